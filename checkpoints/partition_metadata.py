@@ -1,0 +1,127 @@
+"""``partition.metadata``: the topic id of a partition directory (rules F-35 … F-37).
+
+Two lines, and no newline after the second (Kafka ``PartitionMetadataFile``)::
+
+    version: 0
+    topic_id: AQIDBAUGBwgJCgsMDQ4PEA
+
+The text of an id is URL-safe base64 of its 16 bytes without padding: 22 characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from checkpoints.checkpoint_file import MAX_I32, load_file, parse_number, shown, store_file
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.files import Files
+
+PARTITION_METADATA = "partition.metadata"
+_MAX_FILE_SIZE = 64 << 10  # 43 bytes, and room for lines that a later version may add
+_ID_TEXT_LENGTH = 22
+_RESERVED_BELOW = 100  # as one 128-bit number: upper half 0, lower half below 100 (F-45)
+_SEPARATOR = re.compile(rb":\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """What the file says. ``version`` is kept when it is rewritten."""
+
+    topic_id: uuid.UUID
+    version: int = 0
+
+
+def topic_id_to_text(topic_id: uuid.UUID) -> str:
+    """22 URL-safe base64 characters, most significant byte first."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii")[:_ID_TEXT_LENGTH]
+
+
+def topic_id_from_text(text: str) -> uuid.UUID:
+    """The id of ``text``.
+
+    Raises:
+        ValueError: not the text of any id. Stricter than Kafka, which ignores the 4 spare bits of
+            the last character: two texts for one id would hide a damaged one.
+    """
+    if len(text) == _ID_TEXT_LENGTH and text.isascii():
+        try:
+            topic_id = uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
+        except ValueError:
+            pass
+        else:
+            if topic_id_to_text(topic_id) == text:
+                return topic_id
+    raise ValueError(f"{text[:80]!r} is not a topic id")
+
+
+def is_reserved_id(topic_id: uuid.UUID) -> bool:
+    """Whether an id has a meaning of its own, such as zero, and so names nothing on disk (F-45)."""
+    return topic_id.int < _RESERVED_BELOW
+
+
+def random_topic_id(random_bytes: Callable[[int], bytes] = os.urandom) -> uuid.UUID:
+    """A new id: neither reserved, nor with a text that looks like an option ``-…`` (F-45)."""
+    while True:
+        topic_id = uuid.UUID(bytes=random_bytes(16), version=4)
+        if not is_reserved_id(topic_id) and not topic_id_to_text(topic_id).startswith("-"):
+            return topic_id
+
+
+class PartitionMetadataFile:
+    """The file of one partition directory; it must be on disk before the first record (F-37)."""
+
+    __slots__ = ("_files", "path")
+
+    def __init__(self, path: str, files: Files) -> None:
+        self.path = path
+        self._files = files
+
+    def read(self) -> PartitionMetadata | None:
+        """The content, or ``None`` when the file is missing. The key names are not looked at.
+
+        Raises:
+            MalformedCheckpointError: an empty file too: Kafka never leaves one.
+            CheckpointFailedError: the medium refused.
+        """
+        data = load_file(self._files, self.path, _MAX_FILE_SIZE)
+        if data is None:
+            return None
+        lines = data.split(b"\n", 2)[:2]  # further lines are ignored
+        if len(lines) < 2:
+            raise self._fault(0, b"", "expected two lines")
+        version = parse_number(self._value(1, lines[0]), MAX_I32)
+        if version is None:
+            raise self._fault(1, lines[0], "the version is not an i32 >= 0")
+        try:
+            topic_id = topic_id_from_text(self._value(2, lines[1]).decode("latin-1"))
+        except ValueError:
+            raise self._fault(2, lines[1], "is not a topic id") from None
+        if topic_id.int == 0:
+            raise self._fault(2, lines[1], "the zero topic id names no topic")
+        return PartitionMetadata(topic_id, version)
+
+    def write(self, metadata: PartitionMetadata) -> None:
+        """Replace the file atomically and durably.
+
+        Raises:
+            ValueError: the zero id or a negative version.
+            CheckpointFailedError: the medium refused.
+        """
+        if metadata.topic_id.int == 0 or not 0 <= metadata.version <= MAX_I32:
+            raise ValueError(f"{metadata} has no place in {self.path}")
+        text = f"version: {metadata.version}\ntopic_id: {topic_id_to_text(metadata.topic_id)}"
+        store_file(self._files, self.path, text.encode("ascii"))
+
+    def _value(self, line_number: int, line: bytes) -> bytes:
+        parts = _SEPARATOR.split(line.removesuffix(b"\r"))
+        if len(parts) != 2:
+            raise self._fault(line_number, line, "expected 'key: value'")
+        return parts[1]
+
+    def _fault(self, line_number: int, line: bytes, reason: str) -> MalformedCheckpointError:
+        return MalformedCheckpointError(self.path, line_number, shown(line), reason)

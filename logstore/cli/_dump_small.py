@@ -1,0 +1,157 @@
+"""``logstore dump`` of everything but logs: indexes, snapshots and checkpoint files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+from checkpoints import clean_shutdown
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.offset_checkpoint import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_to_text,
+)
+from logstore.cli._dump_output import Output
+from logstore.errors import CorruptSnapshotError
+from logstore.format.index_entry import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    TXN_ENTRY,
+    decode_aborted,
+)
+from logstore.format.producer_snapshot import decode_snapshot
+from logstore.storage import File, Storage
+
+OFFSET_CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+CHECKPOINTS = (
+    *OFFSET_CHECKPOINTS,
+    LEADER_EPOCH,
+    PARTITION_METADATA,
+    META_PROPERTIES,
+    clean_shutdown.CLEAN_SHUTDOWN,
+)
+_WINDOW_ENTRIES = 1 << 16
+_SNAPSHOT_MAX = 64 << 20  # 1.4 million producers
+
+
+def dump_offset_index(file: File, base_offset: int, out: Output) -> None:
+    for _, (relative, position) in _used_entries(file, OFFSET_ENTRY, 0):
+        offset = base_offset + relative
+        if out.from_offset <= offset < out.end_offset:
+            out.entry({"offset": offset, "position": position})
+
+
+def dump_time_index(file: File, base_offset: int, out: Output) -> None:
+    for _, (timestamp, relative) in _used_entries(file, TIME_ENTRY, 1):
+        offset = base_offset + relative
+        if out.from_offset <= offset < out.end_offset:
+            out.entry({"timestamp": timestamp, "offset": offset})
+
+
+def _used_entries(
+    file: File, layout: struct.Struct, first: int
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Entries before the zero tail of an active index (F-137); one at or after ``first`` ends it.
+
+    A zero entry before ``first`` counts only when a real one follows it.
+    """
+    held: tuple[int, tuple[int, int]] | None = None
+    for index, entry in _entries(file, layout):
+        if not any(entry):
+            if index >= first:
+                return
+            held = index, entry
+            continue
+        if held is not None:
+            yield held
+            held = None
+        yield index, entry
+
+
+def _entries(file: File, layout: struct.Struct) -> Iterator[tuple[int, tuple[int, int]]]:
+    """All whole entries, read in windows: an index file may have any size."""
+    step = _WINDOW_ENTRIES * layout.size
+    index, position = 0, 0
+    while data := file.read_at(position, step):
+        whole = memoryview(data)[: len(data) // layout.size * layout.size]
+        for entry in layout.iter_unpack(whole):
+            yield index, (entry[0], entry[1])
+            index += 1
+        position += step
+
+
+def dump_txn_index(file: File, out: Output) -> None:
+    step = _WINDOW_ENTRIES * TXN_ENTRY.size
+    position = 0
+    while data := file.read_at(position, step):
+        for aborted in decode_aborted(data, file.path):
+            out.entry(
+                {
+                    "producerId": aborted.producer_id,
+                    "firstOffset": aborted.first_offset,
+                    "lastOffset": aborted.last_offset,
+                    "lastStableOffset": aborted.last_stable_offset,
+                }
+            )
+        if len(data) % TXN_ENTRY.size:
+            out.note(f"{file.path}: {len(data) % TXN_ENTRY.size} bytes after the last entry")
+        position += step
+
+
+def dump_snapshot(file: File, out: Output) -> None:
+    data = file.read_at(0, _SNAPSHOT_MAX + 1)
+    if len(data) > _SNAPSHOT_MAX:
+        raise CorruptSnapshotError(file.path, 0, f"larger than {_SNAPSHOT_MAX} bytes")
+    for producer in decode_snapshot(data, file.path):
+        out.entry(
+            {
+                "producerId": producer.producer_id,
+                "producerEpoch": producer.producer_epoch,
+                "coordinatorEpoch": producer.coordinator_epoch,
+                "currentTxnFirstOffset": producer.current_txn_first_offset,
+                "lastTimestamp": producer.timestamp,
+                "lastSequence": producer.last_sequence,
+                "lastOffset": producer.last_offset,
+                "offsetDelta": producer.offset_delta,
+            }
+        )
+
+
+def dump_checkpoint(storage: Storage, path: str, out: Output) -> None:
+    """Any of ``CHECKPOINTS``, told apart by name."""
+    name = os.path.basename(path)
+    if name in OFFSET_CHECKPOINTS:
+        for tp, offset in OffsetCheckpoint(path, storage).read().items():
+            out.entry({"topic": tp.topic, "partition": tp.partition, "offset": offset})
+    elif name == LEADER_EPOCH:
+        for epoch, start_offset in LeaderEpochCheckpoint(path, storage).read():
+            out.entry({"epoch": epoch, "startOffset": start_offset})
+    elif name == PARTITION_METADATA:
+        metadata = PartitionMetadataFile(path, storage).read()
+        if metadata is not None:
+            topic_id = topic_id_to_text(metadata.topic_id)
+            out.entry({"version": metadata.version, "topicId": topic_id})
+    elif name == META_PROPERTIES:
+        meta = MetaPropertiesFile(path, storage).read()
+        if meta is not None:
+            directory_id = meta.directory_id and topic_id_to_text(meta.directory_id)
+            out.entry(
+                {
+                    "version": meta.version,
+                    "clusterId": meta.cluster_id,
+                    "nodeId": meta.node_id,
+                    "directoryId": directory_id,
+                }
+            )
+    else:
+        out.entry({"brokerEpoch": clean_shutdown.read(path, storage)})

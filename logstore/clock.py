@@ -1,0 +1,30 @@
+"""Time as a seam: only this module asks the operating system what time it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall time and elapsed time are two clocks; a difference between them means nothing."""
+
+    def wall_ms(self) -> int:
+        """Ms since the epoch, for timestamps. May jump in either direction."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Ns since an unknown moment, for timeouts and lag. Never goes back."""
+        ...
+
+
+class SystemClock:
+    """The clocks of the operating system."""
+
+    __slots__ = ()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()

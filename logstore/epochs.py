@@ -1,0 +1,118 @@
+"""The leader-epoch cache of one log: epoch -> start offset, both strictly increasing (F-203).
+
+Matches Kafka's ``LeaderEpochFileCache``. A query never reads the disk.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_EPOCH_OFFSET = -1
+
+
+class EpochEntry(NamedTuple):
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochCache:
+    """Not thread-safe by itself: the log that owns it holds its lock around every call.
+
+    *assign* writes the file at once, because a lost entry could not be rebuilt when no batch
+    carries it yet; truncations only mark it dirty, since loading a log repeats them (F-207).
+    """
+
+    def __init__(self, checkpoint: LeaderEpochCheckpoint, entries: list[EpochEntry]) -> None:
+        self._checkpoint = checkpoint
+        self._entries: list[EpochEntry] = []
+        self._dirty = False
+        for entry in entries:  # replayed, so that an inconsistent file obeys the rules (F-34)
+            self._assign(entry.epoch, entry.start_offset)
+        self._dirty = self._entries != entries
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """Latest epoch, or −1 when the cache is empty."""
+        return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
+
+    @property
+    def dirty(self) -> bool:
+        """The file on disk is behind the cache."""
+        return self._dirty
+
+    def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
+        """Record that ``epoch`` begins at ``start_offset`` (F-204, F-210 … F-214).
+
+        A lower epoch evicts the higher ones. With ``durable`` the file is replaced before return.
+
+        Raises:
+            ValueError: a negative epoch or offset.
+        """
+        if self._assign(epoch, start_offset):
+            self._dirty = True
+            if durable:
+                self.flush()
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} at offset {start_offset} is not valid")
+        entries = self._entries
+        if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:
+            return False
+        while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+            entries.pop()
+        entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop entries that start at or after ``end_offset`` (F-205); negative does nothing."""
+        while end_offset >= 0 and self._entries and self._entries[-1].start_offset >= end_offset:
+            self._entries.pop()
+            self._dirty = True
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget what lies before ``start_offset``; its own epoch stays known (F-206)."""
+        index = bisect_right(self._entries, start_offset, key=lambda e: e.start_offset)
+        if index and (index > 1 or self._entries[0].start_offset != start_offset):
+            self._entries[:index] = [EpochEntry(self._entries[index - 1].epoch, start_offset)]
+            self._dirty = True
+
+    def clear(self, *, durable: bool = True) -> None:
+        if self._entries:
+            self._entries.clear()
+            self._dirty = True
+        if durable:
+            self.flush()
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """Epoch of the record at ``offset``, None below the first entry (F-209)."""
+        index = bisect_right(self._entries, offset, key=lambda e: e.start_offset)
+        return self._entries[index - 1].epoch if index else None
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """``(epoch found, its end offset)`` for an OffsetsForLeaderEpoch query (F-208).
+
+        The largest epoch at or below the one asked for, and where it ends; below the first entry
+        the queried epoch is echoed; ``(-1, -1)`` when it cannot be known.
+        """
+        entries = self._entries
+        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
+            return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+        if epoch == entries[-1].epoch:
+            return epoch, log_end_offset
+        index = bisect_right(entries, epoch, key=lambda e: e.epoch)
+        return (entries[index - 1].epoch if index else epoch), entries[index].start_offset
+
+    def flush(self) -> None:
+        """Write the file if it is behind; durable on return."""
+        if self._dirty:
+            self._checkpoint.write(self._entries)
+            self._dirty = False

@@ -1,0 +1,195 @@
+"""Errors: the class says what to do next, the fields hold the facts, the text gives the values.
+
+LogstoreError
+├── CorruptDataError              the bytes are wrong: file, position, reason
+│   ├── CorruptBatchError         in a ``.log``: cut above the recovery point, reported below it
+│   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
+│   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
+├── StorageFailedError            the medium failed; the log directory is offline until reopened
+├── LogDirLockedError             another process, or this one, has the directory open
+├── OffsetOutOfRangeError         the caller asked for what is not here
+├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
+│   ├── CorruptMessageError       its checksum or structure is wrong
+│   ├── InvalidRecordError        a record or header field breaks a rule of the format
+│   ├── InvalidTimestampError     outside ``message.timestamp.{before,after}.max.ms``
+│   ├── RecordTooLargeError       a batch above ``max.message.bytes``
+│   ├── RecordListTooLargeError   one append above ``segment.bytes``
+│   ├── UnsupportedCompressionTypeError, UnsupportedForMessageFormatError
+│   ├── OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
+│   │   TransactionCoordinatorFencedError
+│   └── OffsetsOutOfOrderError, UnexpectedAppendOffsetError   follower appends
+├── PolicyViolationError          e.g. DeleteRecords on a log that is only compacted
+├── InconsistentTopicIdError      a log directory belongs to another topic id
+├── UnknownTopicOrPartitionError, TopicExistsError, InvalidTopicError
+├── ConfigError                   an unknown key, or a value outside its bounds
+└── InvariantError                logstore is wrong: stop, keep the files, report it
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+
+class LogstoreError(Exception):
+    """Base of all errors raised by ``logstore``."""
+
+
+class CorruptDataError(LogstoreError):
+    """Bytes that break the format; ``position`` is the byte in ``path`` where it shows."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(path, position, reason)  # plain args: survives pickling to a worker
+        self.path, self.position, self.reason = path, position, reason
+
+    def located(self, path: str, base: int = 0) -> Self:
+        """The same error seen from a file: kernels know only a buffer that starts at ``base``."""
+        return type(self)(path, base + self.position, self.reason)
+
+    def __str__(self) -> str:
+        return f"{self.path or '<buffer>'} at byte {self.position}: {self.reason}"
+
+
+class CorruptBatchError(CorruptDataError):
+    pass
+
+
+class CorruptIndexError(CorruptDataError):
+    pass
+
+
+class CorruptSnapshotError(CorruptDataError):
+    pass
+
+
+class StorageFailedError(LogstoreError):
+    """The medium failed. What reached the disk is unknown, so nothing is retried (rule F-224)."""
+
+    def __init__(self, path: str, operation: str, reason: str) -> None:
+        super().__init__(path, operation, reason)
+        self.path, self.operation, self.reason = path, operation, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.operation} failed: {self.reason}"
+
+
+class LogDirLockedError(LogstoreError):
+    """The log directory is open elsewhere (rule F-9)."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(path, holder)
+        self.path, self.holder = path, holder
+
+    def __str__(self) -> str:
+        return f"{self.path} is locked by {self.holder}; a log directory has one owner at a time"
+
+
+class OffsetOutOfRangeError(LogstoreError):
+    def __init__(self, name: str, offset: int, start: int, end: int) -> None:
+        super().__init__(name, offset, start, end)
+        self.name, self.offset, self.start, self.end = name, offset, start, end
+
+    def __str__(self) -> str:
+        return f"{self.name}: offset {self.offset} is outside [{self.start}, {self.end}]"
+
+
+class RecordRejectedError(LogstoreError):
+    """A batch was refused before anything was written.
+
+    ``record_errors`` lists ``(index in the batch, message)`` where single records are at fault.
+    """
+
+    def __init__(self, reason: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
+        super().__init__(reason, record_errors)
+        self.reason, self.record_errors = reason, record_errors
+
+    def __str__(self) -> str:
+        if not self.record_errors:
+            return self.reason
+        index, message = self.record_errors[0]
+        more = f" and {len(self.record_errors) - 1} more" if len(self.record_errors) > 1 else ""
+        return f"{self.reason}: record {index}: {message}{more}"
+
+
+class CorruptMessageError(RecordRejectedError):
+    pass
+
+
+class InvalidRecordError(RecordRejectedError):
+    pass
+
+
+class InvalidTimestampError(RecordRejectedError):
+    pass
+
+
+class RecordTooLargeError(RecordRejectedError):
+    pass
+
+
+class RecordListTooLargeError(RecordRejectedError):
+    pass
+
+
+class UnsupportedCompressionTypeError(RecordRejectedError):
+    pass
+
+
+class UnsupportedForMessageFormatError(RecordRejectedError):
+    pass
+
+
+class OutOfOrderSequenceError(RecordRejectedError):
+    pass
+
+
+class InvalidProducerEpochError(RecordRejectedError):
+    pass
+
+
+class InvalidTxnStateError(RecordRejectedError):
+    pass
+
+
+class TransactionCoordinatorFencedError(RecordRejectedError):
+    pass
+
+
+class OffsetsOutOfOrderError(RecordRejectedError):
+    pass
+
+
+class UnexpectedAppendOffsetError(RecordRejectedError):
+    """A follower append that starts below the log end offset (rule F-164)."""
+
+    def __init__(self, reason: str, first_offset: int = -1, last_offset: int = -1) -> None:
+        super().__init__(reason)
+        self.args = (reason, first_offset, last_offset)
+        self.first_offset, self.last_offset = first_offset, last_offset
+
+
+class PolicyViolationError(LogstoreError):
+    pass
+
+
+class InconsistentTopicIdError(LogstoreError):
+    pass
+
+
+class UnknownTopicOrPartitionError(LogstoreError):
+    pass
+
+
+class TopicExistsError(LogstoreError):
+    pass
+
+
+class InvalidTopicError(LogstoreError):
+    pass
+
+
+class ConfigError(LogstoreError):
+    pass
+
+
+class InvariantError(LogstoreError):
+    pass

@@ -1,0 +1,155 @@
+"""Names of partition directories and of the files in them (F-1…F-6, F-16…F-24).
+
+Kafka: ``LogFileUtils``, ``LocalLog.parseTopicPartitionName``, ``Topic.validate``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.errors import InvalidTopicError
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+TEMPORARY_SUFFIX = ".tmp"
+TRANSITIONAL_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
+
+DELETE_DIR_SUFFIX = "-delete"
+FUTURE_DIR_SUFFIX = "-future"
+STRAY_DIR_SUFFIX = "-stray"
+DIR_SUFFIXES = (DELETE_DIR_SUFFIX, FUTURE_DIR_SUFFIX, STRAY_DIR_SUFFIX)
+
+REMOTE_LOG_INDEX_CACHE = "remote-log-index-cache"
+CLUSTER_METADATA_DIR = "__cluster_metadata-0"
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+MAX_DIR_NAME = 255
+MAX_TOPIC_NAME = 249
+MAX_OFFSET = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
+_OFFSET_DIGITS = 20
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
+_NUMBER = re.compile(r"\+?[0-9]+")  # as Java's parseInt: leading zeros and a plus sign are fine
+_SUFFIXED = re.compile(r"\S+-\S+\.(\S+)(-delete|-future|-stray)")
+
+
+class PartitionDir(NamedTuple):
+    """A parsed directory name; ``suffix`` and ``unique_id`` are empty for a plain log."""
+
+    topic_partition: TopicPartition
+    suffix: str = ""
+    unique_id: str = ""
+
+
+class SegmentFile(NamedTuple):
+    """A parsed file name: ``….log.swap`` has suffix ``.log`` and transition ``.swap``."""
+
+    offset: int
+    suffix: str
+    transition: str = ""
+
+
+def validate_topic(topic: str) -> None:
+    """Raise ``InvalidTopicError`` unless ``topic`` follows F-2."""
+    if topic in ("", ".", ".."):
+        raise InvalidTopicError(f"topic name {topic!r} is not allowed")
+    if len(topic) > MAX_TOPIC_NAME:
+        raise InvalidTopicError(
+            f"topic name of {len(topic)} characters, at most {MAX_TOPIC_NAME} are allowed: {topic}"
+        )
+    if not _TOPIC.fullmatch(topic):
+        raise InvalidTopicError(f"topic name {topic!r} has characters outside [a-zA-Z0-9._-]")
+
+
+def topics_collide(one: str, other: str) -> bool:
+    """Whether two names differ at most by ``.`` versus ``_`` (F-2)."""
+    return one.replace(".", "_") == other.replace(".", "_")
+
+
+def partition_dir_name(tp: TopicPartition) -> str:
+    return f"{tp.topic}-{tp.partition}"
+
+
+def delete_dir_name(tp: TopicPartition, unique_id: str) -> str:
+    """``unique_id``: a random UUID as 32 hex digits (F-3). Cuts the topic to fit (F-5)."""
+    return _capped(tp, unique_id, DELETE_DIR_SUFFIX)
+
+
+def stray_dir_name(tp: TopicPartition, unique_id: str) -> str:
+    return _capped(tp, unique_id, STRAY_DIR_SUFFIX)
+
+
+def future_dir_name(tp: TopicPartition, unique_id: str) -> str:
+    """Not capped: the topic must come back whole when the future log becomes current (F-5)."""
+    return f"{tp.topic}-{tp.partition}.{unique_id}{FUTURE_DIR_SUFFIX}"
+
+
+def _capped(tp: TopicPartition, unique_id: str, suffix: str) -> str:
+    tail = f"-{tp.partition}.{unique_id}{suffix}"
+    return tp.topic[: MAX_DIR_NAME - len(tail)] + tail
+
+
+def parse_partition_dir(name: str) -> PartitionDir:
+    """Parse the name of a sub-directory of a log directory (F-1, F-3, F-4).
+
+    The topic of a ``-delete`` or ``-stray`` directory may be cut (F-5), and no topic is checked
+    against F-2: what is on disk stays readable.
+
+    Raises:
+        InvalidTopicError: the name has another shape; Kafka refuses to start over it (F-6).
+    """
+    plain, suffix, unique_id = name, "", ""
+    if name.endswith(DIR_SUFFIXES):
+        match = _SUFFIXED.fullmatch(name)
+        if not match:
+            raise _not_a_partition(name)
+        unique_id, suffix = match.groups()
+        plain = name[: name.rindex(".")]
+    topic, dash, number = plain.rpartition("-")
+    if not dash or not topic or not _NUMBER.fullmatch(number) or int(number) > _MAX_PARTITION:
+        raise _not_a_partition(name)
+    return PartitionDir(TopicPartition(topic, int(number)), suffix, unique_id)
+
+
+def _not_a_partition(name: str) -> InvalidTopicError:
+    return InvalidTopicError(
+        f"directory {name!r} is not named topic-partition, with an optional "
+        "unique id and -delete, -future or -stray"
+    )
+
+
+def offset_name(offset: int) -> str:
+    """20 digits, zero-padded (F-16)."""
+    return f"{offset:0{_OFFSET_DIGITS}d}"
+
+
+def segment_file_name(offset: int, suffix: str, transition: str = "") -> str:
+    return offset_name(offset) + suffix + transition
+
+
+def parse_segment_file(name: str) -> SegmentFile | None:
+    """``None`` for a file that does not belong to a segment or a snapshot.
+
+    Like Kafka's parser it does not insist on 20 digits (F-16).
+    """
+    transition = next((suffix for suffix in TRANSITIONAL_SUFFIXES if name.endswith(suffix)), "")
+    stem = name.removesuffix(transition)
+    number, dot, rest = stem.partition(".")
+    suffix = dot + rest
+    if suffix not in SEGMENT_SUFFIXES and suffix != SNAPSHOT_SUFFIX:
+        return None
+    if not _NUMBER.fullmatch(number) or int(number) > MAX_OFFSET:
+        return None
+    return SegmentFile(int(number), suffix, transition)

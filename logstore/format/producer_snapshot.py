@@ -1,0 +1,74 @@
+"""Producer snapshots, version 1 (F-126…F-130)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from logstore.errors import CorruptSnapshotError
+from logstore.kernels import crc32c
+from logstore.types import Buffer
+
+VERSION = 1
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_FROM = 6
+
+assert (_HEADER.size, _ENTRY.size) == (10, 46)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSnapshotEntry:
+    """One producer and the last of its batches; −1 stands for "none" in every field.
+
+    ``last_offset`` and ``offset_delta`` are those of the batch: it began at their difference.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
+    packed = [
+        _ENTRY.pack(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.offset_delta,
+            entry.timestamp,
+            entry.coordinator_epoch,
+            entry.current_txn_first_offset,
+        )
+        for entry in entries
+    ]
+    body = b"".join((len(packed).to_bytes(4, "big"), *packed))
+    return _HEADER.pack(VERSION, crc32c(body), len(packed)) + body[4:]
+
+
+def decode_snapshot(data: Buffer, path: str = "") -> list[ProducerSnapshotEntry]:
+    """
+    Raises:
+        CorruptSnapshotError: another version, a wrong checksum or a length that does not fit; the
+            file is dropped and the next older one tried (F-130).
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshotError(path, 0, f"{len(data)} bytes, a header has {_HEADER.size}")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSnapshotError(path, 0, f"version {version}, only {VERSION} is known")
+    view = memoryview(data)
+    actual = crc32c(view[_CRC_FROM:])
+    if actual != crc:
+        raise CorruptSnapshotError(path, 2, f"checksum {crc:#010x}, the bytes give {actual:#010x}")
+    body = view[_HEADER.size :]
+    if len(body) != count * _ENTRY.size:
+        raise CorruptSnapshotError(path, 6, f"{count} producers in {len(body)} bytes")
+    return [ProducerSnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(body)]

@@ -1,0 +1,316 @@
+"""Bytes of batches of any magic and codec -> records: the one place that puts them together.
+
+Plain magic 2 batches go through the kernels, thousands of records in one call; what they hand back
+(compressed, control and legacy batches) is unpacked here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from logstore.errors import CorruptBatchError
+from logstore.format.batch import encode_section
+from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
+from logstore.format.header import PREFIX_SIZE, BatchHeader, check_batch_crc, parse_header
+from logstore.format.legacy import MIN_SIZE, LegacyBatch, legacy_records, parse_legacy
+from logstore.kernels import (
+    DECODE_END,
+    DECODE_FULL,
+    DECODE_LIMIT,
+    DECODE_SPECIAL,
+    ColumnBuilder,
+    decode_records,
+    decode_run,
+)
+from logstore.types import Buffer, Record
+
+Batch: TypeAlias = BatchHeader | LegacyBatch
+
+MAX_OFFSET = 2**63 - 1
+HEADER_UP_TO_MAGIC = 17
+_LENGTH_AND_MAGIC = struct.Struct(">8xi4xb")
+
+assert _LENGTH_AND_MAGIC.size == HEADER_UP_TO_MAGIC
+
+
+def parse_batch(data: Buffer, position: int = 0) -> Batch | None:
+    """The batch or message at ``position``; ``None`` where the scan of F-106 stops silently.
+
+    Raises:
+        CorruptBatchError: a size below the smallest one, or a magic that is not 0, 1 or 2.
+    """
+    if position >= len(data) - HEADER_UP_TO_MAGIC:
+        return None
+    length, magic = _LENGTH_AND_MAGIC.unpack_from(data, position)
+    if length < MIN_SIZE[0]:
+        raise CorruptBatchError("", position, f"batch size {length} is below {MIN_SIZE[0]}")
+    if not 0 <= magic <= 2:
+        raise CorruptBatchError("", position, f"magic {magic} is not 0, 1 or 2")
+    if position + PREFIX_SIZE + length > len(data):
+        return None
+    return parse_header(data, position) if magic == 2 else parse_legacy(data, position)
+
+
+def iter_batches(data: Buffer, position: int = 0) -> Iterator[Batch]:
+    """The whole batches from ``position`` on; a torn tail is not seen (F-107).
+
+    Checksums are not looked at. Stricter than Kafka's file scan in one point: a magic above 2 is
+    an error (F-108), since it lies outside the checksum and nobody could read such a batch.
+
+    Raises:
+        CorruptBatchError: see ``parse_batch``; the batches before it have been given out.
+    """
+    while (batch := parse_batch(data, position)) is not None:
+        yield batch
+        position = batch.end_position
+
+
+def batch_records(
+    data: Buffer,
+    batch: Batch,
+    *,
+    check_crc: bool = True,
+    from_offset: int = 0,
+    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+) -> list[Record]:
+    """The records of one batch of ``data`` from ``from_offset`` on, control records too.
+
+    All or nothing: a fault anywhere in the batch is an error, not a shorter list.
+
+    Raises:
+        CorruptBatchError: in a plain batch at the record, in a compressed one at the batch.
+    """
+    if isinstance(batch, LegacyBatch):
+        records = legacy_records(data, batch, check_crc=check_crc, limit=decompressed_limit)
+        return [record for record in records if record.offset >= from_offset]
+    if check_crc:
+        check_batch_crc(data, batch)
+    payload = _payload_of(data, batch, decompressed_limit)
+    try:
+        records = decode_records(
+            payload,
+            batch.base_offset,
+            batch.base_timestamp,
+            batch.record_count,
+            batch.log_append_time,
+            from_offset,
+        )
+    except CorruptBatchError as error:
+        raise _in_batch(batch, error) from None
+    return records
+
+
+def _payload_of(data: Buffer, batch: BatchHeader, limit: int) -> Buffer:
+    """The records part of a batch, unpacked."""
+    stored = memoryview(data)[batch.payload_position : batch.end_position]
+    try:
+        return decompress(batch.compression, stored, limit)
+    except CorruptBatchError as error:
+        raise CorruptBatchError("", batch.position, error.reason) from None
+
+
+def _in_batch(batch: BatchHeader, error: CorruptBatchError) -> CorruptBatchError:
+    """An error inside the payload, seen from the file."""
+    if batch.compression is Compression.NONE:
+        return error.located("", batch.payload_position)
+    return CorruptBatchError("", batch.position, error.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read: offsets in ``[from_offset, end_offset)``.
+
+    Control records are left out unless asked for. ``aborted`` lists transactions whose data is
+    left out, ``(producer id, first offset, offset of the marker)``; it costs the fast path.
+    ``decompressed_limit`` bounds, in bytes, what one batch may unpack to.
+    """
+
+    from_offset: int = 0
+    end_offset: int = MAX_OFFSET
+    check_crc: bool = True
+    include_control: bool = False
+    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE
+    aborted: Sequence[tuple[int, int, int]] = ()
+
+    def skips(self, batch: Batch) -> bool:
+        """Whether no record of ``batch`` is wanted, whatever its offset."""
+        if isinstance(batch, LegacyBatch):
+            return False
+        if batch.is_control:
+            return not self.include_control
+        return batch.is_transactional and any(
+            producer_id == batch.producer_id and first <= batch.base_offset < marker
+            for producer_id, first, marker in self.aborted
+        )
+
+
+ALL = ReadOptions()
+
+
+def read_records(
+    data: Buffer,
+    *,
+    from_offset: int = 0,
+    end_offset: int = MAX_OFFSET,
+    max_records: int = 2**31 - 1,
+    check_crc: bool = True,
+    include_control: bool = False,
+    decompressed_limit: int = MAX_DECOMPRESSED_BATCH_SIZE,
+    aborted: Sequence[tuple[int, int, int]] = (),
+    path: str = "",
+    base_position: int = 0,
+) -> list[Record]:
+    """At most ``max_records`` records of the batches in ``data``; see ``ReadOptions``.
+
+    The torn tail that a read of a fixed size leaves is dropped (F-158). ``path`` and
+    ``base_position`` say where ``data`` comes from, for errors only.
+
+    Raises:
+        CorruptBatchError: a batch is damaged; nothing is returned.
+    """
+    options = ReadOptions(
+        from_offset, end_offset, check_crc, include_control, decompressed_limit, aborted
+    )
+    out: list[Record] = []
+    try:
+        fill_records(data, 0, out, max_records, options)
+    except CorruptBatchError as error:
+        raise error.located(path, base_position) from None
+    del out[max_records:]
+    return out
+
+
+def fill_records(
+    data: Buffer, position: int, out: list[Record], max_records: int, options: ReadOptions = ALL
+) -> tuple[int, int]:
+    """Append records to ``out`` until ``max_records`` or more were added: whole batches only.
+
+    Returns:
+        The position to go on from, and ``DECODE_END`` when no whole batch is left there,
+        ``DECODE_FULL`` or, at ``end_offset``, ``DECODE_LIMIT``.
+    Raises:
+        CorruptBatchError: with the position in ``data``; ``out`` has the records before it.
+    """
+    low, high, check_crc = options.from_offset, options.end_offset, options.check_crc
+    wanted = len(out) + max_records
+    while len(out) < wanted:
+        if options.aborted:
+            position, status = _next_wanted(data, position, options)
+        else:
+            position, status = decode_run(
+                data, position, out, wanted - len(out), low, high, check_crc
+            )
+        special = _special(data, position, status)
+        if special is None:
+            return position, status
+        for record in _special_records(data, special, options):
+            if record.offset >= high:
+                return position, DECODE_LIMIT
+            out.append(record)
+        position = special.end_position
+    return position, DECODE_FULL
+
+
+def fill_columns(
+    data: Buffer,
+    position: int,
+    builder: ColumnBuilder,
+    max_rows: int,
+    max_bytes: int,
+    options: ReadOptions = ALL,
+) -> tuple[int, int]:
+    """As ``fill_records``, into Arrow columns; full at ``max_rows`` or ``max_bytes`` of them."""
+    low, high, check_crc = options.from_offset, options.end_offset, options.check_crc
+    while builder.rows < max_rows:
+        if options.aborted:
+            position, status = _next_wanted(data, position, options)
+        else:
+            position, status = builder.add_run(
+                data, position, max_rows, max_bytes, low, high, check_crc
+            )
+        special = _special(data, position, status)
+        if special is None:
+            return position, status
+        if not _add_special(data, special, builder, options):
+            return position, DECODE_FULL
+        if special.last_offset >= high:
+            return position, DECODE_LIMIT
+        position = special.end_position
+    return position, DECODE_FULL
+
+
+def _next_wanted(data: Buffer, position: int, options: ReadOptions) -> tuple[int, int]:
+    """What a kernel answers before a batch that it does not decode, here for any batch."""
+    while (batch := parse_batch(data, position)) is not None:
+        if batch.base_offset >= options.end_offset:
+            return position, DECODE_LIMIT
+        if batch.last_offset >= options.from_offset:
+            return position, DECODE_SPECIAL
+        position = batch.end_position
+    return position, DECODE_END
+
+
+def _special(data: Buffer, position: int, status: int) -> Batch | None:
+    """The batch on which a kernel stopped because it needs unpacking.
+
+    A legacy wrapper has the offset of its last message (F-101): a kernel that stops before it for
+    the sake of the end offset may leave out messages below that.
+    """
+    if status == DECODE_SPECIAL:
+        return parse_batch(data, position)
+    if status == DECODE_LIMIT:
+        batch = parse_batch(data, position)
+        if isinstance(batch, LegacyBatch) and batch.compression is not Compression.NONE:
+            return batch
+    return None
+
+
+def _special_records(data: Buffer, batch: Batch, options: ReadOptions) -> list[Record]:
+    if options.skips(batch):
+        if options.check_crc and isinstance(batch, BatchHeader):
+            check_batch_crc(data, batch)
+        return []
+    return batch_records(
+        data,
+        batch,
+        check_crc=options.check_crc,
+        from_offset=options.from_offset,
+        decompressed_limit=options.decompressed_limit,
+    )
+
+
+def _add_special(data: Buffer, batch: Batch, builder: ColumnBuilder, options: ReadOptions) -> bool:
+    """Add the records of one batch; false when the builder has no room, and nothing was added."""
+    if isinstance(batch, LegacyBatch):
+        records = _special_records(data, batch, options)
+        if not records:
+            return True
+        base_offset, base_timestamp = records[0].offset, 0  # a delta against 0 cannot overflow
+        payload: Buffer = encode_section(records, base_offset, base_timestamp)
+        count, log_append_time = len(records), None
+    else:
+        if options.check_crc:
+            check_batch_crc(data, batch)
+        if options.skips(batch):
+            return True
+        payload = _payload_of(data, batch, options.decompressed_limit)
+        base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+        count, log_append_time = batch.record_count, batch.log_append_time
+    try:
+        status: int = builder.add_payload(
+            payload,
+            base_offset,
+            base_timestamp,
+            count,
+            log_append_time,
+            options.from_offset,
+            options.end_offset,
+        )
+    except CorruptBatchError as error:
+        if isinstance(batch, LegacyBatch):
+            raise CorruptBatchError("", batch.position, error.reason) from None
+        raise _in_batch(batch, error) from None
+    return status != DECODE_FULL

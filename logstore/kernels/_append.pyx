@@ -1,0 +1,381 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
+"""The hot state of one segment, and the append that works on it.
+
+One object holds what every append reads and changes (size, offsets, timestamps, index counters),
+so that an append is one native call: place offsets and epoch in the batch headers, hand the bytes
+to the kernel, write the sparse index entries. ``_append_reference`` is its plain twin.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+cdef extern from "sys/types.h" nogil:
+    ctypedef long ssize_t
+    ctypedef long off_t
+
+cdef extern from "sys/uio.h" nogil:
+    cdef struct iovec:
+        void* iov_base
+        size_t iov_len
+    ssize_t pwritev(int fd, const iovec* iov, int iovcnt, off_t offset)
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pwrite(int fd, const void* buf, size_t count, off_t offset)
+
+cdef enum:
+    SCRATCH = 262144       # small batches are gathered here: stays in the L2 cache
+    COPY_BELOW = 4096      # larger bodies are written from the caller's buffer
+    MAX_IOV = 512          # below IOV_MAX (1024)
+    PREFIX = 16            # base offset, length, leader epoch: all that an append changes
+    RESERVE_STEP = 65536
+
+cdef inline uint32_t load32(const uint8_t* p) noexcept nogil:
+    cdef uint32_t v
+    memcpy(&v, p, 4)
+    return __builtin_bswap32(v)
+
+cdef inline uint64_t load64(const uint8_t* p) noexcept nogil:
+    cdef uint64_t v
+    memcpy(&v, p, 8)
+    return __builtin_bswap64(v)
+
+cdef inline void store32(uint8_t* p, uint32_t v) noexcept nogil:
+    v = __builtin_bswap32(v)
+    memcpy(p, &v, 4)
+
+cdef inline void store64(uint8_t* p, uint64_t v) noexcept nogil:
+    v = __builtin_bswap64(v)
+    memcpy(p, &v, 8)
+
+cdef extern from *:
+    uint32_t __builtin_bswap32(uint32_t) noexcept nogil
+    uint64_t __builtin_bswap64(uint64_t) noexcept nogil
+
+
+cdef int write_all(int fd, iovec* iov, int count, int64_t position) noexcept nogil:
+    """0, or the errno. Short writes are continued, as a signal or a nearly full disk cause them."""
+    cdef ssize_t done
+    cdef int first = 0
+    while first < count:
+        if count - first == 1:
+            done = pwrite(fd, iov[first].iov_base, iov[first].iov_len, position)
+        else:
+            done = pwritev(fd, iov + first, count - first, position)
+        if done < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        position += done
+        while first < count and <size_t>done >= iov[first].iov_len:
+            done -= <ssize_t>iov[first].iov_len
+            first += 1
+        if first < count and done > 0:
+            iov[first].iov_base = <uint8_t*>iov[first].iov_base + done
+            iov[first].iov_len -= <size_t>done
+    return 0
+
+
+cdef class SegmentState:
+    """Sizes, offsets, timestamps and index counters of one segment (F-131 … F-143).
+
+    Attributes (all int): ``base_offset``; ``size`` in bytes of whole batches in the ``.log``;
+    ``next_offset``; ``max_timestamp`` and ``offset_of_max_timestamp`` so far (−1 none);
+    ``rolling_timestamp``: the largest timestamp of the first append (−1 unknown);
+    ``index_interval_bytes``; ``bytes_since_index_entry``; ``offset_entries``, ``time_entries``;
+    ``last_time_entry``: timestamp of the last time-index entry (−1 none).
+    ``segment_bytes``, ``max_segment_ms``, ``index_entries_max``, ``time_entries_max``: roll limits.
+    """
+
+    cdef readonly int64_t base_offset
+    cdef public int64_t size
+    cdef public int64_t next_offset
+    cdef public int64_t max_timestamp
+    cdef public int64_t offset_of_max_timestamp
+    cdef public int64_t rolling_timestamp
+    cdef public int64_t created_ms
+    cdef public int64_t index_interval_bytes
+    cdef public int64_t bytes_since_index_entry
+    cdef public int64_t offset_entries
+    cdef public int64_t time_entries
+    cdef public int64_t last_time_entry
+    cdef public int64_t segment_bytes
+    cdef public int64_t max_segment_ms
+    cdef public int64_t offset_entries_max
+    cdef public int64_t time_entries_max
+    cdef object _file
+    cdef object _offset_map
+    cdef object _time_map
+    cdef Py_buffer _offset_buffer
+    cdef Py_buffer _time_buffer
+    cdef bint _attached
+    cdef int _fd
+    cdef int64_t _offset_reserved
+    cdef int64_t _time_reserved
+
+    def __init__(self, int64_t base_offset):
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.max_timestamp = -1
+        self.offset_of_max_timestamp = -1
+        self.rolling_timestamp = -1
+        self.last_time_entry = -1
+        self._fd = -1
+
+    @property
+    def attached(self):
+        """The segment is open for appends."""
+        return self._attached
+
+    def attach(self, file, offset_map, time_map):
+        """Open for appends to ``file``; the maps are ``storage.Mapping`` of the two indexes."""
+        self.detach()
+        PyObject_GetBuffer(offset_map.buffer, &self._offset_buffer, PyBUF_WRITABLE)
+        try:
+            PyObject_GetBuffer(time_map.buffer, &self._time_buffer, PyBUF_WRITABLE)
+        except BaseException:
+            PyBuffer_Release(&self._offset_buffer)
+            raise
+        self._attached = True
+        self._file, self._offset_map, self._time_map = file, offset_map, time_map
+        self._fd = file.fileno()
+        self._offset_reserved = self._time_reserved = 0
+        self.offset_entries_max = self._offset_buffer.len // 8
+        self.time_entries_max = self._time_buffer.len // 12
+
+    def detach(self):
+        """Let go of the file and the maps. Idempotent."""
+        if self._attached:
+            self._attached = False
+            PyBuffer_Release(&self._offset_buffer)
+            PyBuffer_Release(&self._time_buffer)
+            self._file = self._offset_map = self._time_map = None
+            self._fd = -1
+
+    def __dealloc__(self):
+        if self._attached:
+            PyBuffer_Release(&self._offset_buffer)
+            PyBuffer_Release(&self._time_buffer)
+
+    cpdef bint must_roll(self, int64_t size, int64_t last_offset, int64_t max_timestamp,
+                         int64_t now_ms) except -1:
+        """Whether the segment must roll before an append of ``size`` bytes (F-142, F-143)."""
+        cdef int64_t waited
+        if self.size > self.segment_bytes - size:
+            return True
+        if last_offset - self.base_offset > 0x7FFFFFFF or last_offset < self.base_offset:
+            return True
+        if self.size > 0:
+            if self.rolling_timestamp >= 0:
+                waited = max_timestamp - self.rolling_timestamp
+            else:
+                waited = now_ms - self.created_ms
+            if waited > self.max_segment_ms:
+                return True
+        return (self.offset_entries >= self.offset_entries_max
+                or self.time_entries >= self.time_entries_max - 1)
+
+    cpdef int64_t append(self, data, int64_t size, int64_t first_offset,
+                         int64_t leader_epoch) except -2:
+        """Append ``size`` bytes of whole, analysed batches; returns the last offset.
+
+        ``first_offset`` ≥ 0 places offsets from there on and ``leader_epoch`` in each header (both
+        lie outside the checksum, F-62); −1 keeps the bytes as they are. State and indexes change
+        only after the write succeeded.
+
+        Raises:
+            OSError: the medium refused; what it holds past ``size`` is unknown.
+        """
+        cdef Py_buffer view
+        if not self._attached:
+            raise ValueError("the segment is not open for appends")
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if size <= 0 or size > view.len:
+                raise ValueError("size is outside the buffer")
+            return self._append(<uint8_t*>view.buf, size, first_offset, leader_epoch)
+        finally:
+            PyBuffer_Release(&view)
+
+    cdef int64_t _append(self, uint8_t* data, int64_t size, int64_t first_offset,
+                         int64_t leader_epoch) except -2:
+        cdef int64_t last_offset = -1, next_offset = first_offset, position = 0, length
+        cdef int64_t batch_max, first_max = -1, batch_last
+        cdef int64_t max_timestamp = self.max_timestamp
+        cdef int64_t offset_of_max = self.offset_of_max_timestamp
+        cdef bint index_due = self.bytes_since_index_entry > self.index_interval_bytes
+        cdef uint8_t* batch
+
+        # What the append will mean, before anything is written.
+        while position < size:
+            if size - position < 17:
+                raise ValueError("not whole batches")
+            batch = data + position
+            length = 12 + <int64_t>load32(batch + 8)
+            if length > size - position or length < (61 if batch[16] >= 2 else 26):
+                raise ValueError("not whole batches")
+            if batch[16] >= 2:
+                batch_max = <int64_t>load64(batch + 35)
+                if first_offset >= 0:
+                    batch_last = next_offset + load32(batch + 23)
+                    next_offset = batch_last + 1
+                else:
+                    batch_last = <int64_t>load64(batch) + load32(batch + 23)
+            else:
+                batch_max = <int64_t>load64(batch + 18) if batch[16] == 1 else -1
+                if first_offset >= 0:
+                    raise ValueError("offsets are placed in magic 2 batches only")
+                batch_last = <int64_t>load64(batch)
+            if batch_max > first_max:
+                first_max = batch_max
+            if batch_max > max_timestamp:
+                max_timestamp = batch_max
+                offset_of_max = batch_last
+            last_offset = batch_last
+            position += length
+        if last_offset - self.base_offset > 0x7FFFFFFF or last_offset < self.base_offset:
+            raise ValueError("an offset does not fit the segment")
+        if index_due:
+            if self.offset_entries >= self.offset_entries_max or (
+                    self.time_entries >= self.time_entries_max):
+                raise ValueError("an index of the segment is full")
+            self._reserve()
+
+        if self._fd < 0:
+            self._write_through_file(data, size, first_offset, leader_epoch)
+        elif first_offset < 0:
+            self._write_plain(data, size)
+        else:
+            self._write_placed(data, size, first_offset, <uint32_t>leader_epoch)
+
+        if index_due:
+            # The entry holds the last offset of the call and where the call began (F-113, F-132).
+            store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries,
+                    <uint32_t>(last_offset - self.base_offset))
+            store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries + 4,
+                    <uint32_t>self.size)
+            self.offset_entries += 1
+            self.bytes_since_index_entry = 0
+        self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
+        if index_due:
+            self.add_time_entry()
+        if self.rolling_timestamp < 0:
+            self.rolling_timestamp = first_max
+        self.bytes_since_index_entry += size
+        self.size += size
+        self.next_offset = last_offset + 1
+        return last_offset
+
+    cdef int _reserve(self) except -1:
+        cdef int64_t end = 8 * (self.offset_entries + 1)
+        if end > self._offset_reserved:
+            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._offset_buffer.len)
+            self._offset_map.reserve(end)
+            self._offset_reserved = end
+        end = 12 * (self.time_entries + 1)
+        if end > self._time_reserved:
+            end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._time_buffer.len)
+            self._time_map.reserve(end)
+            self._time_reserved = end
+        return 0
+
+    def reserve(self):
+        """Have the disk promise room for one more entry in each index; ``OSError`` if it is full."""
+        self._reserve()
+
+    cpdef bint add_time_entry(self) except -1:
+        """Write (max timestamp so far, its offset) if it is above the last entry (F-118, F-135)."""
+        cdef uint8_t* entry
+        if not self._attached or self.max_timestamp <= self.last_time_entry:
+            return False
+        if self.time_entries >= self.time_entries_max or self.max_timestamp < 0:
+            return False
+        entry = <uint8_t*>self._time_buffer.buf + 12 * self.time_entries
+        store64(entry, <uint64_t>self.max_timestamp)
+        store32(entry + 8, <uint32_t>(self.offset_of_max_timestamp - self.base_offset))
+        self.time_entries += 1
+        self.last_time_entry = self.max_timestamp
+        return True
+
+    cdef int _write_plain(self, uint8_t* data, int64_t size) except -1:
+        cdef iovec iov
+        cdef int error, fd = self._fd
+        cdef int64_t position = self.size
+        iov.iov_base = data
+        iov.iov_len = size
+        with nogil:
+            error = write_all(fd, &iov, 1, position)
+        if error:
+            raise OSError(error, "write to a segment failed", self._file.path)
+        return 0
+
+    cdef int _write_placed(self, uint8_t* data, int64_t size, int64_t next_offset,
+                           uint32_t leader_epoch) except -1:
+        """Write with offsets and epoch placed, the caller's buffer untouched.
+
+        Small batches are copied into a scratch block that stays in cache; of large ones only the
+        16 changed bytes are copied and the body is gathered from the caller's buffer.
+        """
+        cdef uint8_t small[4096]
+        cdef uint8_t* scratch = small
+        cdef iovec iov[MAX_IOV]
+        cdef int error = 0, count = 0, fd = self._fd
+        cdef int64_t done = 0, length, copy, used = 0, start = self.size, pending = 0
+        cdef int64_t room = 4096
+        if size > 4096:
+            room = SCRATCH
+            scratch = <uint8_t*>malloc(SCRATCH)
+            if scratch == NULL:
+                raise MemoryError
+        with nogil:
+            while done < size:
+                length = 12 + <int64_t>load32(data + done + 8)
+                copy = length if length <= COPY_BELOW else PREFIX
+                if used + copy > room or count + 3 > MAX_IOV:
+                    error = write_all(fd, iov, count, start)
+                    if error:
+                        break
+                    start += pending
+                    used = count = pending = 0
+                memcpy(scratch + used, data + done, copy)
+                store64(scratch + used, <uint64_t>next_offset)
+                store32(scratch + used + 12, leader_epoch)
+                next_offset += <int64_t>load32(data + done + 23) + 1
+                if count and <uint8_t*>iov[count - 1].iov_base + iov[count - 1].iov_len == (
+                        scratch + used):
+                    iov[count - 1].iov_len += copy
+                else:
+                    iov[count].iov_base = scratch + used
+                    iov[count].iov_len = copy
+                    count += 1
+                used += copy
+                if copy < length:
+                    iov[count].iov_base = data + done + copy
+                    iov[count].iov_len = length - copy
+                    count += 1
+                pending += length
+                done += length
+            if not error:
+                error = write_all(fd, iov, count, start)
+        if scratch != small:
+            free(scratch)
+        if error:
+            raise OSError(error, "write to a segment failed", self._file.path)
+        return 0
+
+    cdef int _write_through_file(self, uint8_t* data, int64_t size, int64_t next_offset,
+                                 int64_t leader_epoch) except -1:
+        """For storages without a descriptor: one copy, through ``File.write_at``."""
+        cdef bytearray copy = bytearray(data[:size])
+        cdef uint8_t* placed = copy
+        cdef int64_t done = 0
+        if next_offset >= 0:
+            while done < size:
+                store64(placed + done, <uint64_t>next_offset)
+                store32(placed + done + 12, <uint32_t>leader_epoch)
+                next_offset += <int64_t>load32(placed + done + 23) + 1
+                done += 12 + <int64_t>load32(placed + done + 8)
+        self._file.write_at(self.size, copy)
+        return 0

@@ -1,0 +1,165 @@
+"""Plain twin of ``_append``: the definition of what an append does to a segment."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from logstore.types import Buffer
+
+_PREFIX = struct.Struct(">qii")
+_INT = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+MAX_INT = 2**31 - 1
+
+
+class SegmentState:
+    """See ``_append.pyx``; attribute for attribute the same."""
+
+    __slots__ = (
+        "_file",
+        "_offset_map",
+        "_time_map",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "index_interval_bytes",
+        "last_time_entry",
+        "max_segment_ms",
+        "max_timestamp",
+        "next_offset",
+        "offset_entries",
+        "offset_entries_max",
+        "offset_of_max_timestamp",
+        "rolling_timestamp",
+        "segment_bytes",
+        "size",
+        "time_entries",
+        "time_entries_max",
+    )
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = self.next_offset = base_offset
+        self.max_timestamp = self.offset_of_max_timestamp = -1
+        self.rolling_timestamp = self.last_time_entry = -1
+        self.size = self.created_ms = self.index_interval_bytes = 0
+        self.bytes_since_index_entry = self.offset_entries = self.time_entries = 0
+        self.segment_bytes = self.max_segment_ms = 0
+        self.offset_entries_max = self.time_entries_max = 0
+        self._file: Any = None
+        self._offset_map: Any = None
+        self._time_map: Any = None
+
+    @property
+    def attached(self) -> bool:
+        return self._file is not None
+
+    def attach(self, file: Any, offset_map: Any, time_map: Any) -> None:
+        self._file, self._offset_map, self._time_map = file, offset_map, time_map
+        self.offset_entries_max = len(offset_map.buffer) // 8
+        self.time_entries_max = len(time_map.buffer) // 12
+
+    def detach(self) -> None:
+        self._file = self._offset_map = self._time_map = None
+
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        if self.size > self.segment_bytes - size:
+            return True
+        if not 0 <= last_offset - self.base_offset <= MAX_INT:
+            return True
+        if self.size > 0:
+            if self.rolling_timestamp >= 0:
+                waited = max_timestamp - self.rolling_timestamp
+            else:
+                waited = now_ms - self.created_ms
+            if waited > self.max_segment_ms:
+                return True
+        return (
+            self.offset_entries >= self.offset_entries_max
+            or self.time_entries >= self.time_entries_max - 1
+        )
+
+    def append(self, data: Buffer, size: int, first_offset: int, leader_epoch: int) -> int:
+        if not self.attached:
+            raise ValueError("the segment is not open for appends")
+        if size <= 0 or size > len(data):
+            raise ValueError("size is outside the buffer")
+        placed = bytearray(memoryview(data)[:size])
+        max_timestamp, offset_of_max = self.max_timestamp, self.offset_of_max_timestamp
+        position, next_offset, first_max, last_offset = 0, first_offset, -1, -1
+        while position < size:
+            if size - position < 17:
+                raise ValueError("not whole batches")
+            length = 12 + _INT.unpack_from(placed, position + 8)[0]
+            magic = placed[position + 16]
+            if length > size - position or length < (61 if magic >= 2 else 26):
+                raise ValueError("not whole batches")
+            if magic < 2 and first_offset >= 0:
+                raise ValueError("offsets are placed in magic 2 batches only")
+            base = _LONG.unpack_from(placed, position)[0]
+            if magic >= 2:
+                if first_offset >= 0:
+                    base = next_offset
+                    _PREFIX.pack_into(placed, position, base, length - 12, leader_epoch)
+                last_offset = base + _INT.unpack_from(placed, position + 23)[0]
+                batch_max = _LONG.unpack_from(placed, position + 35)[0]
+            else:
+                last_offset = base
+                batch_max = _LONG.unpack_from(placed, position + 18)[0] if magic == 1 else -1
+            next_offset = last_offset + 1
+            first_max = max(first_max, batch_max)
+            if batch_max > max_timestamp:
+                max_timestamp, offset_of_max = batch_max, last_offset
+            position += length
+        if not 0 <= last_offset - self.base_offset <= MAX_INT:
+            raise ValueError("an offset does not fit the segment")
+        index_due = self.bytes_since_index_entry > self.index_interval_bytes
+        if index_due:
+            if (
+                self.offset_entries >= self.offset_entries_max
+                or self.time_entries >= self.time_entries_max
+            ):
+                raise ValueError("an index of the segment is full")
+            self.reserve()
+
+        self._file.write_at(self.size, placed)
+
+        if index_due:
+            _OFFSET_ENTRY.pack_into(
+                self._offset_map.buffer,
+                8 * self.offset_entries,
+                last_offset - self.base_offset,
+                self.size,
+            )
+            self.offset_entries += 1
+            self.bytes_since_index_entry = 0
+        self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
+        if index_due:
+            self.add_time_entry()
+        if self.rolling_timestamp < 0:
+            self.rolling_timestamp = first_max
+        self.bytes_since_index_entry += size
+        self.size += size
+        self.next_offset = last_offset + 1
+        return last_offset
+
+    def reserve(self) -> None:
+        self._offset_map.reserve(8 * (self.offset_entries + 1))
+        self._time_map.reserve(12 * (self.time_entries + 1))
+
+    def add_time_entry(self) -> bool:
+        if not self.attached or self.max_timestamp <= self.last_time_entry:
+            return False
+        if self.time_entries >= self.time_entries_max or self.max_timestamp < 0:
+            return False
+        _TIME_ENTRY.pack_into(
+            self._time_map.buffer,
+            12 * self.time_entries,
+            self.max_timestamp,
+            self.offset_of_max_timestamp - self.base_offset,
+        )
+        self.time_entries += 1
+        self.last_time_entry = self.max_timestamp
+        return True

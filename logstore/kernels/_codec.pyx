@@ -1,0 +1,1076 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, embedsignature=False
+"""Native encoding and decoding of records: the fast twin of ``_reference.py``.
+
+Encoding has three passes: take the pointers and sizes out of the Python objects, sum up the size,
+write into one allocation. The second and third touch no Python object.
+"""
+
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
+from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
+from cpython.object cimport PyTypeObject, Py_TYPE
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
+from cpython.ref cimport PyObject
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
+from logstore.kernels._common cimport *
+
+from operator import index as _index
+
+from logstore.errors import CorruptBatchError
+from logstore.kernels._vocabulary import batch_error, record_error
+from logstore.types import Record
+
+cdef extern from *:
+    """
+    /* A Record is a tuple of another type. Made here, it costs what a tuple costs; and it is not
+     * shown to the cycle collector when it holds only bytes and numbers, as CPython itself does
+     * with such tuples sooner or later: a long list of them would be walked again and again.
+     * Steals the references; NULL among them is an error that is set already. */
+    static PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
+                                   PyObject *key, PyObject *value, PyObject *headers, int track)
+    {
+        PyTupleObject *record = NULL;
+        if (offset && timestamp && key && value && headers)
+            record = PyObject_GC_NewVar(PyTupleObject, type, 5);
+        if (record == NULL) {
+            Py_XDECREF(offset);
+            Py_XDECREF(timestamp);
+            Py_XDECREF(key);
+            Py_XDECREF(value);
+            Py_XDECREF(headers);
+            return NULL;
+        }
+    #if PY_VERSION_HEX >= 0x030E0000
+        record->ob_hash = -1; /* not computed yet */
+    #endif
+        PyTuple_SET_ITEM((PyObject *)record, 0, offset);
+        PyTuple_SET_ITEM((PyObject *)record, 1, timestamp);
+        PyTuple_SET_ITEM((PyObject *)record, 2, key);
+        PyTuple_SET_ITEM((PyObject *)record, 3, value);
+        PyTuple_SET_ITEM((PyObject *)record, 4, headers);
+        if (track)
+            PyObject_GC_Track((PyObject *)record);
+        return (PyObject *)record;
+    }
+
+    static PyObject *ls_bytes_or_none(const uint8_t *bytes, int32_t size)
+    {
+        if (size < 0)
+            return Py_NewRef(Py_None);
+        return PyBytes_FromStringAndSize((const char *)bytes, size);
+    }
+
+    static int ls_same_layout(PyObject *type)
+    {
+        PyTypeObject *t = (PyTypeObject *)type;
+        return t->tp_basicsize == PyTuple_Type.tp_basicsize &&
+               t->tp_itemsize == PyTuple_Type.tp_itemsize && t->tp_dictoffset == 0 &&
+               PyType_IsSubtype(t, &PyTuple_Type);
+    }
+    """
+    PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
+                            PyObject *key, PyObject *value, PyObject *headers, bint track) except NULL
+    PyObject *ls_bytes_or_none(const uint8_t *data, int32_t size)
+    bint ls_same_layout(object type)
+
+cdef extern from "Python.h":
+    PyObject *PyLong_FromLongLong(long long value)
+    const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    int PyList_SetSlice(object items, Py_ssize_t low, Py_ssize_t high, PyObject *new) except -1
+    int PyList_Append(object items, PyObject *item) except -1
+    Py_ssize_t PyList_GET_SIZE(object items)
+    void Py_INCREF "Py_INCREF"(PyObject *)
+    void Py_DECREF "Py_DECREF"(PyObject *)
+
+if not ls_same_layout(Record):
+    raise ImportError("logstore.types.Record is not laid out as a plain tuple")
+
+cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
+cdef tuple no_headers = ()
+cdef int64_t INT32_LAST = 2147483647
+cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
+
+cdef enum:
+    DECODE_END_ = 0
+    DECODE_FULL_ = 1
+    DECODE_SPECIAL_ = 2
+    DECODE_LIMIT_ = 3
+    BATCH_ERROR_ = 16  # internal: the batch at the position is bad
+    RECORD_ERROR_ = 17  # internal: so is the record there
+
+STATUSES = (DECODE_END_, DECODE_FULL_, DECODE_SPECIAL_, DECODE_LIMIT_)
+
+
+# ---- encoding ----
+
+cdef class Encoded:
+    """A records section behind room for its batch header; see ``_reference.Encoded``."""
+
+    cdef readonly object buffer
+    cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max, count
+
+
+cdef int take_bytes(object data, const uint8_t **bytes, int32_t *size, list kept) except -1:
+    """Point to the bytes of a key or value; copies of what may change under us go to ``kept``."""
+    cdef Py_ssize_t n
+    if data is None:
+        bytes[0] = NULL
+        size[0] = -1
+        return 0
+    if not PyBytes_Check(data):
+        if not isinstance(data, (bytearray, memoryview)):
+            raise TypeError(f"expected bytes or None, not {type(data).__name__}")
+        data = data.tobytes() if isinstance(data, memoryview) else PyBytes_FromStringAndSize(
+            PyByteArray_AS_STRING(data), len(data))
+        kept.append(data)
+    n = PyBytes_GET_SIZE(data)
+    if n > INT32_LAST:
+        raise ValueError(f"{n} bytes in one field: a field holds at most {INT32_LAST}")
+    bytes[0] = <const uint8_t *> PyBytes_AS_STRING(data)
+    size[0] = <int32_t> n
+    return 0
+
+
+cdef int64_t take_timestamp(object timestamp, int64_t default) except? -2:
+    cdef int overflow = 0
+    cdef long long value
+    if timestamp is None:
+        return default
+    if not PyLong_Check(timestamp):
+        timestamp = _index(timestamp)
+    value = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
+    if overflow or value < -1:
+        raise ValueError(f"timestamp {timestamp} is outside -1…2^63-1")
+    return value
+
+
+cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
+    """Encode the header section into ``block``: its size is then known, and few records have one."""
+    cdef const uint8_t *bytes = NULL
+    cdef int32_t size = 0
+    cdef Py_ssize_t name_size = 0
+    cdef const char *name
+    cdef list kept
+    cdef uint8_t *p
+    entry.headers = entry.headers_size = 0
+    if headers is None or headers is no_headers:
+        return 0
+    if not isinstance(headers, (tuple, list)):
+        raise TypeError(f"headers must be a tuple or list, not {type(headers).__name__}")
+    items = tuple(headers)
+    if not items:
+        return 0
+    entry.headers = block.size
+    if not reserve(block, 5):
+        raise MemoryError
+    block.size = ls_put_varint(block.data + block.size, <int32_t> len(items)) - block.data
+    for item in items:
+        if not isinstance(item, (tuple, list)):
+            raise TypeError(f"a header must be a pair, not {type(item).__name__}")
+        if len(item) != 2:
+            raise ValueError(f"a header must be a pair, not {len(item)} items")
+        key, value = item
+        if not PyUnicode_Check(key):
+            raise TypeError(f"a header key must be str, not {type(key).__name__}")
+        name = PyUnicode_AsUTF8AndSize(key, &name_size)
+        kept = []
+        take_bytes(value, &bytes, &size, kept)
+        if name_size > INT32_LAST:
+            raise ValueError("header key is too long")
+        if not reserve(block, 10 + name_size + (size if size > 0 else 0)):
+            raise MemoryError
+        p = ls_put_varint(block.data + block.size, <int32_t> name_size)
+        memcpy(p, name, name_size)
+        p = ls_put_varint(p + name_size, size)
+        if size > 0:
+            memcpy(p, bytes, size)
+            p += size
+        block.size = p - block.data
+    entry.headers_size = block.size - entry.headers
+    return 0
+
+
+cdef int64_t measure(ls_entry *entries, int64_t n) noexcept nogil:
+    """Bytes of the records section, or -1 when it or one record is too large for an i32."""
+    cdef int64_t total = 0
+    cdef int64_t i, body
+    for i in range(n):
+        body = ls_body_size(&entries[i], entries[i].timestamp - entries[0].timestamp, <int32_t> i)
+        entries[i].body = body
+        if unlikely(body > INT32_LAST):
+            return -1
+        total += body + ls_varint_size(<int32_t> body)
+        if unlikely(total > RECORDS_SIZE_LAST):
+            return -1
+    return total
+
+
+cdef void write(const ls_entry *entries, int64_t n, const uint8_t *headers,
+                uint8_t *p) noexcept nogil:
+    cdef int64_t i
+    for i in range(n):
+        p = ls_put_record(p, &entries[i], entries[i].timestamp - entries[0].timestamp,
+                          <int32_t> i, headers)
+
+
+cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
+    cdef Encoded result = Encoded.__new__(Encoded)
+    cdef int64_t total, i
+    cdef uint8_t *start
+    with nogil:
+        total = measure(entries, n)
+    if total < 0:
+        raise ValueError(f"records need more than {RECORDS_SIZE_LAST} bytes")
+    result.buffer = PyByteArray_FromStringAndSize(NULL, LS_HEADER_SIZE + total)
+    start = <uint8_t *> PyByteArray_AS_STRING(result.buffer)
+    memset(start, 0, LS_HEADER_SIZE)
+    result.count = n
+    result.base_timestamp = result.max_timestamp = result.offset_of_max = -1
+    if n > 0:
+        with nogil:
+            write(entries, n, headers, start + LS_HEADER_SIZE)
+            result.base_timestamp = result.max_timestamp = entries[0].timestamp
+            result.offset_of_max = 0
+            for i in range(1, n):
+                if entries[i].timestamp > result.max_timestamp:
+                    result.max_timestamp = entries[i].timestamp
+                    result.offset_of_max = i
+    return result
+
+
+cdef ls_entry *new_entries(int64_t n) except NULL:
+    if n > INT32_LAST:
+        raise ValueError(f"{n} records do not fit one batch")
+    cdef ls_entry *entries = <ls_entry *> malloc((n + 1) * sizeof(ls_entry))
+    if entries == NULL:
+        raise MemoryError
+    return entries
+
+
+def encode_records(records, default_timestamp=-1):
+    """Encode tuples or Records; see ``_reference.encode_records``."""
+    # Rows are tuples and hold immutable bytes, so the pointers stay valid while `rows` lives.
+    cdef tuple rows = tuple(records)
+    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t n = PyTuple_GET_SIZE(rows)
+    cdef int64_t i
+    cdef Py_ssize_t size
+    cdef list kept = []
+    cdef Block headers = Block(NULL, 0, 0)
+    cdef PyObject *row
+    cdef ls_entry *entries = new_entries(n)
+    cdef ls_entry *entry
+    try:
+        for i in range(n):
+            row = <PyObject *> PyTuple_GET_ITEM(rows, i)
+            entry = &entries[i]
+            entry.headers_size = 0
+            if Py_TYPE(<object> row) == record_type:
+                if PyTuple_GET_SIZE(<object> row) != 5:
+                    raise ValueError("a Record has five fields")
+                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 2), &entry.key,
+                           &entry.key_size, kept)
+                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 3), &entry.value,
+                           &entry.value_size, kept)
+                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 1),
+                                                 default)
+                take_headers(<object> PyTuple_GET_ITEM(<object> row, 4), entry, &headers)
+                continue
+            if not PyTuple_Check(<object> row):
+                raise TypeError(f"a record must be a tuple, not {type(<object> row).__name__}")
+            size = PyTuple_GET_SIZE(<object> row)
+            if size < 2 or size > 4:
+                raise ValueError(f"a record has two to four fields, not {size}")
+            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 0), &entry.key, &entry.key_size,
+                       kept)
+            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 1), &entry.value,
+                       &entry.value_size, kept)
+            entry.timestamp = default
+            if size > 2:
+                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 2),
+                                                 default)
+                if size > 3:
+                    take_headers(<object> PyTuple_GET_ITEM(<object> row, 3), entry, &headers)
+        return encode(entries, n, headers.data)
+    finally:
+        free(entries)
+        discard(&headers)
+
+
+def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1):
+    """Encode parallel lists; see ``_reference.encode_lists``."""
+    cdef tuple value_row = tuple(values)
+    cdef tuple key_row = None if keys is None else tuple(keys)
+    cdef tuple header_row = None if headers is None else tuple(headers)
+    cdef tuple time_row = None
+    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t n = PyTuple_GET_SIZE(value_row)
+    cdef int64_t i
+    cdef list kept = []
+    cdef Block block = Block(NULL, 0, 0)
+    cdef Py_buffer times
+    cdef bint have_times = False
+    cdef ls_entry *entries
+    cdef ls_entry *entry
+    if timestamps is None:
+        pass
+    elif PyLong_Check(timestamps):
+        default = take_timestamp(timestamps, -1)
+    elif isinstance(timestamps, (list, tuple)):
+        time_row = tuple(timestamps)
+    else:
+        get_int64(timestamps, &times)
+        have_times = True
+    try:
+        if ((key_row is not None and len(key_row) != n)
+                or (header_row is not None and len(header_row) != n)
+                or (time_row is not None and len(time_row) != n)
+                or (have_times and times.len // 8 != n)):
+            raise ValueError("keys, values, timestamps and headers differ in length")
+        entries = new_entries(n)
+        try:
+            for i in range(n):
+                entry = &entries[i]
+                entry.headers_size = 0
+                entry.key = NULL
+                entry.key_size = -1
+                if key_row is not None:
+                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), &entry.key,
+                               &entry.key_size, kept)
+                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), &entry.value,
+                           &entry.value_size, kept)
+                entry.timestamp = default
+                if time_row is not None:
+                    entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(time_row, i),
+                                                     default)
+                elif have_times:
+                    memcpy(&entry.timestamp, <const uint8_t *> times.buf + 8 * i, 8)
+                    if entry.timestamp < -1:
+                        raise ValueError(f"timestamp {entry.timestamp} is outside -1…2^63-1")
+                if header_row is not None:
+                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &block)
+            return encode(entries, n, block.data)
+        finally:
+            free(entries)
+            discard(&block)
+    finally:
+        if have_times:
+            PyBuffer_Release(&times)
+
+
+cdef int get_int64(object data, Py_buffer *view) except -1:
+    """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
+    PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+    cdef const char *format = view.format
+    if format != NULL and format[0] in b"@=<":
+        format += 1
+    if view.len % 8 or not (
+            (view.itemsize == 8 and format != NULL and format[0] in b"ql")
+            or (view.itemsize == 1 and (format == NULL or format[0] in b"bBc"))):
+        PyBuffer_Release(view)
+        raise TypeError("timestamps must be a buffer of int64")
+    return 0
+
+
+cdef class _Strings:
+    """One Arrow column of binary values to encode from."""
+
+    cdef Py_buffer offsets, data, validity
+    cdef bint have_offsets, have_data, have_validity
+    cdef int width
+
+    def __cinit__(self, offsets, data, validity, int width, int64_t start, int64_t stop):
+        if offsets is None:
+            return
+        PyObject_GetBuffer(offsets, &self.offsets, PyBUF_ND | PyBUF_FORMAT)
+        self.have_offsets = True
+        self.width = <int> self.offsets.itemsize if self.offsets.itemsize in (4, 8) else width
+        if self.width != 4 and self.width != 8:
+            raise ValueError(f"offsets of {width} bytes: 4 or 8 are possible")
+        if stop > start and self.offsets.len // self.width < stop + 1:
+            raise ValueError("the offsets end before stop")
+        if data is not None:
+            PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
+            self.have_data = True
+        if validity is not None:
+            PyObject_GetBuffer(validity, &self.validity, PyBUF_SIMPLE)
+            self.have_validity = True
+            if self.validity.len < (stop + 7) // 8:
+                raise ValueError("the validity bitmap ends before stop")
+
+    def __dealloc__(self):
+        if self.have_offsets:
+            PyBuffer_Release(&self.offsets)
+        if self.have_data:
+            PyBuffer_Release(&self.data)
+        if self.have_validity:
+            PyBuffer_Release(&self.validity)
+
+    cdef inline int64_t offset(self, int64_t i) noexcept nogil:
+        cdef int64_t wide
+        cdef int32_t narrow
+        if self.width == 4:
+            memcpy(&narrow, <const uint8_t *> self.offsets.buf + 4 * i, 4)
+            return narrow
+        memcpy(&wide, <const uint8_t *> self.offsets.buf + 8 * i, 8)
+        return wide
+
+    cdef inline bint take(self, int64_t i, const uint8_t **bytes, int32_t *size) noexcept nogil:
+        cdef int64_t low, high
+        bytes[0] = NULL
+        size[0] = -1
+        if not self.have_offsets:
+            return True
+        if self.have_validity and not (
+                (<const uint8_t *> self.validity.buf)[i >> 3] >> (i & 7) & 1):
+            return True
+        low, high = self.offset(i), self.offset(i + 1)
+        if unlikely(low < 0 or high < low or high - low > INT32_LAST
+                    or high > (self.data.len if self.have_data else 0)):
+            return False
+        bytes[0] = <const uint8_t *> self.data.buf + low if self.have_data else NULL
+        size[0] = <int32_t> (high - low)
+        return True
+
+
+def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_validity,
+                   value_offsets, value_data, value_validity, timestamps=None,
+                   default_timestamp=-1, *, int key_offset_size=4, int value_offset_size=4):
+    """Encode rows of Arrow columns; see ``_reference.encode_columns``."""
+    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef Py_buffer times
+    cdef bint have_times = False
+    cdef const uint8_t *bad_time = NULL
+    cdef int64_t i, bad = -1, bad_timestamp = -1
+    cdef _Strings keys, values
+    cdef ls_entry *entries
+    cdef ls_entry *entry
+    if not 0 <= start <= stop:
+        raise ValueError(f"rows {start}…{stop} are no range")
+    keys = _Strings(key_offsets, key_data, key_validity, key_offset_size, start, stop)
+    values = _Strings(value_offsets, value_data, value_validity, value_offset_size, start, stop)
+    if timestamps is None:
+        pass
+    elif PyLong_Check(timestamps):
+        default = take_timestamp(timestamps, -1)
+    else:
+        get_int64(timestamps, &times)
+        have_times = True
+    try:
+        if have_times and times.len // 8 < stop:
+            raise ValueError("the timestamps end before stop")
+        entries = new_entries(stop - start)
+        try:
+            with nogil:
+                for i in range(start, stop):
+                    entry = &entries[i - start]
+                    entry.headers_size = 0
+                    entry.timestamp = default
+                    if have_times:
+                        memcpy(&entry.timestamp, <const uint8_t *> times.buf + 8 * i, 8)
+                    if unlikely(entry.timestamp < -1):
+                        bad, bad_timestamp = i, entry.timestamp
+                        break
+                    if unlikely(not keys.take(i, &entry.key, &entry.key_size)
+                                or not values.take(i, &entry.value, &entry.value_size)):
+                        bad = i
+                        break
+            if bad_timestamp < -1:
+                raise ValueError(f"timestamp {bad_timestamp} is outside -1…2^63-1")
+            if bad >= 0:
+                raise ValueError(f"offsets of row {bad} descend or run past the data")
+            return encode(entries, stop - start, NULL)
+        finally:
+            free(entries)
+    finally:
+        if have_times:
+            PyBuffer_Release(&times)
+
+
+def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t attributes,
+               int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp,
+               int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
+               int32_t record_count):
+    """Write the header over the first 61 bytes; see ``_reference.seal_batch``."""
+    cdef Py_buffer view
+    cdef uint8_t *p
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        if view.len < LS_HEADER_SIZE:
+            raise ValueError(f"{view.len} bytes have no room for a batch header")
+        if view.len - 12 > INT32_LAST:
+            raise ValueError(f"{view.len} bytes are too many for one batch")
+        p = <uint8_t *> view.buf
+        ls_store64(p, base_offset)
+        ls_store32(p + 8, <int32_t> (view.len - 12))
+        ls_store32(p + 12, leader_epoch)
+        p[16] = 2
+        ls_store16(p + 21, attributes)
+        ls_store32(p + 23, last_offset_delta)
+        ls_store64(p + 27, base_timestamp)
+        ls_store64(p + 35, max_timestamp)
+        ls_store64(p + 43, producer_id)
+        ls_store16(p + 51, producer_epoch)
+        ls_store32(p + 53, base_sequence)
+        ls_store32(p + 57, record_count)
+        if view.len < 16384:  # a microsecond: not worth giving the GIL away
+            ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
+        else:
+            with nogil:
+                ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
+    finally:
+        PyBuffer_Release(&view)
+
+
+# ---- decoding to Records ----
+
+cdef object make_headers(const ls_record *r, const uint8_t *end):
+    cdef const uint8_t *p = r.headers
+    cdef const uint8_t *name = NULL
+    cdef const uint8_t *value = NULL
+    cdef int32_t name_size = 0, value_size = 0
+    cdef list items = []
+    for _ in range(r.header_count):
+        p = ls_header(p, end, &name, &name_size, &value, &value_size)
+        # Kafka's reader replaces what is not UTF-8 instead of refusing the record.
+        items.append((
+            PyUnicode_DecodeUTF8(<char *> name, name_size, "replace"),
+            PyBytes_FromStringAndSize(<char *> value, value_size) if value_size >= 0 else None,
+        ))
+    return tuple(items)
+
+
+cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t base_offset,
+                        int64_t base_timestamp, int32_t record_count, bint log_append,
+                        int64_t log_append_time, int64_t from_offset, int64_t end_offset,
+                        const uint8_t **at) except -1:
+    """Append the records of one section; the result is an LS_RECORD_ code, ``at`` its place."""
+    cdef ls_record r
+    cdef int32_t i
+    cdef int32_t previous = -1
+    cdef int64_t offset
+    cdef int64_t timestamp = log_append_time if log_append else base_timestamp
+    cdef int64_t last_timestamp = timestamp
+    cdef int code
+    cdef object time_object = timestamp
+    cdef object headers
+    cdef PyObject *time_pointer
+    cdef PyObject *record
+    at[0] = p
+    if record_count < 0 or record_count > (end - p) // LS_RECORD_SIZE_MIN:
+        return LS_RECORD_COUNT
+    for i in range(record_count):
+        at[0] = p
+        code = ls_read_record(&p, end, &r)
+        if unlikely(code != LS_RECORD_OK):
+            return code
+        if unlikely(r.offset_delta <= previous):
+            return LS_RECORD_OFFSET
+        previous = r.offset_delta
+        offset = ls_add64(base_offset, r.offset_delta)
+        if offset < from_offset or offset >= end_offset:
+            continue
+        if not log_append:
+            timestamp = ls_add64(base_timestamp, r.timestamp_delta)
+            if timestamp != last_timestamp:
+                time_object = timestamp
+                last_timestamp = timestamp
+        headers = no_headers if r.header_count == 0 else make_headers(&r, p)
+        time_pointer = <PyObject *> time_object
+        Py_INCREF(time_pointer)
+        Py_INCREF(<PyObject *> headers)
+        record = ls_new_record(
+            record_type, PyLong_FromLongLong(offset), time_pointer,
+            ls_bytes_or_none(r.key, r.key_size), ls_bytes_or_none(r.value, r.value_size),
+            <PyObject *> headers, r.header_count != 0)
+        try:
+            PyList_Append(out, record)
+        finally:
+            Py_DECREF(record)
+    at[0] = p
+    return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
+
+
+def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
+                   log_append_time=None, int64_t from_offset=0):
+    """Records of one uncompressed section; see ``_reference.decode_records``."""
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    cdef const uint8_t *at = NULL
+    cdef list out = []
+    cdef bint log_append = log_append_time is not None
+    cdef int64_t time = log_append_time if log_append else -1
+    cdef int code
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t *> view.buf
+        code = decode_section(out, start, start + view.len, base_offset, base_timestamp,
+                              record_count, log_append, time, from_offset,
+                              0x7fffffffffffffff, &at)
+    finally:
+        PyBuffer_Release(&view)
+    if code != LS_RECORD_OK:
+        raise record_error(code, at - start)
+    return out
+
+
+cdef int next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, int64_t from_offset,
+                    int64_t end_offset, int *code) noexcept nogil:
+    """What to do at ``p``: -1 decode the batch, -2 skip it, or the status that ends the run."""
+    cdef int status = ls_frame(p, end, b)
+    if status == LS_OK:
+        status = ls_fields(b)
+    if status == LS_OK:
+        status = ls_values(b)
+    if unlikely(status != LS_OK):
+        if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
+            return DECODE_END_
+        code[0] = status
+        return BATCH_ERROR_
+    if b.last_offset < from_offset:
+        return -2
+    if b.base_offset >= end_offset:
+        return DECODE_LIMIT_
+    if b.magic != 2 or b.attributes & 0x27:
+        return DECODE_SPECIAL_
+    return -1
+
+
+def decode_run(data, int64_t position, list out not None, int64_t max_records,
+               int64_t from_offset, int64_t end_offset, bint check_crc=True):
+    """Records of consecutive plain batches; see ``_reference.decode_run``."""
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+    cdef const uint8_t *at = NULL
+    cdef ls_batch b
+    cdef int step, status = DECODE_END_, code = 0
+    cdef bint crc_ok
+    cdef Py_ssize_t before
+    cdef Py_ssize_t first = PyList_GET_SIZE(out)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= position <= view.len:
+            raise ValueError(f"position {position} is outside 0…{view.len}")
+        start = <const uint8_t *> view.buf
+        p = start + position
+        end = start + view.len
+        while True:
+            if PyList_GET_SIZE(out) - first >= max_records:
+                status = DECODE_FULL_
+                break
+            step = next_batch(p, end, &b, from_offset, end_offset, &code)
+            if step == -2:
+                p += b.size
+                continue
+            if step >= 0:
+                status = step
+                break
+            if check_crc:
+                if b.size < 65536:
+                    crc_ok = ls_crc_ok(&b)
+                else:
+                    with nogil:
+                        crc_ok = ls_crc_ok(&b)
+                if unlikely(not crc_ok):
+                    status, code = BATCH_ERROR_, LS_BAD_CRC
+                    break
+            before = PyList_GET_SIZE(out)
+            code = decode_section(
+                out, p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.base_timestamp,
+                b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
+                &at)
+            if unlikely(code != LS_RECORD_OK):
+                PyList_SetSlice(out, before, PyList_GET_SIZE(out), NULL)
+                status = RECORD_ERROR_
+                p = at
+                break
+            if b.last_offset >= end_offset:
+                status = DECODE_LIMIT_
+                break
+            p += b.size
+            if b.last_offset + 1 == end_offset:
+                status = DECODE_LIMIT_
+                break
+        position = p - start
+    finally:
+        PyBuffer_Release(&view)
+    if status == BATCH_ERROR_:
+        raise batch_error(code, memoryview(data).cast("B"), position)
+    if status == RECORD_ERROR_:
+        raise record_error(code, position)
+    return position, status
+
+
+# ---- decoding to columns ----
+
+cdef class NativeBuffer:
+    """Memory of a finished column, handed out through the buffer protocol without a copy."""
+
+    cdef Block block
+    cdef Py_ssize_t shape[1]
+    cdef Py_ssize_t strides[1]
+    cdef const char *format
+
+    def __dealloc__(self):
+        free(self.block.data)
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("a finished column is read-only")
+        view.buf = self.block.data
+        view.obj = self
+        view.len = self.block.size
+        view.readonly = 1
+        view.itemsize = self.strides[0]
+        view.format = <char *> self.format if flags & PyBUF_FORMAT else NULL
+        view.ndim = 1
+        view.shape = self.shape if flags & PyBUF_ND else NULL
+        view.strides = self.strides if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        view.suboffsets = NULL
+        view.internal = NULL
+
+    def __releasebuffer__(self, Py_buffer *view):
+        pass
+
+
+cdef object hand_out(Block *block, int width):
+    """Move ``block`` into an object of its own; the builder starts over with an empty one."""
+    cdef NativeBuffer result = NativeBuffer.__new__(NativeBuffer)
+    if not reserve(block, 1):  # so that the address is never null
+        raise MemoryError
+    result.block = block[0]
+    result.strides[0] = width
+    result.shape[0] = block.size // width
+    result.format = b"q" if width == 8 else b"i" if width == 4 else b"B"
+    block.data = NULL
+    block.size = block.capacity = 0
+    return result
+
+
+ctypedef struct Strings:
+    # An Arrow column of binary values: offsets has count + 1 int32, valid one bit per value, all
+    # set ahead of use so that only nulls cost anything.
+    Block offsets
+    Block data
+    Block valid
+    int64_t count
+    int64_t nulls
+
+
+cdef bint make_room(Strings *s, int64_t count, int64_t size) noexcept nogil:
+    cdef int64_t valid = (s.count + count + 7) // 8 - s.valid.size
+    if not reserve(&s.offsets, 4 * count + 4) or not reserve(&s.data, size + LS_SLACK):
+        return False
+    if s.offsets.size == 0:
+        (<int32_t *> s.offsets.data)[0] = 0
+        s.offsets.size = 4
+    if valid > 0:
+        if not reserve(&s.valid, valid):
+            return False
+        memset(s.valid.data + s.valid.size, 0xff, valid)
+        s.valid.size += valid
+    return True
+
+
+cdef inline void put(Strings *s, const uint8_t *bytes, int32_t size,
+                     const uint8_t *readable) noexcept nogil:
+    """Append one value; ``make_room`` came before, and ``readable`` ends the source."""
+    if likely(size > 0):
+        if likely(readable - bytes >= LS_SLACK):
+            ls_copy_slack(s.data.data + s.data.size, bytes, size)
+        else:
+            ls_copy(s.data.data + s.data.size, bytes, size)
+        s.data.size += size
+    elif size < 0:
+        s.valid.data[s.count >> 3] &= ~(<uint8_t> (1 << (s.count & 7)))
+        s.nulls += 1
+    s.count += 1
+    (<int32_t *> s.offsets.data)[s.count] = <int32_t> s.data.size
+    s.offsets.size += 4
+
+
+cdef void take_back(Strings *s, int64_t count, int64_t size, int64_t nulls) noexcept nogil:
+    cdef int64_t i
+    for i in range(count, s.count):
+        s.valid.data[i >> 3] |= <uint8_t> (1 << (i & 7))
+    s.offsets.size -= 4 * (s.count - count)
+    s.count, s.data.size, s.nulls = count, size, nulls
+
+
+cdef void discard_strings(Strings *s) noexcept nogil:
+    discard(&s.offsets)
+    discard(&s.data)
+    discard(&s.valid)
+
+
+cdef int hand_out_strings(Strings *s, dict result, str name) except -1:
+    if not make_room(s, 0, 0):
+        raise MemoryError
+    result[name + "_offsets"] = hand_out(&s.offsets, 4)
+    result[name + "_data"] = hand_out(&s.data, 1)
+    if s.nulls:
+        s.valid.size = (s.count + 7) // 8
+        if s.count & 7:
+            s.valid.data[s.count >> 3] &= <uint8_t> ((1 << (s.count & 7)) - 1)
+        result[name + "_validity"] = hand_out(&s.valid, 1)
+    else:
+        result[name + "_validity"] = None
+        discard(&s.valid)
+    s.count = s.nulls = 0
+    return 0
+
+
+cdef class ColumnBuilder:
+    """Records as Arrow columns; see ``_reference.ColumnBuilder``."""
+
+    cdef readonly int64_t rows
+    cdef bint with_keys, with_values, with_timestamps, with_headers, busy
+    cdef Block offsets, timestamps, header_lists
+    cdef Strings keys, values, header_names, header_values
+
+    def __cinit__(self, bint keys=True, bint values=True, bint timestamps=True,
+                  bint headers=False):
+        self.with_keys, self.with_values = keys, values
+        self.with_timestamps, self.with_headers = timestamps, headers
+
+    def __dealloc__(self):
+        discard(&self.offsets)
+        discard(&self.timestamps)
+        discard(&self.header_lists)
+        discard_strings(&self.keys)
+        discard_strings(&self.values)
+        discard_strings(&self.header_names)
+        discard_strings(&self.header_values)
+
+    cdef inline bint fits(self, int64_t size) noexcept nogil:
+        """Whether a section of ``size`` bytes leaves every int32 offset in range."""
+        return (self.keys.data.size + size <= INT32_LAST
+                and self.values.data.size + size <= INT32_LAST
+                and self.header_names.data.size + size <= INT32_LAST
+                and self.header_values.data.size + size <= INT32_LAST
+                and self.header_names.count + size <= INT32_LAST)
+
+    cdef int add_section(self, const uint8_t *p, const uint8_t *end, const uint8_t *readable,
+                         int64_t base_offset, int64_t base_timestamp, int32_t record_count,
+                         bint log_append, int64_t log_append_time, int64_t from_offset,
+                         int64_t end_offset, const uint8_t **at) noexcept nogil:
+        """All records of a section, or none: an LS_RECORD_ code, and where it shows."""
+        cdef ls_record r
+        cdef int64_t offset, size = end - p
+        cdef int64_t rows = self.rows
+        cdef int64_t key_count = self.keys.count, key_size = self.keys.data.size
+        cdef int64_t key_nulls = self.keys.nulls, value_nulls = self.values.nulls
+        cdef int64_t value_count = self.values.count, value_size = self.values.data.size
+        cdef int64_t name_count = self.header_names.count, name_size = self.header_names.data.size
+        cdef int64_t header_size = self.header_values.data.size
+        cdef int64_t header_nulls = self.header_values.nulls
+        cdef int32_t i, previous = -1
+        cdef int code = LS_RECORD_OK
+        cdef const uint8_t *name
+        cdef const uint8_t *value
+        cdef const uint8_t *header
+        cdef int32_t one_name_size = 0, one_value_size = 0, h
+        at[0] = p
+        if record_count < 0 or record_count > size // LS_RECORD_SIZE_MIN:
+            return LS_RECORD_COUNT
+        # Room for the whole section, so that the loop has no capacity to check.
+        if (not reserve(&self.offsets, 8 * <int64_t> record_count)
+                or self.with_timestamps
+                and not reserve(&self.timestamps, 8 * <int64_t> record_count)
+                or self.with_keys and not make_room(&self.keys, record_count, size)
+                or self.with_values and not make_room(&self.values, record_count, size)
+                or self.with_headers
+                and not reserve(&self.header_lists, 4 * <int64_t> record_count + 4)):
+            return LS_RECORD_MEMORY
+        if self.with_headers and self.header_lists.size == 0:
+            (<int32_t *> self.header_lists.data)[0] = 0
+            self.header_lists.size = 4
+        for i in range(record_count):
+            at[0] = p
+            code = ls_read_record(&p, end, &r)
+            if unlikely(code != LS_RECORD_OK):
+                break
+            if unlikely(r.offset_delta <= previous):
+                code = LS_RECORD_OFFSET
+                break
+            previous = r.offset_delta
+            offset = ls_add64(base_offset, r.offset_delta)
+            if unlikely(offset < from_offset or offset >= end_offset):
+                continue
+            (<int64_t *> self.offsets.data)[rows] = offset
+            if self.with_timestamps:
+                (<int64_t *> self.timestamps.data)[rows] = log_append_time if log_append else \
+                    ls_add64(base_timestamp, r.timestamp_delta)
+            if self.with_keys:
+                put(&self.keys, r.key, r.key_size, readable)
+            if self.with_values:
+                put(&self.values, r.value, r.value_size, readable)
+            rows += 1
+            if self.with_headers:
+                if r.header_count:
+                    if (not make_room(&self.header_names, r.header_count, p - r.headers)
+                            or not make_room(&self.header_values, r.header_count,
+                                             p - r.headers)):
+                        code = LS_RECORD_MEMORY
+                        break
+                    header = r.headers
+                    for h in range(r.header_count):
+                        header = ls_header(header, p, &name, &one_name_size, &value,
+                                           &one_value_size)
+                        put(&self.header_names, name, one_name_size, readable)
+                        put(&self.header_values, value, one_value_size, readable)
+                (<int32_t *> self.header_lists.data)[rows] = <int32_t> self.header_names.count
+        else:
+            at[0] = p
+            if p != end:
+                code = LS_RECORD_TRAILING
+        if unlikely(code != LS_RECORD_OK):
+            take_back(&self.keys, key_count, key_size, key_nulls)
+            take_back(&self.values, value_count, value_size, value_nulls)
+            take_back(&self.header_names, name_count, name_size, 0)
+            take_back(&self.header_values, name_count, header_size, header_nulls)
+            return code
+        self.rows = rows
+        self.offsets.size = 8 * rows
+        if self.with_timestamps:
+            self.timestamps.size = 8 * rows
+        if self.with_headers:
+            self.header_lists.size = 4 * rows + 4
+        return LS_RECORD_OK
+
+    cdef int run(self, const uint8_t *data, int64_t n, int64_t *position, int64_t max_rows,
+                 int64_t max_bytes, int64_t from_offset, int64_t end_offset, bint check_crc,
+                 int *code) noexcept nogil:
+        cdef const uint8_t *p = data + position[0]
+        cdef const uint8_t *end = data + n
+        cdef const uint8_t *at = NULL
+        cdef ls_batch b
+        cdef int step
+        while True:
+            position[0] = p - data
+            if self.rows >= max_rows or self.keys.data.size + self.values.data.size >= max_bytes:
+                return DECODE_FULL_
+            step = next_batch(p, end, &b, from_offset, end_offset, code)
+            if step == -2:
+                p += b.size
+                continue
+            if step >= 0:
+                return step
+            if check_crc and unlikely(not ls_crc_ok(&b)):
+                code[0] = LS_BAD_CRC
+                return BATCH_ERROR_
+            if unlikely(not self.fits(b.size)):
+                return DECODE_FULL_
+            code[0] = self.add_section(
+                p + LS_HEADER_SIZE, p + b.size, end, b.base_offset, b.base_timestamp,
+                b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,
+                &at)
+            if unlikely(code[0] != LS_RECORD_OK):
+                position[0] = at - data
+                return RECORD_ERROR_
+            if b.last_offset >= end_offset:
+                return DECODE_LIMIT_
+            p += b.size
+            if b.last_offset + 1 == end_offset:
+                position[0] = p - data
+                return DECODE_LIMIT_
+
+    def add_run(self, data, int64_t position, int64_t max_rows, int64_t max_bytes,
+                int64_t from_offset, int64_t end_offset, bint check_crc=True):
+        """Append the records of consecutive plain batches: ``(next position, status)``."""
+        cdef Py_buffer view
+        cdef int status, code = 0
+        self.enter()
+        try:
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+            try:
+                if not 0 <= position <= view.len:
+                    raise ValueError(f"position {position} is outside 0…{view.len}")
+                with nogil:
+                    status = self.run(<const uint8_t *> view.buf, view.len, &position, max_rows,
+                                      max_bytes, from_offset, end_offset, check_crc, &code)
+            finally:
+                PyBuffer_Release(&view)
+        finally:
+            self.busy = False
+        if status == BATCH_ERROR_:
+            raise batch_error(code, memoryview(data).cast("B"), position)
+        if status == RECORD_ERROR_:
+            if code == LS_RECORD_MEMORY:
+                raise MemoryError
+            raise record_error(code, position)
+        return position, status
+
+    def add_payload(self, payload, int64_t base_offset, int64_t base_timestamp,
+                    int32_t record_count, log_append_time, int64_t from_offset,
+                    int64_t end_offset):
+        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
+        cdef Py_buffer view
+        cdef const uint8_t *start
+        cdef const uint8_t *at = NULL
+        cdef bint log_append = log_append_time is not None
+        cdef int64_t time = log_append_time if log_append else -1
+        cdef int code
+        self.enter()
+        try:
+            PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+            try:
+                if view.len > INT32_LAST:
+                    raise ValueError(f"{view.len} bytes are too many for one section")
+                if not self.fits(view.len):
+                    return DECODE_FULL_
+                start = <const uint8_t *> view.buf
+                with nogil:
+                    code = self.add_section(start, start + view.len, start + view.len,
+                                            base_offset, base_timestamp, record_count, log_append,
+                                            time, from_offset, end_offset, &at)
+            finally:
+                PyBuffer_Release(&view)
+        finally:
+            self.busy = False
+        if code == LS_RECORD_MEMORY:
+            raise MemoryError
+        if code != LS_RECORD_OK:
+            raise record_error(code, at - start)
+        return DECODE_END_
+
+    def finish(self):
+        """The columns as buffers; the builder is empty afterwards."""
+        cdef dict result = {}
+        self.enter()
+        try:
+            result["offsets"] = hand_out(&self.offsets, 8)
+            if self.with_timestamps:
+                result["timestamps"] = hand_out(&self.timestamps, 8)
+            if self.with_keys:
+                hand_out_strings(&self.keys, result, "key")
+            if self.with_values:
+                hand_out_strings(&self.values, result, "value")
+            if self.with_headers:
+                if self.header_lists.size == 0:
+                    if not reserve(&self.header_lists, 4):
+                        raise MemoryError
+                    (<int32_t *> self.header_lists.data)[0] = 0
+                    self.header_lists.size = 4
+                result["header_list_offsets"] = hand_out(&self.header_lists, 4)
+                hand_out_strings(&self.header_names, result, "header_name")
+                hand_out_strings(&self.header_values, result, "header_value")
+                del result["header_name_validity"]
+            self.rows = 0
+        finally:
+            self.busy = False
+        return result
+
+    cdef int enter(self) except -1:
+        if self.busy:
+            raise RuntimeError("the builder is at work in another thread")
+        self.busy = True
+        return 0

@@ -1,0 +1,1295 @@
+"""The kernels in plain Python: the definition of right, and the fall-back without a compiler.
+
+The native twins do the same a hundred times faster; one suite (``tests/contract/test_kernels.py``)
+runs over both, and properties compare them on mutated bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import crcmod
+
+from logstore.errors import CorruptBatchError
+from logstore.kernels._vocabulary import (
+    DECODE_END,
+    DECODE_FULL,
+    DECODE_LIMIT,
+    DECODE_SPECIAL,
+    HEADER_SIZE,
+    PRODUCER_ROWS_MAX,
+    RECORD_COUNT,
+    RECORD_EXCESS,
+    RECORD_FIELD,
+    RECORD_LENGTH,
+    RECORD_OFFSET,
+    RECORD_SIZE_MIN,
+    RECORD_TRAILING,
+    RECORDS_SIZE_MAX,
+    SCAN_BAD_CRC,
+    SCAN_BAD_EPOCH,
+    SCAN_BAD_HEADER,
+    SCAN_BAD_MAGIC,
+    SCAN_BAD_OFFSET,
+    SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_FULL,
+    SCAN_INCOMPLETE,
+    SCAN_TAIL,
+    batch_error,
+    record_error,
+)
+from logstore.types import Buffer, Record
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+_OK = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")  # section 3.1
+assert _HEADER.size == HEADER_SIZE
+
+_crc32c = crcmod.mkCrcFun(0x1_1EDC_6F41, initCrc=0, rev=True, xorOut=0xFFFF_FFFF)
+
+
+def _bytes_of(data: Buffer) -> memoryview:
+    view = memoryview(data)
+    if not view.c_contiguous:
+        raise BufferError("the buffer must be contiguous")
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _wrap(n: int, bits: int) -> int:
+    """``n`` as a two's complement number: Java's sums wrap."""
+    half = 1 << (bits - 1)
+    return (n + half) % (half << 1) - half
+
+
+def _fit(n: int, bits: int) -> int:
+    n = operator.index(n)
+    if _wrap(n, bits) != n:
+        raise OverflowError(f"{n} does not fit an i{bits}")
+    return n
+
+
+# ---- checksums ----
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """Return the CRC-32C of ``data`` (F-53), continuing from ``value``."""
+    return cast(int, _crc32c(_bytes_of(data), value))
+
+
+def crc32(data: Buffer, value: int = 0) -> int:
+    """Return the CRC-32 (IEEE) of ``data``, as in magic 0 and 1 (F-98)."""
+    return zlib.crc32(data, value)
+
+
+# ---- varints ----
+
+
+def _put_groups(zigzag: int) -> bytes:
+    groups = bytearray()
+    while zigzag >= 0x80:
+        groups.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    groups.append(zigzag)
+    return bytes(groups)
+
+
+def _get_groups(data: memoryview, position: int, end: int, bits: int) -> tuple[int, int] | None:
+    """Value and next position, or None when the number is cut short or has too many groups.
+
+    Bits that the last group has too many are dropped, as Kafka's reader does.
+    """
+    value = 0
+    for i in range(5 if bits == 32 else 10):
+        if not 0 <= position + i < end:
+            return None
+        byte = data[position + i]
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            value &= (1 << bits) - 1
+            return (value >> 1) ^ -(value & 1), position + i + 1
+    return None
+
+
+def encode_varint(n: int) -> bytes:
+    """Encode an i32 with zig-zag and base 128 (F-72)."""
+    n = _fit(n, 32)
+    return _put_groups((n << 1) ^ (n >> 31))
+
+
+def encode_varlong(n: int) -> bytes:
+    """Encode an i64 with zig-zag and base 128 (F-72)."""
+    n = _fit(n, 64)
+    return _put_groups((n << 1) ^ (n >> 63))
+
+
+def decode_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """Return ``(value, next position)`` of the i32 at ``position``.
+
+    Raises:
+        CorruptBatchError: it takes more than 5 bytes, or the data ends (F-72).
+    """
+    view = _bytes_of(data)
+    result = _get_groups(view, position, len(view), 32)
+    if result is None:
+        raise CorruptBatchError("", position, "malformed varint")
+    return result
+
+
+def decode_varlong(data: Buffer, position: int) -> tuple[int, int]:
+    """Return ``(value, next position)`` of the i64 at ``position``; at most 10 bytes (F-72)."""
+    view = _bytes_of(data)
+    result = _get_groups(view, position, len(view), 64)
+    if result is None:
+        raise CorruptBatchError("", position, "malformed varlong")
+    return result
+
+
+# ---- batch headers ----
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Header of the batch at ``position``; what its format lacks is −1."""
+
+    position: int
+    size: int
+    base_offset: int
+    magic: int
+    last_offset: int
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    leader_epoch: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    attributes: int = -1
+    record_count: int = -1
+    crc: int = 0
+    last_offset_delta: int = 0
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+
+def _frame(data: memoryview, position: int) -> int | _Batch:
+    """The batch at ``position``, or why there is none (F-106).
+
+    Kafka's file scan also stops silently at exactly 17 bytes, which cannot hold a batch either.
+    """
+    left = len(data) - position
+    if left < 17:
+        return SCAN_END if left == 0 else SCAN_TAIL
+    base_offset, size = struct.unpack_from(">qi", data, position)
+    if size < 14:
+        return SCAN_BAD_SIZE
+    if size + 12 > left:
+        return SCAN_INCOMPLETE
+    magic = _wrap(data[position + 16], 8)
+    return _Batch(position, size + 12, base_offset, magic, last_offset=base_offset)
+
+
+def _fields(data: memoryview, b: _Batch) -> int:
+    """Read the other fields, if the magic is known and the header is all there (F-99, F-109)."""
+    if b.magic == 2 and b.size >= HEADER_SIZE:
+        (
+            _,
+            _,
+            b.leader_epoch,
+            _,
+            b.crc,
+            b.attributes,
+            b.last_offset_delta,
+            b.base_timestamp,
+            b.max_timestamp,
+            b.producer_id,
+            b.producer_epoch,
+            b.base_sequence,
+            b.record_count,
+        ) = _HEADER.unpack_from(data, b.position)
+        b.last_offset = _wrap(b.base_offset + b.last_offset_delta, 64)
+        return _OK
+    if not 0 <= b.magic <= 2:
+        return SCAN_BAD_MAGIC  # stricter than Kafka's file scan (F-108): no crc covers the magic
+    if b.magic == 2 or b.size < (34 if b.magic else 26):
+        return SCAN_BAD_HEADER
+    b.crc, _, b.attributes = struct.unpack_from(">Ibb", data, b.position + 12)
+    if b.magic == 1:
+        (b.base_timestamp,) = struct.unpack_from(">q", data, b.position + 18)
+        b.max_timestamp = b.base_timestamp
+    b.record_count = -1 if b.attributes & 7 else 1
+    return _OK
+
+
+def _crc_ok(data: memoryview, b: _Batch) -> bool:
+    if b.magic == 2:
+        return crc32c(data[b.position + 21 : b.end]) == b.crc
+    return crc32(data[b.position + 16 : b.end]) == b.crc
+
+
+def _values(b: _Batch) -> int:
+    """Values that no writer makes; checked after the crc, so that damage is called damage."""
+    if b.magic == 2 and (b.record_count < 0 or b.last_offset_delta < 0):
+        return SCAN_BAD_HEADER
+    if b.base_offset < 0 or b.base_offset + b.last_offset_delta >= _INT64_MAX:
+        return SCAN_BAD_OFFSET
+    return _OK
+
+
+def _check(data: memoryview, b: _Batch, check_crc: bool) -> int:
+    status = _fields(data, b)
+    if status == _OK and check_crc and not _crc_ok(data, b):
+        return SCAN_BAD_CRC
+    return _values(b) if status == _OK else status
+
+
+def scan_batches(
+    data: Buffer, start: int, columns: Any, check_crc: bool = True, stop_on_bad: bool = True
+) -> tuple[int, int, int]:
+    """Fill ``columns`` with one row per batch from ``start`` on (F-106 to F-109).
+
+    Args:
+        columns: writable buffer of int64, ``len(SCAN_COLUMNS)`` columns of equal length one after
+            the other; its size sets the capacity in rows.
+        check_crc: without it, ``valid`` speaks of the header alone.
+        stop_on_bad: False makes a batch with a bad crc, magic or header a row with ``valid`` 0,
+            and goes on behind it. Its other fields are as read, or −1 where they are not there.
+    Returns:
+        Rows written; the position of the first batch not taken; and why it ended, a ``SCAN_``
+        number. ``position`` in the rows counts from ``data[0]``.
+
+    Legacy entries (section 4): first and last offset are both the stored one (F-103); no epoch
+    and producer; ``record_count`` is 1, or −1 when compression hides it.
+    """
+    view = _bytes_of(data)
+    if not 0 <= start <= len(view):
+        raise ValueError(f"start {start} is outside 0…{len(view)}")
+    table = memoryview(columns)
+    if table.readonly or not table.c_contiguous:
+        raise BufferError("columns must be writable and contiguous")
+    capacity = table.nbytes // 8 // len(SCAN_COLUMNS)
+    cells = (table.cast("B") if table.nbytes else table)[: capacity * 8 * len(SCAN_COLUMNS)]
+    cells = cells.cast("q") if capacity else cells
+    position, rows = start, 0
+    while True:
+        if position == len(view):
+            return rows, position, SCAN_END
+        if rows == capacity:
+            return rows, position, SCAN_FULL
+        b = _frame(view, position)
+        if isinstance(b, int):
+            return rows, position, b
+        status = _check(view, b, check_crc)
+        if status != _OK and stop_on_bad:
+            return rows, position, status
+        for column, name in enumerate(SCAN_COLUMNS[:-1]):
+            cells[column * capacity + rows] = getattr(b, name)
+        cells[(len(SCAN_COLUMNS) - 1) * capacity + rows] = status == _OK
+        rows += 1
+        position = b.end
+
+
+# ---- recovery ----
+
+
+class RecoveryScan:
+    """Recovery of one segment over consecutive windows of its ``.log`` (F-232, F-233).
+
+    Args:
+        base_offset: of the segment.
+        index_interval_bytes: distance above which a sparse index entry is written (F-133).
+        expected_offset: where the segment's first batch may start at the earliest, or, with
+            ``contiguous``, must start; −1 when nothing is known.
+        last_epoch: latest epoch known before this segment; only higher ones are collected.
+        strict: offsets must ascend from the segment's base, and leader epochs may not fall. No
+            crc covers them (F-62), and Kafka does not look.
+        contiguous: every batch must start at the offset that follows the one before, as in a log
+            that was never compacted.
+
+    ``feed`` it windows until ``status`` says why it ended. Memory: 20 bytes per index entry and
+    up to 65,536 producer rows. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        base_offset: int,
+        index_interval_bytes: int,
+        *,
+        expected_offset: int = -1,
+        last_epoch: int = -1,
+        strict: bool = True,
+        contiguous: bool = False,
+    ) -> None:
+        if base_offset < 0:
+            raise ValueError(f"base_offset {base_offset} is negative")
+        self.base_offset, self.index_interval_bytes = base_offset, index_interval_bytes
+        self.strict, self.contiguous = bool(strict), bool(contiguous)
+        self.status = SCAN_END
+        self.valid_bytes = 0
+        """Position in the file behind the last good batch."""
+        self.needed_bytes = 0
+        """With SCAN_INCOMPLETE: size of the window that the next batch needs, else 0."""
+        self.next_offset = expected_offset if expected_offset >= 0 else base_offset
+        self.max_timestamp = self.offset_of_max_timestamp = self.first_batch_max_timestamp = -1
+        self.batch_count = 0
+        self.record_count = 0
+        """Records present; those inside compressed legacy entries are not counted."""
+        self.epochs: list[tuple[int, int]] = []
+        self._expected, self._started = expected_offset, False
+        self._latest_epoch, self._segment_epoch = last_epoch, -1
+        self._last_index_position = 0
+        self._last_indexed_offset = self._last_indexed_timestamp = self._last_timed_offset = -1
+        self._offset_index, self._time_index = bytearray(), bytearray()
+        self._producer_rows: list[tuple[int, ...]] = []
+
+    @property
+    def offset_index(self) -> bytes:
+        """Entries of the offset index, as in the file (F-112)."""
+        return bytes(self._offset_index)
+
+    @property
+    def time_index(self) -> bytes:
+        """Entries of the time index, as in the file (F-116), without the closing one."""
+        return bytes(self._time_index)
+
+    def final_time_entry(self) -> bytes:
+        """Return the entry that closes the time index (F-135), or nothing if it is there."""
+        if self.max_timestamp <= self._last_indexed_timestamp:
+            return b""
+        return struct.pack(
+            ">qi", self.max_timestamp, self.offset_of_max_timestamp - self.base_offset
+        )
+
+    def take_producer_batches(self) -> list[tuple[int, ...]]:
+        """Return the rows for the producer state since the last call.
+
+        Batches with a producer id, and control batches: (producer_id, producer_epoch,
+        base_sequence, last_offset_delta, base_offset, max_timestamp, attributes, position, size,
+        record_count).
+        """
+        rows, self._producer_rows = self._producer_rows, []
+        return rows
+
+    def feed(self, data: Buffer, position: int, end_of_file: bool) -> int:
+        """Walk the whole batches of ``data``, which starts at ``position`` of the file.
+
+        Returns:
+            Bytes walked, up to the end of a batch. ``status`` is then SCAN_INCOMPLETE when the
+            window ends inside a batch: feed again from ``position`` + that, at least
+            ``needed_bytes``; at the end of the file it is torn. SCAN_FULL: take the producer
+            rows, and feed on. SCAN_END: the window is used up. All else is damage.
+        Raises:
+            ValueError: ``position`` is not where the last window ended.
+        """
+        view = _bytes_of(data)
+        if self._started and position != self.valid_bytes:
+            raise ValueError(f"position {position} does not follow {self.valid_bytes}")
+        if position < 0:
+            raise ValueError(f"position {position} is negative")
+        self._started, self.valid_bytes, self.needed_bytes = True, position, 0
+        while True:
+            consumed = self.valid_bytes - position
+            b = _frame(view, consumed)
+            if isinstance(b, int):
+                self.status = b
+                if b == SCAN_INCOMPLETE:
+                    self.needed_bytes = struct.unpack_from(">i", view, consumed + 8)[0] + 12
+                elif b == SCAN_TAIL and not end_of_file:
+                    self.status, self.needed_bytes = SCAN_INCOMPLETE, 17
+                return consumed
+            if position + b.end > _INT32_MAX:
+                self.status = SCAN_BAD_SIZE  # F-110: no segment reaches there
+                return consumed
+            status = _check(view, b, check_crc=True)
+            if status == _OK:
+                status = self._offsets_fit(b)
+            if status == _OK:
+                status = self._accept(b, position + b.position)
+            if status != _OK:
+                self.status = status
+                return consumed
+
+    def _offsets_fit(self, b: _Batch) -> int:
+        if not 0 <= b.last_offset - self.base_offset <= _INT32_MAX:
+            return SCAN_BAD_OFFSET
+        if self.contiguous:
+            # The first offset of a compressed legacy batch is not in its header (F-103).
+            if b.magic == 2 or b.record_count == 1:
+                if self._expected >= 0 and b.base_offset != self._expected:
+                    return SCAN_BAD_OFFSET
+            elif b.last_offset < self.next_offset:
+                return SCAN_BAD_OFFSET
+        if self.strict:
+            if b.base_offset < self.next_offset:
+                return SCAN_BAD_OFFSET
+            if b.magic == 2 and 0 <= b.leader_epoch < self._segment_epoch:
+                return SCAN_BAD_EPOCH
+        return _OK
+
+    def _accept(self, b: _Batch, position: int) -> int:
+        has_producer = b.magic == 2 and (b.producer_id >= 0 or b.attributes & 0x20 != 0)
+        if has_producer and len(self._producer_rows) >= PRODUCER_ROWS_MAX:
+            return SCAN_FULL
+        before = self.max_timestamp, self.offset_of_max_timestamp
+        if b.max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.offset_of_max_timestamp = b.max_timestamp, b.last_offset
+        if position - self._last_index_position > self.index_interval_bytes:
+            status = self._add_index_entries(b, position)
+            if status != _OK:
+                self.max_timestamp, self.offset_of_max_timestamp = before
+                return status
+        if b.magic == 2:
+            if b.leader_epoch > self._latest_epoch:
+                self.epochs = [*self.epochs, (b.leader_epoch, b.base_offset)]
+                self._latest_epoch = b.leader_epoch
+            self._segment_epoch = max(self._segment_epoch, b.leader_epoch)
+        if has_producer:
+            self._producer_rows.append(
+                (
+                    b.producer_id,
+                    b.producer_epoch,
+                    b.base_sequence,
+                    b.last_offset_delta,
+                    b.base_offset,
+                    b.max_timestamp,
+                    b.attributes,
+                    position,
+                    b.size,
+                    b.record_count,
+                )
+            )
+        if self.batch_count == 0:
+            self.first_batch_max_timestamp = b.max_timestamp
+        self.batch_count += 1
+        self.record_count += max(b.record_count, 0)
+        self.next_offset = self._expected = b.last_offset + 1
+        self.valid_bytes = position + b.size
+        return _OK
+
+    def _add_index_entries(self, b: _Batch, position: int) -> int:
+        """F-133; the time entry as F-118 has it. Kafka's indexes refuse what descends (F-114)."""
+        if b.last_offset <= self._last_indexed_offset:
+            return SCAN_BAD_OFFSET
+        if self.max_timestamp > self._last_indexed_timestamp:
+            if self.offset_of_max_timestamp < self._last_timed_offset:
+                return SCAN_BAD_OFFSET
+            self._time_index += self.final_time_entry()
+            self._last_indexed_timestamp = self.max_timestamp
+            self._last_timed_offset = self.offset_of_max_timestamp
+        self._offset_index += struct.pack(">ii", b.last_offset - self.base_offset, position)
+        self._last_indexed_offset, self._last_index_position = b.last_offset, position
+        return _OK
+
+
+# ---- appends ----
+
+
+@dataclass(slots=True)
+class BatchAnalysis:
+    """What an append has to know of its bytes (F-161 to F-173). −1 where there is nothing.
+
+    ``codec_mask`` has bit *n* for codec *n*. ``dense``: every magic-2 batch has records for all
+    its offsets (F-167). ``ascending``: every batch starts above the last offset before it.
+    ``record_count`` is −1 when a compressed legacy entry hides its number. The last four fields
+    are about the records of uncompressed magic-2 batches, with ``deep`` alone; without records
+    the times are −1.
+    """
+
+    batch_count: int = 0
+    record_count: int = 0
+    size: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    base_timestamp: int = -1
+    max_timestamp: int = -1
+    offset_of_max_timestamp: int = -1
+    first_batch_max_timestamp: int = -1
+    min_epoch: int = -1
+    max_epoch: int = -1
+    last_epoch: int = -1
+    magic_min: int = -1
+    magic_max: int = -1
+    largest_batch_size: int = 0
+    attributes_or: int = 0
+    attributes_and: int = 0
+    codec_mask: int = 0
+    ascending: bool = True
+    dense: bool = True
+    has_producer: bool = False
+    all_base_zero: bool = True
+    too_large_position: int = -1
+    offsets_dense: bool = True
+    has_null_key: bool = False
+    min_timestamp: int = -1
+    record_max_timestamp: int = -1
+
+    @property
+    def plain(self) -> bool:
+        """Whether a leader may store the batches as they are, offsets and epoch apart.
+
+        Magic 2, uncompressed, CreateTime, no producer, and shaped as clients send them.
+        """
+        return (
+            self.magic_min == 2
+            and self.attributes_or == 0
+            and self.dense
+            and self.all_base_zero
+            and self.offsets_dense
+            and not self.has_producer
+        )
+
+
+def analyse_batches(
+    data: Buffer, *, max_batch_size: int = _INT32_MAX, check_crc: bool = True, deep: bool = False
+) -> BatchAnalysis:
+    """Check and summarise the whole batches in ``data``; a partial tail is left out (F-163).
+
+    Args:
+        max_batch_size: the first batch above it is reported in ``too_large_position``.
+        deep: also walk the records of uncompressed magic-2 batches (F-73).
+    Raises:
+        CorruptBatchError: a size, crc, magic, header or record is bad; ``position`` counts from
+            ``data[0]``, and for a record is where it starts.
+    """
+    view = _bytes_of(data)
+    result = BatchAnalysis()
+    times: list[int] = []
+    position = 0
+    while True:
+        b = _frame(view, position)
+        if isinstance(b, int):
+            if b == SCAN_BAD_SIZE:
+                raise batch_error(b, view, position)
+            break
+        status = _check(view, b, check_crc)
+        if status != _OK:
+            raise batch_error(status, view, position)
+        if deep and b.magic == 2 and b.attributes & 7 == 0:
+            _analyse_records(view, b, result, times)
+        _add_batch(result, b, max_batch_size)
+        position = b.end
+    if times:
+        result.min_timestamp, result.record_max_timestamp = min(times), max(times)
+    return result
+
+
+def _add_batch(result: BatchAnalysis, b: _Batch, max_batch_size: int) -> None:
+    if result.batch_count == 0:
+        result.first_offset, result.base_timestamp = b.base_offset, b.base_timestamp
+        result.first_batch_max_timestamp = b.max_timestamp
+        result.min_epoch = result.max_epoch = b.leader_epoch
+        result.magic_min = result.magic_max = b.magic
+        result.attributes_and = b.attributes
+    elif b.base_offset <= result.last_offset:
+        result.ascending = False
+    result.batch_count += 1
+    result.min_epoch = min(result.min_epoch, b.leader_epoch)
+    result.max_epoch = max(result.max_epoch, b.leader_epoch)
+    result.magic_min = min(result.magic_min, b.magic)
+    result.magic_max = max(result.magic_max, b.magic)
+    result.attributes_and &= b.attributes
+    result.attributes_or |= b.attributes
+    result.codec_mask |= 1 << (b.attributes & 7)
+    result.last_offset, result.last_epoch = b.last_offset, b.leader_epoch
+    if b.max_timestamp > result.max_timestamp:
+        result.max_timestamp, result.offset_of_max_timestamp = b.max_timestamp, b.last_offset
+    known = b.record_count >= 0 and result.record_count >= 0
+    result.record_count = result.record_count + b.record_count if known else -1
+    result.largest_batch_size = max(result.largest_batch_size, b.size)
+    if b.size > max_batch_size and result.too_large_position < 0:
+        result.too_large_position = b.position
+    if b.magic == 2 and not b.record_count == b.last_offset_delta + 1 >= 1:
+        result.dense = False
+    result.has_producer = result.has_producer or b.producer_id >= 0
+    result.all_base_zero = result.all_base_zero and b.base_offset == 0
+    result.size = b.end
+
+
+def _analyse_records(
+    view: memoryview, b: _Batch, result: BatchAnalysis, times: list[int]
+) -> None:
+    position, end = b.position + HEADER_SIZE, b.end
+    if b.record_count > (end - position) // RECORD_SIZE_MIN:
+        raise record_error(RECORD_COUNT, position)
+    for i in range(b.record_count):
+        delta, offset_delta, key, _, _, position = _read_record(view, position, end)
+        result.offsets_dense = result.offsets_dense and offset_delta == i
+        result.has_null_key = result.has_null_key or key is None
+        times.append(b.max_timestamp if b.attributes & 8 else _wrap(b.base_timestamp + delta, 64))
+    if position != end:
+        raise record_error(RECORD_TRAILING, position)
+
+
+# ---- encoding ----
+
+
+@dataclass(slots=True)
+class Encoded:
+    """Records behind room for their batch header.
+
+    ``buffer``: 61 zero bytes, then the records section; hand it to ``seal_batch``.
+    ``offset_of_max``: offset delta of the first record with the largest timestamp. Both times
+    and ``offset_of_max`` are −1 when there is no record.
+    """
+
+    buffer: bytearray
+    base_timestamp: int
+    max_timestamp: int
+    offset_of_max: int
+    count: int
+
+
+_Row = tuple[bytes | None, bytes | None, int, bytes]
+
+
+def _take_bytes(data: Any) -> bytes | None:
+    if data is None:
+        return None
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"expected bytes or None, not {type(data).__name__}")
+    if memoryview(data).nbytes > _INT32_MAX:
+        raise ValueError(f"{len(data)} bytes in one field: a field holds at most {_INT32_MAX}")
+    return bytes(data)
+
+
+def _take_timestamp(timestamp: Any, default: int) -> int:
+    if timestamp is None:
+        return default
+    timestamp = operator.index(timestamp)
+    if not -1 <= timestamp <= _INT64_MAX:
+        raise ValueError(f"timestamp {timestamp} is outside -1…2^63-1")
+    return int(timestamp)
+
+
+def _take_headers(headers: Any) -> bytes:
+    """The header section of a record, with its count (F-71)."""
+    if headers is None:
+        return b"\0"
+    if not isinstance(headers, (tuple, list)):
+        raise TypeError(f"headers must be a tuple or list, not {type(headers).__name__}")
+    section = bytearray(encode_varint(len(headers)))
+    for item in headers:
+        if not isinstance(item, (tuple, list)):
+            raise TypeError(f"a header must be a pair, not {type(item).__name__}")
+        if len(item) != 2:
+            raise ValueError(f"a header must be a pair, not {len(item)} items")
+        if not isinstance(item[0], str):
+            raise TypeError(f"a header key must be str, not {type(item[0]).__name__}")
+        section += _sized(item[0].encode()) + _sized(_take_bytes(item[1]))
+    return bytes(section)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return encode_varint(-1) if data is None else encode_varint(len(data)) + data
+
+
+def _encode(rows: Sequence[_Row]) -> Encoded:
+    buffer = bytearray(HEADER_SIZE)
+    for delta, (key, value, timestamp, headers) in enumerate(rows):
+        body = (
+            b"\0"
+            + encode_varlong(timestamp - rows[0][2])
+            + encode_varint(delta)
+            + _sized(key)
+            + _sized(value)
+            + headers
+        )
+        if len(body) > _INT32_MAX or len(buffer) + len(body) + 5 > _INT32_MAX:
+            raise ValueError(f"records need more than {RECORDS_SIZE_MAX} bytes")
+        buffer += encode_varint(len(body)) + body
+    times = [row[2] for row in rows]
+    if not times:
+        return Encoded(buffer, -1, -1, -1, 0)
+    return Encoded(buffer, times[0], max(times), times.index(max(times)), len(times))
+
+
+def encode_records(records: Iterable[Any], default_timestamp: int = -1) -> Encoded:
+    """Encode records with offset deltas 0, 1, 2, … (F-71, F-75).
+
+    Args:
+        records: tuples ``(key, value)``, with a timestamp and headers if there are any, or
+            ``Record``s, whose offsets are ignored. Keys and values are bytes-like or None.
+            Headers are pairs of str and bytes-like or None.
+        default_timestamp: for records without one (None), in ms.
+    Raises:
+        TypeError: a field has another type.
+        ValueError: a timestamp is below −1, or the whole is above 2³¹ − 1 bytes with its header.
+    """
+    default = _take_timestamp(default_timestamp, -1)
+    rows: list[_Row] = []
+    for row in tuple(records):
+        timestamp, headers = None, None
+        if type(row) is Record:
+            _, timestamp, key, value, headers = row
+        elif not isinstance(row, tuple):
+            raise TypeError(f"a record must be a tuple, not {type(row).__name__}")
+        elif not 2 <= len(row) <= 4:
+            raise ValueError(f"a record has two to four fields, not {len(row)}")
+        else:
+            key, value = row[:2]
+            timestamp = row[2] if len(row) > 2 else None
+            headers = row[3] if len(row) > 3 else None
+        rows.append(
+            (
+                _take_bytes(key),
+                _take_bytes(value),
+                _take_timestamp(timestamp, default),
+                _take_headers(headers),
+            )
+        )
+    return _encode(rows)
+
+
+def encode_lists(
+    keys: Iterable[Any] | None,
+    values: Iterable[Any],
+    timestamps: Any = None,
+    headers: Iterable[Any] | None = None,
+    default_timestamp: int = -1,
+) -> Encoded:
+    """Encode parallel lists; as ``encode_records``.
+
+    Args:
+        keys: None when all are null.
+        timestamps: None, one for all, a list or tuple, or a buffer of int64.
+        headers: one entry per record, each None or a sequence of pairs.
+    Raises:
+        ValueError: the lengths differ.
+    """
+    value_row = tuple(values)
+    count = len(value_row)
+    default = _take_timestamp(default_timestamp, -1)
+    key_row = (None,) * count if keys is None else tuple(keys)
+    header_row = (None,) * count if headers is None else tuple(headers)
+    time_row: Sequence[int | None] = (None,) * count
+    if isinstance(timestamps, int):
+        default = _take_timestamp(timestamps, -1)
+    elif isinstance(timestamps, (list, tuple)):
+        time_row = timestamps
+    elif timestamps is not None:
+        time_row = _int64s(timestamps)
+    if not len(key_row) == len(header_row) == len(time_row) == count:
+        raise ValueError("keys, values, timestamps and headers differ in length")
+    return _encode(
+        [
+            (
+                _take_bytes(key),
+                _take_bytes(value),
+                _take_timestamp(timestamp, default),
+                _take_headers(header),
+            )
+            for key, value, timestamp, header in zip(
+                key_row, value_row, time_row, header_row, strict=True
+            )
+        ]
+    )
+
+
+def _int64s(data: Any) -> memoryview:
+    """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
+    view = memoryview(data)
+    kind = (view.format or "B").lstrip("@=<")
+    if view.nbytes % 8 or (view.itemsize, kind) not in {
+        (8, "q"),
+        (8, "l"),
+        (1, "b"),
+        (1, "B"),
+        (1, "c"),
+    }:
+        raise TypeError("timestamps must be a buffer of int64")
+    return view.cast("B").cast("q") if view.nbytes else memoryview(array("q"))
+
+
+def _column(
+    start: int, stop: int, offsets: Any, data: Any, validity: Any, offset_size: int
+) -> list[bytes | None]:
+    """Values ``start`` to ``stop`` of an Arrow column of binary values."""
+    if offsets is None:
+        return [None] * (stop - start)
+    view = memoryview(offsets)
+    width = view.itemsize if view.itemsize in (4, 8) else offset_size
+    if width not in (4, 8):
+        raise ValueError(f"offsets of {offset_size} bytes: 4 or 8 are possible")
+    if stop > start and view.nbytes // width < stop + 1:
+        raise ValueError("the offsets end before stop")
+    places = view.cast("B")[: view.nbytes // width * width] if view.nbytes else view
+    places = places.cast("i" if width == 4 else "q") if view.nbytes else view
+    content = b"" if data is None else bytes(data)
+    if validity is not None and memoryview(validity).nbytes < (stop + 7) // 8:
+        raise ValueError("the validity bitmap ends before stop")
+    bits = None if validity is None else bytes(validity)
+    values: list[bytes | None] = []
+    for i in range(start, stop):
+        if bits is not None and not bits[i >> 3] >> (i & 7) & 1:
+            values.append(None)
+            continue
+        low, high = places[i], places[i + 1]
+        if not 0 <= low <= high <= len(content) or high - low > _INT32_MAX:
+            raise ValueError(f"offsets of row {i} descend or run past the data")
+        values.append(content[low:high])
+    return values
+
+
+def encode_columns(
+    start: int,
+    stop: int,
+    key_offsets: Any,
+    key_data: Any,
+    key_validity: Any,
+    value_offsets: Any,
+    value_data: Any,
+    value_validity: Any,
+    timestamps: Any = None,
+    default_timestamp: int = -1,
+    *,
+    key_offset_size: int = 4,
+    value_offset_size: int = 4,
+) -> Encoded:
+    """Encode rows ``start`` to ``stop`` of Arrow columns, without the GIL.
+
+    Args:
+        start: row number in the buffers; a sliced array adds its ``offset``.
+        key_offsets: int32 or int64 offsets, or None when all keys are null. A buffer that does
+            not say how wide its items are, as pyarrow's, has items of ``key_offset_size`` bytes.
+        key_validity: bitmap, lowest bit first, or None when no key is null.
+        timestamps: None, one for all, or a buffer of int64.
+    Raises:
+        ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1.
+    """
+    default = _take_timestamp(default_timestamp, -1)
+    if not 0 <= start <= stop:
+        raise ValueError(f"rows {start}…{stop} are no range")
+    keys = _column(start, stop, key_offsets, key_data, key_validity, key_offset_size)
+    values = _column(start, stop, value_offsets, value_data, value_validity, value_offset_size)
+    if isinstance(timestamps, int):
+        default = _take_timestamp(timestamps, -1)
+        times: Sequence[int] = [default] * (stop - start)
+    elif timestamps is None:
+        times = [default] * (stop - start)
+    else:
+        every = _int64s(timestamps)
+        if len(every) < stop:
+            raise ValueError("the timestamps end before stop")
+        times = every[start:stop].tolist()
+    return _encode(
+        [
+            (key, value, _take_timestamp(time, default), b"\0")
+            for key, value, time in zip(keys, values, times, strict=True)
+        ]
+    )
+
+
+def seal_batch(
+    buffer: Any,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    record_count: int,
+) -> None:
+    """Write the batch header (section 3.1) over the first 61 bytes of ``buffer``, crc included.
+
+    Raises:
+        OverflowError: a value does not fit its field.
+        ValueError: the buffer has no room for a header, or is too large for one batch.
+    """
+    leader_epoch, attributes = _fit(leader_epoch, 32), _fit(attributes, 16)
+    last_offset_delta, record_count = _fit(last_offset_delta, 32), _fit(record_count, 32)
+    producer_epoch, base_sequence = _fit(producer_epoch, 16), _fit(base_sequence, 32)
+    for wide in (base_offset, base_timestamp, max_timestamp, producer_id):
+        _fit(wide, 64)
+    view = memoryview(buffer)
+    if view.readonly or not view.c_contiguous:
+        raise BufferError("the batch must be writable and contiguous")
+    size = view.nbytes
+    if size < HEADER_SIZE:
+        raise ValueError(f"{size} bytes have no room for a batch header")
+    if size - 12 > _INT32_MAX:
+        raise ValueError(f"{size} bytes are too many for one batch")
+    view = view.cast("B")
+    _HEADER.pack_into(
+        view,
+        0,
+        base_offset,
+        size - 12,
+        leader_epoch,
+        2,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    struct.pack_into(">I", view, 17, crc32c(view[21:]))
+
+
+# ---- decoding ----
+
+_Field = bytes | None
+_Headers = tuple[tuple[str, _Field], ...]
+_Fields = tuple[int, int, _Field, _Field, _Headers, int]
+
+
+class _FieldError(Exception):
+    pass
+
+
+def _number(data: memoryview, position: int, end: int, bits: int = 32) -> tuple[int, int]:
+    result = _get_groups(data, position, end, bits)
+    if result is None:
+        raise _FieldError
+    return result
+
+
+def _field(data: memoryview, position: int, end: int) -> tuple[_Field, int]:
+    """A length and its bytes; a negative length is null, as for Kafka."""
+    size, position = _number(data, position, end)
+    if size < 0:
+        return None, position
+    if size > end - position:
+        raise _FieldError
+    return bytes(data[position : position + size]), position + size
+
+
+def _read_record(data: memoryview, start: int, end: int) -> _Fields:
+    """Timestamp delta, offset delta, key, value, headers and end of the record at ``start``."""
+    head = _get_groups(data, start, end, 32)
+    if head is None or not 0 <= head[0] <= end - head[1]:
+        raise record_error(RECORD_LENGTH, start)
+    length, position = head
+    record_end = position + length
+    try:
+        if length == 0:
+            raise _FieldError
+        position += 1  # attributes: unused
+        timestamp_delta, position = _number(data, position, record_end, 64)
+        offset_delta, position = _number(data, position, record_end)
+        key, position = _field(data, position, record_end)
+        value, position = _field(data, position, record_end)
+        count, position = _number(data, position, record_end)
+        if count < 0:
+            raise _FieldError
+        headers = []
+        for _ in range(count):
+            name, position = _field(data, position, record_end)
+            if name is None:
+                raise _FieldError
+            content, position = _field(data, position, record_end)
+            # Kafka's reader replaces what is not UTF-8 instead of refusing the record.
+            headers.append((name.decode(errors="replace"), content))
+    except _FieldError:
+        raise record_error(RECORD_FIELD, start) from None
+    if position != record_end:
+        raise record_error(RECORD_EXCESS, start)
+    return timestamp_delta, offset_delta, key, value, tuple(headers), position
+
+
+def _decode_section(
+    data: memoryview,
+    start: int,
+    end: int,
+    base_offset: int,
+    base_timestamp: int,
+    record_count: int,
+    log_append_time: int | None,
+    from_offset: int,
+    end_offset: int,
+) -> list[Record]:
+    if not 0 <= record_count <= (end - start) // RECORD_SIZE_MIN:
+        raise record_error(RECORD_COUNT, start)
+    records, position, previous = [], start, -1
+    for _ in range(record_count):
+        place = position
+        delta, offset_delta, key, value, headers, position = _read_record(data, place, end)
+        if offset_delta <= previous:
+            raise record_error(RECORD_OFFSET, place)
+        previous = offset_delta
+        timestamp = log_append_time
+        if timestamp is None:
+            timestamp = _wrap(base_timestamp + delta, 64)
+        offset = _wrap(base_offset + offset_delta, 64)
+        if from_offset <= offset < end_offset:
+            records.append(Record(offset, timestamp, key, value, headers))
+    if position != end:
+        raise record_error(RECORD_TRAILING, position)
+    return records
+
+
+def decode_records(
+    payload: Buffer,
+    base_offset: int,
+    base_timestamp: int,
+    record_count: int,
+    log_append_time: int | None = None,
+    from_offset: int = 0,
+) -> list[Record]:
+    """Return the records of one uncompressed records section (F-71 to F-74).
+
+    Args:
+        log_append_time: timestamp of all records, when the batch has bit 3 of its attributes.
+        from_offset: records below are checked, and left out.
+    Raises:
+        CorruptBatchError: the structure is bad, bytes remain, or offset deltas do not ascend;
+            ``position`` is where the record starts in ``payload``.
+    """
+    view = _bytes_of(payload)
+    return _decode_section(
+        view,
+        0,
+        len(view),
+        base_offset,
+        base_timestamp,
+        record_count,
+        log_append_time,
+        from_offset,
+        _INT64_MAX,
+    )
+
+
+def _next_batch(
+    view: memoryview, position: int, from_offset: int, end_offset: int
+) -> tuple[_Batch | None, int | None]:
+    """The batch at ``position``, with None to decode it and −1 to skip it; or the status."""
+    b = _frame(view, position)
+    if isinstance(b, int):
+        if b == SCAN_BAD_SIZE:
+            raise batch_error(b, view, position)
+        return None, DECODE_END
+    status = _fields(view, b)
+    if status == _OK:
+        status = _values(b)
+    if status != _OK:
+        raise batch_error(status, view, position)
+    if b.last_offset < from_offset:
+        return b, -1
+    if b.base_offset >= end_offset:
+        return b, DECODE_LIMIT
+    if b.magic != 2 or b.attributes & 0x27:
+        return b, DECODE_SPECIAL
+    return b, None
+
+
+def _decode_batch(
+    view: memoryview, b: _Batch, from_offset: int, end_offset: int
+) -> list[Record]:
+    return _decode_section(
+        view,
+        b.position + HEADER_SIZE,
+        b.end,
+        b.base_offset,
+        b.base_timestamp,
+        b.record_count,
+        b.max_timestamp if b.attributes & 8 else None,
+        from_offset,
+        end_offset,
+    )
+
+
+def decode_run(
+    data: Buffer,
+    position: int,
+    out: list[Record],
+    max_records: int,
+    from_offset: int,
+    end_offset: int,
+    check_crc: bool = True,
+) -> tuple[int, int]:
+    """Append to ``out`` the records of consecutive plain batches: ``(next position, status)``.
+
+    Plain is magic 2, uncompressed and no control batch; any other batch ends the run with
+    DECODE_SPECIAL, so that the caller can deal with that one.
+
+    Args:
+        max_records: DECODE_FULL at the first batch boundary with at least so many appended.
+        from_offset: batches that end below are skipped unseen, records below are left out.
+        end_offset: exclusive; DECODE_LIMIT when it is reached. A batch that reaches past it is
+            the next position, so that a later run finds the rest.
+    Raises:
+        CorruptBatchError: the crc, header or structure is bad. Records of the batches before it
+            are in ``out``; ``position`` counts from ``data[0]``.
+    """
+    view = _bytes_of(data)
+    if not 0 <= position <= len(view):
+        raise ValueError(f"position {position} is outside 0…{len(view)}")
+    first = len(out)
+    while len(out) - first < max_records:
+        b, status = _next_batch(view, position, from_offset, end_offset)
+        if b is not None and status == -1:
+            position = b.end
+            continue
+        if b is None or status is not None:
+            return position, cast(int, status)
+        if check_crc and not _crc_ok(view, b):
+            raise batch_error(SCAN_BAD_CRC, view, position)
+        out.extend(_decode_batch(view, b, from_offset, end_offset))
+        if b.last_offset >= end_offset:
+            return position, DECODE_LIMIT
+        position = b.end
+        if b.last_offset + 1 == end_offset:
+            return position, DECODE_LIMIT
+    return position, DECODE_FULL
+
+
+class ColumnBuilder:
+    """Records as columns in Arrow's layout.
+
+    ``max_rows`` and ``max_bytes`` of ``add_run`` speak of all that the builder holds, so runs can
+    be mixed with unpacked sections. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        keys: bool = True,
+        values: bool = True,
+        timestamps: bool = True,
+        headers: bool = False,
+    ) -> None:
+        self._keys, self._values = keys, values
+        self._timestamps, self._headers = timestamps, headers
+        self._records: list[Record] = []
+        self._size = [0, 0, 0]
+
+    @property
+    def rows(self) -> int:
+        return len(self._records)
+
+    def add_run(
+        self,
+        data: Buffer,
+        position: int,
+        max_rows: int,
+        max_bytes: int,
+        from_offset: int,
+        end_offset: int,
+        check_crc: bool = True,
+    ) -> tuple[int, int]:
+        """Append the records of consecutive plain batches: ``(next position, status)``.
+
+        As ``decode_run``. DECODE_FULL when the builder holds at least ``max_rows`` rows or
+        ``max_bytes`` bytes of keys and values, and before an int32 offset could overflow.
+        """
+        view = _bytes_of(data)
+        if not 0 <= position <= len(view):
+            raise ValueError(f"position {position} is outside 0…{len(view)}")
+        while self.rows < max_rows and sum(self._size[:2]) < max_bytes:
+            b, status = _next_batch(view, position, from_offset, end_offset)
+            if b is not None and status == -1:
+                position = b.end
+                continue
+            if b is None or status is not None:
+                return position, cast(int, status)
+            if check_crc and not _crc_ok(view, b):
+                raise batch_error(SCAN_BAD_CRC, view, position)
+            if max(self._size) + b.size > _INT32_MAX:
+                return position, DECODE_FULL
+            self._add(_decode_batch(view, b, from_offset, end_offset))
+            if b.last_offset >= end_offset:
+                return position, DECODE_LIMIT
+            position = b.end
+            if b.last_offset + 1 == end_offset:
+                return position, DECODE_LIMIT
+        return position, DECODE_FULL
+
+    def add_payload(
+        self,
+        payload: Buffer,
+        base_offset: int,
+        base_timestamp: int,
+        record_count: int,
+        log_append_time: int | None,
+        from_offset: int,
+        end_offset: int,
+    ) -> int:
+        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
+        view = _bytes_of(payload)
+        if len(view) > _INT32_MAX:
+            raise ValueError(f"{len(view)} bytes are too many for one section")
+        if max(self._size) + len(view) > _INT32_MAX:
+            return DECODE_FULL
+        self._add(
+            _decode_section(
+                view,
+                0,
+                len(view),
+                base_offset,
+                base_timestamp,
+                record_count,
+                log_append_time,
+                from_offset,
+                end_offset,
+            )
+        )
+        return DECODE_END
+
+    def _add(self, records: list[Record]) -> None:
+        self._records += records
+        if self._keys:
+            self._size[0] += sum(len(r.key or b"") for r in records)
+        if self._values:
+            self._size[1] += sum(len(r.value or b"") for r in records)
+        if self._headers:  # in bytes of names and values, at least the number of either
+            self._size[2] += sum(
+                len(name) * 4 + len(value or b"") + 2 for r in records for name, value in r.headers
+            )
+
+    def finish(self) -> dict[str, Any]:
+        """Return the columns as buffers; the builder is empty afterwards.
+
+        ``offsets`` and ``timestamps`` are int64 (ms). ``key_offsets`` (int32, rows + 1),
+        ``key_data`` and ``key_validity`` (bitmap, or None when nothing is null), and the same for
+        ``value``. With headers: ``header_list_offsets``, ``header_name_offsets``,
+        ``header_name_data`` (bytes as stored natively, UTF-8), and ``header_value_…``.
+        Columns that were not asked for are absent.
+        """
+        records, self._records, self._size = self._records, [], [0, 0, 0]
+        result: dict[str, Any] = {"offsets": array("q", [r.offset for r in records])}
+        if self._timestamps:
+            result["timestamps"] = array("q", [r.timestamp for r in records])
+        if self._keys:
+            result |= _strings("key", [r.key for r in records])
+        if self._values:
+            result |= _strings("value", [r.value for r in records])
+        if self._headers:
+            lists, headers = array("i", [0]), []
+            for record in records:
+                headers += record.headers
+                lists.append(len(headers))
+            result["header_list_offsets"] = lists
+            result |= _strings("header_name", [name.encode() for name, _ in headers])
+            result |= _strings("header_value", [value for _, value in headers])
+            del result["header_name_validity"]
+        return result
+
+
+def _strings(name: str, values: Sequence[bytes | None]) -> dict[str, Any]:
+    offsets = array("i", [0])
+    for value in values:
+        offsets.append(offsets[-1] + len(value or b""))
+    bits = bytearray((len(values) + 7) // 8)
+    for i, value in enumerate(values):
+        bits[i >> 3] |= (value is not None) << (i & 7)
+    return {
+        f"{name}_offsets": offsets,
+        f"{name}_data": b"".join(value or b"" for value in values),
+        f"{name}_validity": bytes(bits) if None in values else None,
+    }

@@ -1,0 +1,122 @@
+"""What both implementations of the kernels share: result codes, column names, errors.
+
+The numbers are those of ``wire.h``; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logstore.errors import CorruptBatchError
+
+HEADER_SIZE: Final = 61
+"""Bytes before the records of a magic-2 batch (section 3.1)."""
+
+RECORD_SIZE_MIN: Final = 7
+"""One byte for each field of an empty record (F-71): what bounds a claimed record count."""
+
+RECORDS_SIZE_MAX: Final = 2**31 - 1 - HEADER_SIZE
+
+SCAN_COLUMNS: Final = (
+    "position",
+    "size",
+    "base_offset",
+    "last_offset",
+    "base_timestamp",
+    "max_timestamp",
+    "leader_epoch",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "attributes",
+    "record_count",
+    "magic",
+    "crc",
+    "valid",
+)
+
+SCAN_END: Final = 0
+"""The data ends at a batch boundary."""
+SCAN_TAIL: Final = 1
+"""1 to 16 bytes are left: less than a header."""
+SCAN_INCOMPLETE: Final = 2
+"""The framed size of the next batch runs past the data."""
+SCAN_FULL: Final = 3
+"""The room for results is used up."""
+SCAN_BAD_SIZE: Final = 4
+SCAN_BAD_CRC: Final = 5
+SCAN_BAD_MAGIC: Final = 6
+SCAN_BAD_HEADER: Final = 7
+SCAN_BAD_OFFSET: Final = 8
+SCAN_BAD_EPOCH: Final = 9
+
+SCAN_REASONS: Final = {
+    SCAN_END: "end of the log",
+    SCAN_TAIL: "fewer bytes than a batch header",
+    SCAN_INCOMPLETE: "a batch runs past the end of the file",
+    SCAN_FULL: "more batches follow",
+    SCAN_BAD_SIZE: "a batch size below the minimum",
+    SCAN_BAD_CRC: "a checksum that does not match",
+    SCAN_BAD_MAGIC: "an unknown magic",
+    SCAN_BAD_HEADER: "header fields that contradict each other",
+    SCAN_BAD_OFFSET: "an offset that does not follow the one before or does not fit the segment",
+    SCAN_BAD_EPOCH: "a leader epoch below an earlier one",
+}
+"""Why a scan stopped, in words."""
+
+DECODE_END: Final = 0
+"""No whole batch is left."""
+DECODE_FULL: Final = 1
+"""As much as was asked for, at a batch boundary."""
+DECODE_SPECIAL: Final = 2
+"""The batch at ``next_position`` is compressed, a control batch or of an older format."""
+DECODE_LIMIT: Final = 3
+"""``end_offset`` is reached."""
+
+PRODUCER_ROWS_MAX: Final = 65_536
+
+RECORD_LENGTH: Final = 1
+RECORD_FIELD: Final = 2
+RECORD_EXCESS: Final = 3
+RECORD_OFFSET: Final = 4
+RECORD_COUNT: Final = 5
+RECORD_TRAILING: Final = 6
+
+_RECORD_REASONS: Final = {
+    RECORD_LENGTH: "record length is malformed or runs past the batch",
+    RECORD_FIELD: "record field is malformed or runs past the record",
+    RECORD_EXCESS: "bytes remain inside the record",
+    RECORD_OFFSET: "offset deltas do not ascend",
+    RECORD_COUNT: "the batch is too short for its record count",
+    RECORD_TRAILING: "bytes remain after the last record",
+}
+
+
+def record_error(code: int, position: int) -> CorruptBatchError:
+    """The error for a violation of F-73; ``position`` is where the record starts."""
+    return CorruptBatchError("", position, _RECORD_REASONS[code])
+
+
+def batch_error(status: int, data: memoryview, position: int) -> CorruptBatchError:
+    """The error for the batch at ``position`` of ``data``, with the values that are wrong."""
+    header = bytes(data[position : position + HEADER_SIZE])
+    size, magic = _integer(header, 8, 4), _integer(header, 16, 1)
+    if status == SCAN_BAD_SIZE:
+        reason = f"batch size {size} is below 14"
+    elif status == SCAN_BAD_MAGIC:
+        reason = f"magic {magic} is not 0, 1 or 2"
+    elif status == SCAN_BAD_CRC:
+        stored = _integer(header, 17 if magic == 2 else 12, 4) & 0xFFFF_FFFF
+        reason = f"checksum does not match the stored 0x{stored:08x}"
+    elif status == SCAN_BAD_OFFSET:
+        reason = f"offsets that start at {_integer(header, 0, 8)} leave the range of offsets"
+    elif magic == 2 and size + 12 >= HEADER_SIZE:
+        count, delta = _integer(header, 57, 4), _integer(header, 23, 4)
+        reason = f"record count {count} or last offset delta {delta} is negative"
+    else:
+        reason = f"batch size {size} is too small for magic {magic}"
+    return CorruptBatchError("", position, reason)
+
+
+def _integer(data: bytes, position: int, size: int) -> int:
+    return int.from_bytes(data[position : position + size], "big", signed=True)

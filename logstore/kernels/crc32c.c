@@ -1,0 +1,247 @@
+/* CRC-32C and CRC-32: see crc32c.h.
+ *
+ * The hardware variant for x86-64 has three parts.
+ *
+ * 1. The crc32 instruction takes 8 bytes, and its result is ready after 3 cycles, but one can start
+ *    each cycle.  So a buffer is cut into three equal streams, whose registers are joined at the
+ *    end: the register of an earlier stream has to be moved over the bytes of the later ones, that
+ *    is multiplied by x^(8n) modulo P.  One carry-less multiplication by x^(8n - 33) does it,
+ *    because the crc32 instruction which reduces the product multiplies by x^32 more, and a product
+ *    of two reflected numbers has a factor x too many.  powers[] holds x^(64k - 33) for all stream
+ *    lengths of k words up to a block, so that any length is cut with at most 23 bytes left over.
+ *
+ * 2. Below SMALL bytes one serial loop is used: consecutive small batches are independent of each
+ *    other, and the processor overlaps their chains by itself.
+ *
+ * 3. Above LARGE bytes the carry-less multiplier, which has a port of its own, folds part of the
+ *    buffer while the crc32 instruction works on another part.
+ */
+#include "crc32c.h"
+
+#include <string.h>
+
+#define CASTAGNOLI 0x82f63b78u
+#define IEEE 0xedb88320u
+
+static uint32_t castagnoli_tables[8][256];
+static uint32_t ieee_tables[8][256];
+
+static void fill_tables(uint32_t tables[8][256], uint32_t polynomial)
+{
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t value = byte;
+        for (int bit = 0; bit < 8; bit++)
+            value = (value >> 1) ^ (value & 1 ? polynomial : 0);
+        tables[0][byte] = value;
+    }
+    for (int table = 1; table < 8; table++)
+        for (int byte = 0; byte < 256; byte++) {
+            uint32_t before = tables[table - 1][byte];
+            tables[table][byte] = (before >> 8) ^ tables[0][before & 0xff];
+        }
+}
+
+static inline uint32_t load_le32(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Slicing by 8: eight table look-ups instead of eight dependent steps. */
+static inline uint32_t by_tables(const uint32_t t[8][256], uint32_t value, const uint8_t *p,
+                                 size_t size)
+{
+    uint32_t crc = ~value;
+    for (; size >= 8; size -= 8, p += 8) {
+        uint32_t low = load_le32(p) ^ crc, high = load_le32(p + 4);
+        crc = t[7][low & 0xff] ^ t[6][low >> 8 & 0xff] ^ t[5][low >> 16 & 0xff] ^ t[4][low >> 24] ^
+              t[3][high & 0xff] ^ t[2][high >> 8 & 0xff] ^ t[1][high >> 16 & 0xff] ^
+              t[0][high >> 24];
+    }
+    for (; size; size--, p++)
+        crc = (crc >> 8) ^ t[0][(crc ^ *p) & 0xff];
+    return ~crc;
+}
+
+static uint32_t crc32c_tables(uint32_t value, const uint8_t *data, size_t size)
+{
+    return by_tables((const uint32_t(*)[256])castagnoli_tables, value, data, size);
+}
+
+uint32_t logstore_crc32(uint32_t value, const uint8_t *data, size_t size)
+{
+    return by_tables((const uint32_t(*)[256])ieee_tables, value, data, size);
+}
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define HARDWARE __attribute__((target("sse4.2,pclmul")))
+#define SMALL 192
+#define WORDS_MAX 128 /* words of 8 bytes in one stream */
+
+static uint32_t powers[2 * WORDS_MAX + 1]; /* [k]: x^(64k - 33) modulo P, reflected */
+
+static uint32_t times_x(uint32_t value, int exponent)
+{
+    while (exponent--)
+        value = (value >> 1) ^ (value & 1 ? CASTAGNOLI : 0);
+    return value;
+}
+
+static void fill_powers(void)
+{
+    powers[1] = times_x(0x80000000u, 31);
+    for (int words = 2; words <= 2 * WORDS_MAX; words++)
+        powers[words] = times_x(powers[words - 1], 64);
+}
+
+static inline uint64_t load64(const uint8_t *p)
+{
+    uint64_t value;
+    memcpy(&value, p, 8);
+    return value;
+}
+
+HARDWARE static inline __m128i product(uint64_t crc, uint32_t power)
+{
+    return _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi32_si128((int)power), 0);
+}
+
+/* Three streams of `words` words each, starting at p. */
+HARDWARE static inline uint64_t three_streams(uint64_t crc, const uint8_t *p, size_t words)
+{
+    uint64_t first = crc, second = 0, third = 0;
+    const size_t stride = words * 8;
+    const uint8_t *end = p + stride - 8;
+    __m128i joined;
+    for (; p + 16 <= end; p += 16) {
+        first = _mm_crc32_u64(first, load64(p));
+        second = _mm_crc32_u64(second, load64(p + stride));
+        third = _mm_crc32_u64(third, load64(p + 2 * stride));
+        first = _mm_crc32_u64(first, load64(p + 8));
+        second = _mm_crc32_u64(second, load64(p + stride + 8));
+        third = _mm_crc32_u64(third, load64(p + 2 * stride + 8));
+    }
+    if (p < end) {
+        first = _mm_crc32_u64(first, load64(p));
+        second = _mm_crc32_u64(second, load64(p + stride));
+        third = _mm_crc32_u64(third, load64(p + 2 * stride));
+    }
+    first = _mm_crc32_u64(first, load64(end));
+    second = _mm_crc32_u64(second, load64(end + stride));
+    joined = _mm_xor_si128(product(first, powers[2 * words]), product(second, powers[words]));
+    /* The product takes the place of a preceding register: it enters with the last word. */
+    return _mm_crc32_u64(third, load64(end + 2 * stride) ^ (uint64_t)_mm_cvtsi128_si64(joined));
+}
+
+HARDWARE static uint32_t crc32c_hardware(uint32_t value, const uint8_t *p, size_t size)
+{
+    uint64_t crc = (uint32_t)~value;
+    while (size >= SMALL) {
+        size_t words = size / 24;
+        if (words > WORDS_MAX)
+            words = WORDS_MAX;
+        crc = three_streams(crc, p, words);
+        p += words * 24;
+        size -= words * 24;
+    }
+    for (; size >= 32; size -= 32, p += 32) {
+        crc = _mm_crc32_u64(crc, load64(p));
+        crc = _mm_crc32_u64(crc, load64(p + 8));
+        crc = _mm_crc32_u64(crc, load64(p + 16));
+        crc = _mm_crc32_u64(crc, load64(p + 24));
+    }
+    if (size & 16) {
+        crc = _mm_crc32_u64(crc, load64(p));
+        crc = _mm_crc32_u64(crc, load64(p + 8));
+        p += 16;
+    }
+    if (size & 8) {
+        crc = _mm_crc32_u64(crc, load64(p));
+        p += 8;
+    }
+    if (size & 4) {
+        crc = _mm_crc32_u32((uint32_t)crc, load_le32(p));
+        p += 4;
+    }
+    if (size & 2) {
+        crc = _mm_crc32_u16((uint32_t)crc, (uint16_t)(p[0] | p[1] << 8));
+        p += 2;
+    }
+    if (size & 1)
+        crc = _mm_crc32_u8((uint32_t)crc, *p);
+    return ~(uint32_t)crc;
+}
+
+static int hardware_present(void)
+{
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
+}
+
+#elif defined(__aarch64__) && defined(__linux__) && defined(__BYTE_ORDER__) && \
+    __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#include <sys/auxv.h>
+#ifndef HWCAP_CRC32
+#define HWCAP_CRC32 (1 << 7)
+#endif
+
+/* The instruction itself, so that no particular -march is needed to compile this file. */
+static inline uint32_t step64(uint32_t crc, uint64_t word)
+{
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
+    return crc;
+}
+
+static inline uint32_t step8(uint32_t crc, uint8_t byte)
+{
+    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"((uint32_t)byte));
+    return crc;
+}
+
+static uint32_t crc32c_hardware(uint32_t value, const uint8_t *p, size_t size)
+{
+    uint32_t crc = ~value;
+    for (; size >= 8; size -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        crc = step64(crc, word);
+    }
+    for (; size; size--, p++)
+        crc = step8(crc, *p);
+    return ~crc;
+}
+
+static void fill_powers(void) {}
+
+static int hardware_present(void)
+{
+    return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+}
+
+#else
+
+#define crc32c_hardware crc32c_tables
+static void fill_powers(void) {}
+static int hardware_present(void) { return 0; }
+
+#endif
+
+logstore_crc_function logstore_crc32c = crc32c_tables;
+
+logstore_crc_function logstore_crc32c_variant(int number)
+{
+    if (number == 0)
+        return crc32c_tables;
+    return number == 1 && hardware_present() ? crc32c_hardware : NULL;
+}
+
+/* Before any Python code of the module runs, so no call ever has to look. */
+__attribute__((constructor)) static void choose(void)
+{
+    fill_tables(castagnoli_tables, CASTAGNOLI);
+    fill_tables(ieee_tables, IEEE);
+    fill_powers();
+    if (hardware_present())
+        logstore_crc32c = crc32c_hardware;
+}

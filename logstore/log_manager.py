@@ -1,0 +1,654 @@
+"""All logs of a set of log directories. Matches Kafka's ``LogManager`` (F-8 … F-15, F-225 … F-236).
+
+One owner per directory (``.lock``); logs load in parallel; a directory that fails goes offline and
+the others go on. The periodic work is in plain methods, which ``start`` runs on a thread and a
+simulation calls itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from checkpoints import clean_shutdown
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import CheckpointError, MalformedCheckpointError
+from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
+from checkpoints.offset_checkpoint import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
+from checkpoints.partition_metadata import random_topic_id, topic_id_to_text
+from logstore.clock import Clock, SystemClock
+from logstore.config import BrokerConfig, LogConfig
+from logstore.errors import (
+    ConfigError,
+    LogDirLockedError,
+    LogstoreError,
+    StorageFailedError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+from logstore.format import filenames
+from logstore.log import PartitionLog
+from logstore.recovery import RecoveryOptions, RecoveryReport
+from logstore.storage.base import DirLock, Storage
+from logstore.storage.local import LocalStorage
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+
+Progress = Callable[["LoadProgress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Told after each partition: how many of ``total`` are open, and what the last one needed."""
+
+    directory: str
+    done: int
+    total: int
+    report: RecoveryReport
+
+
+@dataclass(slots=True)
+class LogDir:
+    """One log directory and its checkpoints."""
+
+    path: str
+    lock: DirLock
+    clean: bool
+    recovery_points: OffsetCheckpoint
+    start_offsets: OffsetCheckpoint
+    high_watermarks: OffsetCheckpoint
+    cleaner_offsets: OffsetCheckpoint
+    logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    loaded: bool = False
+    failure: LogstoreError | None = None
+    broker_epoch: int = -1
+
+
+class LogManager:
+    """Opens log directories; creates, finds and deletes logs in them.
+
+    Use as a context manager, or call ``close``: only then is the next start a clean one.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[str | os.PathLike[str]],
+        config: LogConfig | None = None,
+        *,
+        broker_config: BrokerConfig | None = None,
+        topic_configs: Mapping[str, LogConfig] | None = None,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+        cluster_id: str | None = None,
+        node_id: int = 0,
+        options: RecoveryOptions | None = None,
+        replicated: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Lock and load the directories, which are created when missing.
+
+        Args:
+            topic_configs: overrides by topic; needed before loading (F-237).
+            cluster_id: checked against ``meta.properties``, or written there on the first start.
+            progress: called after each partition is loaded, from any thread.
+        Raises:
+            LogDirLockedError: a directory is open elsewhere.
+            StorageFailedError: every directory failed.
+            ConfigError: the directories do not belong together (F-45), or one is given twice.
+        """
+        self.config = config or LogConfig()
+        self.broker_config = broker_config or BrokerConfig()
+        self._topic_configs = dict(topic_configs or {})
+        self._storage = storage or LocalStorage()
+        self._clock = clock or SystemClock()
+        self._options = options or RecoveryOptions()
+        self._replicated = replicated
+        self._progress = progress
+        self._lock = threading.RLock()
+        self._creation_lock = threading.Lock()
+        self._offline: dict[str, LogstoreError] = {}
+        self._pending_deletes: list[tuple[int, str]] = []  # (due ms, path of a -delete directory)
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="logstore-flusher")
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._dirs: dict[str, LogDir] = {}
+        self._node_id = node_id
+        paths = self._distinct(directories)
+        try:
+            for path in paths:
+                self._open_dir(path)
+            self._check_meta(cluster_id)
+            for log_dir in list(self._dirs.values()):
+                self._load_dir(log_dir)
+        except BaseException:
+            self._release()
+            raise
+        if not self._dirs:
+            first = next(iter(self._offline.values()))
+            self._release()
+            raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
+
+    def __enter__(self) -> LogManager:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.close()
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def _distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
+        paths = [os.fspath(d) for d in directories]
+        if not paths:
+            raise ConfigError("at least one log directory is needed")
+        seen: dict[str, str] = {}
+        for path in paths:
+            real = self._storage.real_path(path)
+            if real in seen:
+                raise ConfigError(f"{path} and {seen[real]} are the same directory")
+            seen[real] = path
+        return paths
+
+    def _open_dir(self, path: str) -> None:
+        """F-236, steps 1 to 5: create, lock, and remember whether the last stop was clean."""
+        storage = self._storage
+        try:
+            if storage.info(path) is None:
+                storage.make_dir(path)
+                storage.sync_dir(os.path.dirname(os.path.abspath(path)) or ".")
+            lock = storage.lock(os.path.join(path, LOCK))
+        except LogDirLockedError:
+            raise
+        except OSError as error:
+            self._take_offline(path, StorageFailedError(path, "open", str(error)))
+            return
+
+        def checkpoint(name: str) -> OffsetCheckpoint:
+            return OffsetCheckpoint(os.path.join(path, name), storage)
+
+        log_dir = LogDir(
+            path, lock, False, checkpoint(RECOVERY_POINT), checkpoint(LOG_START),
+            checkpoint(HIGH_WATERMARK), checkpoint(CLEANER),
+        )  # fmt: skip
+        marker = os.path.join(path, clean_shutdown.CLEAN_SHUTDOWN)
+        try:
+            epoch = clean_shutdown.read(marker, storage)
+            log_dir.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH if epoch is None else epoch
+            # Gone, durably, before anything is loaded: a crash while loading is unclean (F-47).
+            log_dir.clean = clean_shutdown.remove(marker, storage)
+        except (OSError, CheckpointError) as error:
+            lock.release()
+            self._take_offline(path, StorageFailedError(path, "remove marker", str(error)))
+            return
+        self._dirs[path] = log_dir
+
+    def _check_meta(self, cluster_id: str | None) -> None:
+        """F-39 … F-45: the directories agree; one without the file gets it."""
+        found: dict[str, MetaProperties] = {}
+        for path in list(self._dirs):
+            file = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self._storage)
+            try:
+                meta = file.read()
+            except CheckpointError as error:
+                self._fail_dir(path, StorageFailedError(path, "read meta.properties", str(error)))
+                continue
+            if meta is not None:
+                found[path] = meta
+        ids = {m.cluster_id for m in found.values() if m.cluster_id is not None}
+        nodes = {m.node_id for m in found.values() if m.node_id is not None}
+        if cluster_id is not None:
+            ids.add(cluster_id)
+        if len(ids) > 1 or len(nodes) > 1:
+            raise ConfigError(
+                f"the log directories belong to different clusters or nodes: {sorted(ids)}, "
+                f"{sorted(nodes)}"
+            )
+        directory_ids = [m.directory_id for m in found.values() if m.directory_id]
+        if len(set(directory_ids)) != len(directory_ids):
+            raise ConfigError("two log directories carry the same directory.id")
+        self.cluster_id = next(iter(ids), None) or topic_id_to_text(random_topic_id())
+        self.node_id = next(iter(nodes), self._node_id)
+        for path in [p for p in self._dirs if p not in found]:
+            meta = MetaProperties(
+                1, cluster_id=self.cluster_id, node_id=self.node_id, directory_id=random_topic_id()
+            )
+            file = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self._storage)
+            try:
+                file.write(meta, self._clock.wall_ms())
+            except CheckpointError as error:
+                self._fail_dir(path, StorageFailedError(path, "write meta.properties", str(error)))
+
+    def _read_offsets(self, checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
+        """A checkpoint that cannot be used counts as absent, with a warning (S-55)."""
+        try:
+            state, offsets = checkpoint.inspect()
+        except MalformedCheckpointError as error:
+            logger.warning("%s; treated as absent", error)
+            return {}
+        if state is FileState.EMPTY:
+            logger.info("%s is empty", checkpoint.path)
+        return offsets
+
+    def _load_dir(self, log_dir: LogDir) -> None:
+        """F-236, step 6: each partition on a pool; an I/O error takes the directory offline."""
+        try:
+            points = self._read_offsets(log_dir.recovery_points)
+            starts = self._read_offsets(log_dir.start_offsets)
+            marks = self._read_offsets(log_dir.high_watermarks) if self._replicated else {}
+            names = [e.name for e in self._storage.scan_dir(log_dir.path) if e.is_dir]
+        except (OSError, CheckpointError) as error:
+            self._fail_dir(log_dir.path, StorageFailedError(log_dir.path, "load", str(error)))
+            return
+        work: list[tuple[str, TopicPartition]] = []
+        for name in names:
+            if name in (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR):
+                continue
+            parsed = filenames.parse_partition_dir(name)  # a stray name is a clear error (F-6)
+            if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
+                self._pending_deletes.append((0, os.path.join(log_dir.path, name)))
+            elif parsed.suffix == "":
+                work.append((name, parsed.topic_partition))
+        done = 0
+        count_lock = threading.Lock()
+
+        def load(name: str, tp: TopicPartition) -> PartitionLog:
+            nonlocal done
+            log = PartitionLog.open(
+                os.path.join(log_dir.path, name),
+                self.topic_config(tp.topic),
+                storage=self._storage,
+                clock=self._clock,
+                clean_shutdown=log_dir.clean,
+                recovery_point=points.get(tp, 0),
+                log_start_offset=starts.get(tp, 0),
+                options=self._options,
+                producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+                background=self._run_later,
+                replicated=self._replicated,
+                on_failure=self._failure_handler(log_dir.path),
+            )
+            if self._replicated:
+                log.update_high_watermark(marks.get(tp, 0))
+            with count_lock:
+                done += 1
+                progress = LoadProgress(log_dir.path, done, len(work), log.recovery_report)
+            if self._progress is not None:
+                self._progress(progress)
+            return log
+
+        threads = self.broker_config.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(threads, thread_name_prefix="logstore-recovery") as pool:
+            futures = [(tp, pool.submit(load, name, tp)) for name, tp in work]
+            self._collect(log_dir, futures)
+
+    def _collect(
+        self, log_dir: LogDir, futures: list[tuple[TopicPartition, Future[PartitionLog]]]
+    ) -> None:
+        fatal: BaseException | None = None
+        for tp, future in futures:
+            try:
+                log = future.result()
+            except (StorageFailedError, CheckpointError) as error:
+                failure = StorageFailedError(log_dir.path, f"load {tp}", str(error))
+                self._fail_dir(log_dir.path, failure)
+                continue
+            except BaseException as error:
+                fatal = fatal or error
+                continue
+            other = self._find(tp)
+            if other is not None:
+                fatal = fatal or ConfigError(
+                    f"{tp} is both in {other.directory} and in {log.directory} (F-7)"
+                )
+            log_dir.logs[tp] = log
+        if fatal is not None:
+            raise fatal
+        if log_dir.failure is None:
+            log_dir.loaded = True
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _failure_handler(self, path: str) -> Callable[[StorageFailedError], None]:
+        return lambda failure: self._fail_dir(path, failure)
+
+    def _take_offline(self, path: str, failure: LogstoreError) -> None:
+        logger.error("log directory %s is offline: %s", path, failure)
+        self._offline[path] = failure
+
+    def _fail_dir(self, path: str, failure: LogstoreError) -> None:
+        """F-224: the whole directory is offline until it is opened again; the others go on."""
+        with self._lock:
+            log_dir = self._dirs.pop(path, None)
+            if log_dir is None:
+                return
+            log_dir.failure = failure
+            self._take_offline(path, failure)
+        for log in log_dir.logs.values():
+            log.mark_failed(failure)
+        log_dir.lock.release()
+
+    # -- finding and creating ------------------------------------------------------------------
+
+    def topic_config(self, topic: str) -> LogConfig:
+        return self._topic_configs.get(topic, self.config)
+
+    @property
+    def live_directories(self) -> list[str]:
+        return list(self._dirs)
+
+    @property
+    def offline_directories(self) -> dict[str, LogstoreError]:
+        """Path -> why; a directory comes back only with a new ``LogManager``."""
+        return dict(self._offline)
+
+    @property
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
+        """All logs of the live directories."""
+        with self._lock:
+            return {tp: log for d in self._dirs.values() for tp, log in d.logs.items()}
+
+    @property
+    def recovery_reports(self) -> list[RecoveryReport]:
+        return [log.recovery_report for log in self.logs.values()]
+
+    def _find(self, tp: TopicPartition) -> PartitionLog | None:
+        with self._lock:
+            return next((d.logs[tp] for d in self._dirs.values() if tp in d.logs), None)
+
+    def get(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is none in a live directory.
+        """
+        log = self._find(TopicPartition(topic, partition))
+        if log is None:
+            raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not in a live directory")
+        return log
+
+    def get_or_create(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        config: LogConfig | None = None,
+    ) -> PartitionLog:
+        """The log of a partition, created in the live directory with the fewest logs (F-8).
+
+        Raises:
+            InvalidTopicError: the name breaks F-2, or collides with another by ``.`` and ``_``.
+            StorageFailedError: no directory is live, or the disk refused.
+        """
+        tp = TopicPartition(topic, partition)
+        with self._creation_lock:
+            log = self._find(tp)
+            if log is not None:
+                return log
+            filenames.validate_topic(topic)
+            with self._lock:
+                if not self._dirs:
+                    raise StorageFailedError("", "create a log", "no log directory is live")
+                log_dir = min(self._dirs.values(), key=lambda d: len(d.logs))
+            if config is not None:
+                self._topic_configs[topic] = config
+            log = PartitionLog.open(
+                os.path.join(log_dir.path, filenames.partition_dir_name(tp)),
+                self.topic_config(topic),
+                storage=self._storage,
+                clock=self._clock,
+                clean_shutdown=True,
+                topic_id=topic_id,
+                producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+                background=self._run_later,
+                replicated=self._replicated,
+                on_failure=self._failure_handler(log_dir.path),
+            )
+            with self._lock:
+                log_dir.logs[tp] = log
+            return log
+
+    def create_topic(
+        self, topic: str, partitions: int, config: LogConfig | None = None
+    ) -> list[PartitionLog]:
+        """Create all partitions of a topic under one new topic id.
+
+        Raises:
+            TopicExistsError: it, or a topic whose name collides (F-2), is here already.
+        """
+        filenames.validate_topic(topic)
+        for tp in self.logs:
+            if filenames.topics_collide(tp.topic, topic):
+                raise TopicExistsError(f"topic {topic!r} collides with {tp.topic!r}")
+        topic_id = random_topic_id()
+        return [
+            self.get_or_create(topic, partition, topic_id=topic_id, config=config)
+            for partition in range(partitions)
+        ]
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``."""
+        tp = TopicPartition(topic, partition)
+        with self._creation_lock:
+            log = self.get(topic, partition)
+            log_dir = self._dirs[os.path.dirname(log.directory)]
+            with self._lock:
+                del log_dir.logs[tp]
+            target = os.path.join(log_dir.path, filenames.delete_dir_name(tp, uuid.uuid4().hex))
+            log.crash()  # nothing of it is wanted any more
+            try:
+                self._storage.rename(log.directory, target)
+                self._storage.sync_dir(log_dir.path)
+            except OSError as error:
+                failure = StorageFailedError(log_dir.path, f"delete {tp}", str(error))
+                self._fail_dir(log_dir.path, failure)
+                raise failure from error
+            due = self._clock.wall_ms() + log.config.file_delete_delay_ms
+            self._pending_deletes.append((due, target))
+
+    # -- truncation with its checkpoint --------------------------------------------------------
+
+    def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Truncate logs, then write the recovery points that make a crash repeat it (F-231)."""
+        for tp, offset in offsets.items():
+            self.get(*tp).truncate_to(offset)
+        self.checkpoint_recovery_points()
+
+    # -- periodic work -------------------------------------------------------------------------
+
+    def checkpoint_recovery_points(self) -> None:
+        """F-11, F-227; a directory whose checkpoint cannot be written goes offline."""
+        for log_dir in list(self._dirs.values()):
+            points = {tp: log.recovery_point for tp, log in log_dir.logs.items()}
+            if self._write(log_dir, log_dir.recovery_points, points):
+                for tp, log in list(log_dir.logs.items()):
+                    log.drop_old_snapshots(points.get(tp, 0))
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """F-12: only logs that start inside their first segment."""
+        for log_dir in list(self._dirs.values()):
+            starts = {
+                tp: log.log_start_offset
+                for tp, log in log_dir.logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            }
+            self._write(log_dir, log_dir.start_offsets, starts)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """F-13."""
+        for log_dir in list(self._dirs.values()):
+            marks = {tp: log.high_watermark for tp, log in log_dir.logs.items()}
+            self._write(log_dir, log_dir.high_watermarks, marks)
+
+    def _write(
+        self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
+    ) -> bool:
+        try:
+            checkpoint.write(offsets)
+            return True
+        except CheckpointError as error:
+            failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
+            self._fail_dir(log_dir.path, failure)
+            return False
+
+    def flush_dirty_logs(self) -> int:
+        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
+        flushed = 0
+        for log in self.logs.values():
+            waited = self._clock.wall_ms() - log.last_flush_ms
+            if log.unflushed and waited >= log.config.flush_ms:
+                try:
+                    log.flush()
+                    flushed += 1
+                except LogstoreError as error:
+                    logger.error("flush of %s: %s", log.name, error)
+        return flushed
+
+    def clean_up(self) -> int:
+        """Retention over all logs (F-225); the number of segments deleted."""
+        deleted = 0
+        for log in self.logs.values():
+            try:
+                deleted += log.delete_old_segments()
+            except LogstoreError as error:
+                logger.error("retention of %s: %s", log.name, error)
+        return deleted
+
+    def remove_expired_producers(self) -> int:
+        return sum(log.remove_expired_producers() for log in self.logs.values())
+
+    def purge_deleted(self) -> int:
+        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
+        now = self._clock.wall_ms()
+        with self._lock:
+            due = [path for when, path in self._pending_deletes if when <= now]
+            self._pending_deletes = [e for e in self._pending_deletes if e[0] > now]
+        for path in due:
+            try:
+                self._storage.remove_tree(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                failure = StorageFailedError(path, "remove", str(error))
+                self._fail_dir(os.path.dirname(path), failure)
+        return len(due) + sum(log.purge_deleted(now) for log in self.logs.values())
+
+    def start(self) -> None:
+        """Run the periodic work on a background thread, at the intervals of the configuration."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="logstore-background", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        config = self.broker_config
+        tasks = {
+            self.clean_up: config.log_retention_check_interval_ms,
+            self.flush_dirty_logs: config.log_flush_scheduler_interval_ms,
+            self.checkpoint_recovery_points: config.log_flush_offset_checkpoint_interval_ms,
+            self.checkpoint_log_start_offsets: (
+                config.log_flush_start_offset_checkpoint_interval_ms
+            ),
+            self.remove_expired_producers: config.producer_id_expiration_check_interval_ms,
+            self.purge_deleted: 1000,
+        }
+        first = self._clock.monotonic_ns() + config.log_initial_task_delay_ms * 1_000_000
+        due = dict.fromkeys(tasks, first)
+        while not self._stop.wait(min(1.0, max(0.0, _seconds_until(due.values(), self._clock)))):
+            for task, interval_ms in tasks.items():
+                if self._clock.monotonic_ns() < due[task]:
+                    continue
+                due[task] = self._clock.monotonic_ns() + interval_ms * 1_000_000
+                try:
+                    task()
+                except Exception:
+                    logger.exception("background task %s", task.__name__)
+
+    def _run_later(self, task: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                task()
+            except LogstoreError as error:
+                logger.error("background flush: %s", error)
+
+        self._flusher.submit(run)
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
+
+        A directory in which a log could not be closed gets no marker: its next start recovers.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._flusher.shutdown(wait=True)
+        for log_dir in list(self._dirs.values()):
+            self._close_dir(log_dir)
+        self._release()
+
+    def _close_dir(self, log_dir: LogDir) -> None:
+        threads = self.broker_config.num_recovery_threads_per_data_dir
+        with ThreadPoolExecutor(threads, thread_name_prefix="logstore-close") as pool:
+            futures = [pool.submit(log.close) for log in log_dir.logs.values()]
+        errors = [error for f in futures if (error := f.exception()) is not None]
+        for error in errors:
+            logger.error("closing a log of %s: %s", log_dir.path, error)
+        if errors or log_dir.failure is not None or not log_dir.loaded:
+            return
+        try:
+            log_dir.recovery_points.write(
+                {tp: log.recovery_point for tp, log in log_dir.logs.items()}
+            )
+            log_dir.start_offsets.write(
+                {
+                    tp: log.log_start_offset
+                    for tp, log in log_dir.logs.items()
+                    if log.log_start_offset > log.segments[0].base_offset
+                }
+            )
+            log_dir.high_watermarks.write(
+                {tp: log.high_watermark for tp, log in log_dir.logs.items()}
+            )
+            marker = os.path.join(log_dir.path, clean_shutdown.CLEAN_SHUTDOWN)
+            clean_shutdown.write(marker, -1, self._storage)
+        except (OSError, CheckpointError) as error:
+            logger.error("no clean shutdown of %s: %s", log_dir.path, error)
+
+    def crash(self) -> None:
+        """Let go of everything without flushing, as the end of the process would; for tests."""
+        self._closed = True
+        self._stop.set()
+        self._flusher.shutdown(wait=True, cancel_futures=True)
+        self._release()
+
+    def _release(self) -> None:
+        self._flusher.shutdown(wait=False)
+        for log_dir in self._dirs.values():
+            for log in log_dir.logs.values():
+                log.crash()
+            log_dir.lock.release()
+        self._dirs.clear()
+
+
+def _seconds_until(due: Iterable[int], clock: Clock) -> float:
+    return (min(due) - clock.monotonic_ns()) / 1e9

@@ -1,0 +1,734 @@
+"""Opening a log: after a clean stop without reading records, after a crash by scanning.
+
+Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). Where this is stricter
+(docs/recovery.md has the reasons): a torn tail is cut on a clean start too (F-268); offsets and
+epochs that go backwards end the scan; the epoch cache above the recovery point is derived from the
+batches alone; the cut bytes are kept aside when whole batches lie behind the damage.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from checkpoints.partition_metadata import PartitionMetadataFile
+from logstore.clock import Clock
+from logstore.config import LogConfig
+from logstore.epochs import EpochEntry, LeaderEpochCache
+from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
+from logstore.format import filenames
+from logstore.format.control import parse_end_transaction_marker
+from logstore.index import AbortedTxn
+from logstore.kernels import (
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_FULL,
+    SCAN_INCOMPLETE,
+    SCAN_REASONS,
+    SCAN_TAIL,
+    RecoveryScan,
+)
+from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
+from logstore.segment import SCAN_ROWS, WINDOW, Segment
+from logstore.segments import Segments
+from logstore.storage.base import FileInfo, Storage
+from logstore.types import TopicPartition
+
+CUT_SUFFIX = ".cut"
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryOptions:
+    """``keep_cut``: what to do with bytes that recovery cuts off a ``.log``.
+
+    ``"never"``, ``"always"``, or ``"valid"`` (default): keep them aside, as
+    ``<segment>.log.<position>.cut``, when whole valid batches lie behind the damage, so that
+    nothing good is lost without an operator's word. ``contiguous`` also ends the scan at a gap
+    between offsets, which only a log that was never compacted can promise.
+    """
+
+    keep_cut: str = "valid"
+    contiguous: bool = False
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """Everything that opening one log did. Bytes, counts and seconds; ``actions`` in order."""
+
+    directory: str
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    segments: int = 0
+    segments_scanned: int = 0
+    bytes_scanned: int = 0
+    batches_scanned: int = 0
+    records_scanned: int = 0
+    bytes_cut: int = 0
+    cut_reason: str = ""
+    bytes_valid_behind_cut: int = 0
+    seconds: float = 0.0
+    actions: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    topic_partition: TopicPartition
+    segments: Segments
+    epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    log_start_offset: int
+    recovery_point: int
+    log_end_offset: int
+    topic_id: uuid.UUID | None
+    report: RecoveryReport
+
+
+def load_log(
+    storage: Storage,
+    directory: str,
+    config: LogConfig,
+    clock: Clock,
+    *,
+    clean_shutdown: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    options: RecoveryOptions,
+    producer_id_expiration_ms: int,
+) -> LoadedLog:
+    """Open the partition directory, creating it when missing; see ``PartitionLog.open``."""
+    loader = _Loader(storage, directory, config, clock, options)
+    return loader.load(
+        clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
+    )
+
+
+class _Loader:
+    """The passes of F-238 … F-252 over one directory."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        options: RecoveryOptions,
+    ) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.options = options
+        name = os.path.basename(os.path.normpath(directory))
+        self.parsed = filenames.parse_partition_dir(name)
+
+    def load(
+        self, clean: bool, recovery_point: int, log_start_offset: int, expiration_ms: int
+    ) -> LoadedLog:
+        started = time.perf_counter()
+        self.report = report = RecoveryReport(self.directory, clean, recovery_point)
+        if self.storage.info(self.directory) is None:
+            self.storage.make_dir(self.directory)
+        files = self._finish_swaps(self._scan_dir())
+        self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
+        topic_id = self._read_topic_id(files)
+        segments = self._open_segments(files)
+        deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
+        first_suspect = len(segments) if clean or deleting else _floor(segments, recovery_point)
+        for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
+            self._check_indexes(segment)
+        self.epochs = self._load_epochs(files, segments)
+        if first_suspect < len(segments):
+            segments = self._recover(segments, first_suspect)
+        leo = self._end_of_log(segments, clean or deleting)
+        if segments and leo < log_start_offset:
+            self._act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
+            for segment in segments:
+                segment.mark_deleted()
+            self.epochs.clear(durable=False)
+            segments = []
+        if not segments:
+            leo = log_start_offset
+            segments = [self._create_segment(leo)]
+        start = max(log_start_offset, segments[0].base_offset)
+        leo = max(leo, start)
+        segments[-1].state.next_offset = leo
+        self.epochs.truncate_from_end(leo)
+        self.epochs.truncate_from_start(log_start_offset)
+        if segments[-1].size and not self.epochs.entries:
+            self._derive_epochs(segments)
+        self.epochs.flush()
+        container = Segments(segments)
+        self.producers.remove_stray_snapshots(container.bases)
+        self._load_producers(container, start, leo, clean)
+        point = leo if clean else max(min(recovery_point, leo), start if start <= leo else leo)
+        if not clean and recovery_point > leo:
+            report.warnings.append(f"recovery point {recovery_point} is above the log end {leo}")
+        report.recovery_point = point
+        report.log_start_offset, report.log_end_offset = start, leo
+        report.segments = len(container)
+        report.seconds = time.perf_counter() - started
+        return LoadedLog(
+            self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
+            leo, topic_id, report,
+        )  # fmt: skip
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _scan_dir(self) -> dict[str, FileInfo]:
+        return {f.name: f for f in self.storage.scan_dir(self.directory) if not f.is_dir}
+
+    def _act(self, action: str) -> None:
+        self.report.actions.append(action)
+
+    def _remove(self, name: str, why: str) -> None:
+        self._act(f"removed {name}: {why}")
+        self.storage.remove(os.path.join(self.directory, name))
+
+    def _finish_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
+        """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short."""
+        parsed = {n: p for n in files if (p := filenames.parse_segment_file(n)) is not None}
+        cleaned = [p.offset for p in parsed.values() if p.transition == filenames.CLEANED_SUFFIX]
+        smallest = min(cleaned, default=2**63)
+        gone: set[str] = set()
+        for name, p in parsed.items():
+            if p.transition == filenames.DELETED_SUFFIX:
+                self._remove(name, "deletion was under way")
+            elif p.transition == filenames.CLEANED_SUFFIX:
+                self._remove(name, "its replacement was never complete")
+            elif p.transition == filenames.SWAP_SUFFIX and p.offset >= smallest:
+                self._remove(name, "its replacement was never complete")
+            else:
+                continue
+            gone.add(name)
+        swaps = {
+            n: p
+            for n, p in parsed.items()
+            if p.transition == filenames.SWAP_SUFFIX and n not in gone
+        }
+        if not swaps:
+            if not gone:
+                return files
+            return {n: f for n, f in files.items() if n not in gone}
+        self._replace_swapped(parsed, swaps, gone)
+        return self._scan_dir()
+
+    def _replace_swapped(
+        self,
+        parsed: dict[str, filenames.SegmentFile],
+        swaps: dict[str, filenames.SegmentFile],
+        gone: set[str],
+    ) -> None:
+        """F-239, F-240: drop what the complete ``.swap`` files replace, then rename them."""
+        ranges = []
+        for name, p in swaps.items():
+            if p.suffix == filenames.LOG_SUFFIX:
+                ranges.append((p.offset, self._next_offset_of_file(name, p.offset)))
+        if ranges:
+            low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+            for name, p in parsed.items():
+                if name in gone or name in swaps or not low <= p.offset < high:
+                    continue
+                self._remove(name, f"replaced by the segments [{low}, {high})")
+        for name in sorted(swaps):
+            final = name.removesuffix(filenames.SWAP_SUFFIX)
+            self._act(f"renamed {name} to {final}")
+            self.storage.rename(
+                os.path.join(self.directory, name), os.path.join(self.directory, final)
+            )
+        self.storage.sync_dir(self.directory)
+
+    def _next_offset_of_file(self, name: str, base_offset: int) -> int:
+        path = os.path.join(self.directory, name)
+        info = self.storage.info(path)
+        segment = Segment(
+            self.storage, self.directory, base_offset, self.config, self.clock,
+            {filenames.LOG_SUFFIX: info.size if info else 0},
+        )  # fmt: skip
+        segment.suffix = filenames.SWAP_SUFFIX
+        try:
+            return segment.read_next_offset()[0]
+        finally:
+            segment.close()
+
+    def _open_segments(self, files: dict[str, FileInfo]) -> list[Segment]:
+        """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
+        self._found: dict[int, dict[str, int]] = {}
+        sizes: dict[int, dict[str, int]] = {}
+        snapshots = []
+        for name, info in files.items():
+            p = filenames.parse_segment_file(name)
+            if p is None or p.transition:
+                continue
+            if name != filenames.segment_file_name(p.offset, p.suffix):
+                self.report.warnings.append(f"{name}: not a canonical segment name, ignored")
+            elif p.suffix == filenames.SNAPSHOT_SUFFIX:
+                snapshots.append(p.offset)
+            else:
+                sizes.setdefault(p.offset, {})[p.suffix] = info.size
+        self.producers.set_snapshots(snapshots)
+        segments = []
+        for base in sorted(sizes):
+            found = sizes[base]
+            if filenames.LOG_SUFFIX not in found:
+                for suffix in found:
+                    self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
+                continue
+            segment = Segment(
+                self.storage, self.directory, base, self.config, self.clock, found
+            )
+            segment.name_durable = True
+            self._found[base] = found
+            segments.append(segment)
+        return segments
+
+    def _check_indexes(self, segment: Segment) -> None:
+        """F-242: a missing offset index, or a bad transaction index, means a rebuild."""
+        bad = None
+        found = self._found[segment.base_offset]
+        if filenames.INDEX_SUFFIX not in found:
+            bad = "the offset index is missing" if segment.size else None
+        elif filenames.TIME_INDEX_SUFFIX not in found and segment.size:
+            bad = "the time index is missing"
+        else:
+            state = segment.state
+            if found[filenames.INDEX_SUFFIX] % 8 or found.get(filenames.TIME_INDEX_SUFFIX, 0) % 12:
+                bad = "the length of an index is not a multiple of its entry"
+            elif state.offset_entries > segment.size // 61 + 1:
+                bad = "the offset index has more entries than the log has batches"
+        if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
+            try:
+                segment.txn_index.entries()
+            except CorruptIndexError as error:
+                bad = f"the transaction index is corrupt at byte {error.position}: {error.reason}"
+        if bad is not None:
+            self._act(f"rebuilt the indexes of {os.path.basename(segment.log_path)}: {bad}")
+            self._rebuild(segment)
+
+    def _rebuild(self, segment: Segment) -> None:
+        """Indexes anew, the ``.log`` untouched; the transaction index from the snapshot before."""
+        scratch = self._scratch_producers(segment.base_offset)
+        segment.txn_index.reset()
+        scan = scan_segment(segment, producers=scratch)
+        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+
+    def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
+        """Producer state as it was at the segment's base, for replay only (F-234)."""
+        scratch = ProducerStateManager(self.storage, self.directory, self.producers.expiration_ms)
+        scratch.set_snapshots(o for o in self.producers.snapshots if o <= base_offset)
+        scratch.load_for_replay(base_offset, self.clock.wall_ms())
+        return scratch
+
+    # -- epochs, topic id ----------------------------------------------------------------------
+
+    def _read_topic_id(self, files: dict[str, FileInfo]) -> uuid.UUID | None:
+        if filenames.PARTITION_METADATA not in files:
+            return None
+        path = os.path.join(self.directory, filenames.PARTITION_METADATA)
+        metadata = PartitionMetadataFile(path, self.storage).read()
+        return metadata.topic_id if metadata else None
+
+    def _load_epochs(
+        self, files: dict[str, FileInfo], segments: list[Segment]
+    ) -> LeaderEpochCache:
+        """The epoch file; when it cannot be read, what the batches say (S-54)."""
+        path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
+        checkpoint = LeaderEpochCheckpoint(path, self.storage)
+        has_data = any(s.size for s in segments)
+        try:
+            state, entries = checkpoint.inspect()
+        except MalformedCheckpointError as error:
+            self.report.warnings.append(f"{error}; rebuilt from the batches")
+            state, entries = FileState.MISSING, []
+        else:
+            if state is FileState.MISSING:
+                # Kafka creates it empty when a log is first opened (F-33).
+                self.storage.write_file(path, b"")
+            if has_data and not entries:
+                self.report.warnings.append(
+                    f"{filenames.LEADER_EPOCH_CHECKPOINT} is {state.name.lower()} "
+                    "although the log holds data; rebuilt from the batches"
+                )
+        cache = LeaderEpochCache(checkpoint, [EpochEntry(*entry) for entry in entries])
+        if [tuple(entry) for entry in cache.entries] != entries:
+            self.report.warnings.append(
+                f"{filenames.LEADER_EPOCH_CHECKPOINT} does not ascend; rebuilt from the batches"
+            )
+            cache.clear(durable=False)
+        return cache
+
+    def _derive_epochs(self, segments: list[Segment]) -> None:
+        """Epochs of all batches, from their headers alone."""
+        for segment in segments:
+            for rows, columns, capacity in segment.scan(0, check_crc=False, rows_max=SCAN_ROWS):
+                at = _EPOCH * capacity
+                epochs = columns[at : at + rows]
+                if max(epochs) <= self.epochs.latest_epoch:
+                    continue
+                for row, epoch in enumerate(epochs):
+                    if epoch > self.epochs.latest_epoch:
+                        base = columns[_BASE * capacity + row]
+                        self.epochs.assign(epoch, base, durable=False)
+        if self.epochs.entries:
+            self._act(f"epoch cache derived from batches: {len(self.epochs.entries)} entries")
+
+    # -- recovery ------------------------------------------------------------------------------
+
+    def _recover(self, segments: list[Segment], first: int) -> list[Segment]:
+        """F-245: recover the segments from ``first`` on, in order, up to the first cut."""
+        suspects = segments[first:]
+        base = suspects[0].base_offset
+        # What the file says of these segments may be older than their batches, or younger (S-37).
+        self.epochs.truncate_from_end(base)
+        producers = self._scratch_producers(base)
+        for at, segment in enumerate(suspects):
+            cut = self._recover_segment(segment, producers)
+            if cut:
+                later = suspects[at + 1 :]
+                for other in later:
+                    self._act(
+                        f"removed segment {other.base_offset}: it follows a cut in segment "
+                        f"{segment.base_offset}"
+                    )
+                    self.report.bytes_cut += other.size
+                    self._discard(other)
+                segments = segments[: first + at + 1]
+                break
+        return segments
+
+    def _discard(self, segment: Segment) -> None:
+        """Set a whole segment aside or delete it; its files are gone from the log."""
+        keep = self.options.keep_cut == "always" or (
+            self.options.keep_cut == "valid" and _has_valid_batch(segment)
+        )
+        if keep:
+            target = f"{segment.log_path}.0{CUT_SUFFIX}"
+            segment.close()
+            self.storage.rename(segment.log_path, target)
+            self._act(f"kept {os.path.basename(target)}")
+        for path in segment.mark_deleted():
+            self.storage.remove(path)
+        self.producers.remove_snapshot(segment.base_offset)
+
+    def _recover_segment(self, segment: Segment, producers: ProducerStateManager) -> int:
+        """F-232, F-233: scan, rebuild, cut; the bytes cut."""
+        producers.map_end_offset = segment.base_offset
+        segment.txn_index.reset()
+        scan = scan_segment(
+            segment,
+            last_epoch=self.epochs.latest_epoch,
+            contiguous=self.options.contiguous,
+            producers=producers,
+        )
+        report = self.report
+        report.segments_scanned += 1
+        report.bytes_scanned += segment.size
+        report.batches_scanned += scan.batch_count
+        report.records_scanned += scan.record_count
+        for epoch, start in scan.epochs:
+            self.epochs.assign(epoch, start, durable=False)
+        cut = segment.size - scan.valid_bytes
+        if cut:
+            self._cut(segment, scan)
+        state = segment.state
+        state.max_timestamp = scan.max_timestamp
+        state.offset_of_max_timestamp = scan.offset_of_max_timestamp
+        state.rolling_timestamp = scan.first_batch_max_timestamp if scan.batch_count else -1
+        state.size = scan.valid_bytes
+        state.next_offset = scan.next_offset if scan.batch_count else segment.base_offset
+        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        producers.map_end_offset = state.next_offset
+        producers.snapshots = self.producers.snapshots
+        producers.take_snapshot(sync=False)
+        return cut
+
+    def _cut(self, segment: Segment, scan: RecoveryScan) -> None:
+        position, size = scan.valid_bytes, segment.size
+        name = os.path.basename(segment.log_path)
+        reason = SCAN_REASONS[scan.status]
+        valid = _valid_bytes_behind(segment, position)
+        report = self.report
+        report.bytes_cut += size - position
+        report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
+        report.bytes_valid_behind_cut += valid
+        self._act(f"cut {size - position} bytes off {name} at byte {position}: {reason}")
+        if valid:
+            report.warnings.append(
+                f"{name}: {valid} bytes of whole batches lie behind the damage at byte {position}"
+            )
+        if self.options.keep_cut == "always" or (valid and self.options.keep_cut == "valid"):
+            target = f"{segment.log_path}.{position}{CUT_SUFFIX}"
+            self._copy(segment, position, target)
+            self._act(f"kept {os.path.basename(target)}")
+        segment.log.truncate(position)
+        segment.file_size = position
+
+    def _copy(self, segment: Segment, position: int, target: str) -> None:
+        copy = self.storage.open(target, create=True)
+        try:
+            copy.truncate(0)
+            for at in range(position, segment.size, WINDOW):
+                data = segment.log.read_at(at, min(WINDOW, segment.size - at))
+                copy.write_at(at - position, data)
+            copy.sync()
+        finally:
+            copy.close()
+
+    # -- end, producers ------------------------------------------------------------------------
+
+    def _end_of_log(self, segments: list[Segment], clean: bool) -> int:
+        """F-252; on a clean start a torn tail behind the last whole batch is cut (F-268)."""
+        if not segments:
+            return 0
+        active = segments[-1]
+        if not clean:
+            return active.state.next_offset
+        try:
+            next_offset, end = active.read_next_offset()
+        except CorruptBatchError as error:
+            next_offset, end = self._end_before(active, error)
+        if end < active.size:
+            torn = active.size - end
+            self.report.bytes_cut += torn
+            self.report.cut_reason = f"{os.path.basename(active.log_path)} at byte {end}: torn tail"
+            self._act(f"cut {torn} bytes off {os.path.basename(active.log_path)}: torn tail")
+            if self.options.keep_cut == "always":
+                self._copy(active, end, f"{active.log_path}.{end}{CUT_SUFFIX}")
+            active.log.truncate(end)
+            active.file_size = active.state.size = end
+        active.state.next_offset = next_offset
+        return next_offset
+
+    @staticmethod
+    def _end_before(segment: Segment, error: CorruptDataError) -> tuple[int, int]:
+        end, next_offset = 0, segment.base_offset
+        try:
+            for span in segment.walk(0):
+                next_offset, end = span.last_offset + 1, span.position + span.size
+        except CorruptBatchError:
+            pass
+        return next_offset, min(end, error.position)
+
+    def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
+        """F-251, F-253: rebuild to the log end; a clean start without snapshots forgets."""
+        producers = self.producers
+        if clean and not producers.snapshots:
+            for base in [*segments.bases[-2:], leo]:
+                if base > start or base == leo:
+                    producers.take_empty_snapshot(base)
+            producers.map_end_offset = leo
+            producers.last_snapshot_offset = leo
+            return
+        rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
+
+    def _create_segment(self, base_offset: int) -> Segment:
+        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
+        segment.create()
+        return segment
+
+
+# -- shared by recovery and by a running log -------------------------------------------------------
+
+
+def scan_segment(
+    segment: Segment,
+    *,
+    last_epoch: int = -1,
+    contiguous: bool = False,
+    producers: ProducerStateManager | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RecoveryScan:
+    """Scan a whole segment: structure, CRC, indexes, epochs; replays producers when given.
+
+    Memory is one mapped window, whatever the size of the segment. Nothing is written but aborted
+    transactions, to the segment's transaction index.
+    """
+    scan = RecoveryScan(
+        segment.base_offset,
+        segment.config.index_interval_bytes,
+        last_epoch=last_epoch,
+        contiguous=contiguous,
+    )
+    position, size, window = 0, segment.size, WINDOW
+    while position < size:
+        want = min(window, size - position)
+        at_end = position + want == size
+        with segment.view(position, want) as view:
+            done = scan.feed(view, position, at_end)
+        if producers is not None:
+            _replay(segment, scan, producers)
+        else:
+            scan.take_producer_batches()
+        position += done
+        if progress is not None:
+            progress(done)
+        if scan.status == SCAN_FULL:
+            continue
+        if at_end or scan.status not in (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE):
+            break
+        window = max(WINDOW, scan.needed_bytes)  # a batch may be longer than the window
+    return scan
+
+
+def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManager) -> None:
+    rows = scan.take_producer_batches()
+    if not rows:
+        return
+    for (producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count) in rows:  # fmt: skip
+        if producer_id < 0:
+            continue
+        marker = None
+        if attributes & _CONTROL and count:
+            marker = _read_marker(segment, position, size)
+        batch = ProducerBatch(
+            producer_id, epoch, sequence, base, base + delta, stamp,
+            bool(attributes & _TRANSACTIONAL), marker, bool(attributes & _CONTROL),
+        )  # fmt: skip
+        apply_batch(producers, batch, segment)
+
+
+def apply_batch(
+    producers: ProducerStateManager, batch: ProducerBatch, segment: Segment | None
+) -> None:
+    """Replay one batch; with a segment, aborts go to its transaction index (F-196)."""
+    append = producers.prepare(batch.producer_id, AppendOrigin.REPLICATION)
+    completed = append.append(batch)
+    producers.update(append)
+    if completed is not None:
+        stable = producers.last_stable_offset(completed)
+        if segment is not None and completed.is_aborted:
+            segment.txn_index.append(
+                AbortedTxn(
+                    completed.producer_id, completed.first_offset, completed.last_offset, stable
+                )
+            )
+        producers.complete(completed)
+
+
+def _read_marker(segment: Segment, position: int, size: int) -> tuple[bool, int] | None:
+    try:
+        return parse_end_transaction_marker(segment.log.read_at(position, size))
+    except CorruptBatchError as error:
+        raise error.located(segment.log_path, position) from None
+
+
+def rebuild_producers(
+    producers: ProducerStateManager,
+    segments: tuple[Segment, ...],
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """F-201, steps 2 to 4: state at ``end_offset`` from the newest snapshot and a replay."""
+    was_empty_at = producers.empty and producers.map_end_offset >= end_offset
+    producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
+    if end_offset > producers.map_end_offset and not was_empty_at:
+        recent = {s.base_offset for s in segments[-2:]}
+        for segment in segments:
+            end = segment.state.next_offset if segment is segments[-1] else None
+            if end is not None and end <= producers.map_end_offset:
+                continue
+            if segment.base_offset in recent and segment.base_offset > producers.map_end_offset:
+                producers.map_end_offset = segment.base_offset
+                producers.take_snapshot(sync=False)
+            _replay_from(producers, segment, producers.map_end_offset, end_offset)
+    producers.map_end_offset = end_offset
+    producers.take_snapshot(sync=False)
+
+
+def _replay_from(
+    producers: ProducerStateManager, segment: Segment, start: int, end: int
+) -> None:
+    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read."""
+    if segment.size == 0 or segment.base_offset >= end:
+        return
+    first = segment.find(start)
+    if first is None:
+        return
+    base = first.position
+    for rows, columns, capacity in segment.scan(base, check_crc=False):
+        at = _PRODUCER * capacity
+        ids = columns[at : at + rows]
+        if max(ids) >= 0:
+            for row in range(rows):
+                if ids[row] < 0 or columns[_BASE * capacity + row] >= end:
+                    continue
+                if columns[_LAST * capacity + row] < start:
+                    continue
+                _apply_row(producers, segment, columns, capacity, row, base)
+        last = columns[_LAST * capacity + rows - 1]
+        base += (
+            columns[_POSITION * capacity + rows - 1] + columns[_SIZE * capacity + rows - 1]
+        )
+        if last + 1 >= end:
+            return
+
+
+def _apply_row(
+    producers: ProducerStateManager, segment: Segment, columns: Any, capacity: int, row: int,
+    base: int,
+) -> None:  # fmt: skip
+    def column(index: int) -> int:
+        return int(columns[index * capacity + row])
+
+    control = bool(column(_ATTRIBUTES) & _CONTROL)
+    marker = None
+    if control and column(_COUNT):
+        marker = _read_marker(segment, base + column(_POSITION), column(_SIZE))
+    batch = ProducerBatch(
+        column(_PRODUCER), column(_PRODUCER_EPOCH), column(_SEQUENCE), column(_BASE),
+        column(_LAST), column(_STAMP), bool(column(_ATTRIBUTES) & _TRANSACTIONAL), marker, control,
+    )  # fmt: skip
+    apply_batch(producers, batch, None)
+
+
+def _valid_bytes_behind(segment: Segment, position: int) -> int:
+    """Bytes of whole, CRC-valid batches behind a bad one whose size field can be believed."""
+    head = segment.log.read_at(position, 12)
+    if len(head) < 12:
+        return 0
+    size = int.from_bytes(head[8:12], "big", signed=True) + 12
+    if not 61 <= size <= segment.size - position:
+        return 0
+    valid = 0
+    for rows, columns, capacity in segment.scan(position + size, check_crc=True):
+        sizes = columns[_SIZE * capacity : _SIZE * capacity + rows]
+        flags = columns[_VALID * capacity : _VALID * capacity + rows]
+        valid += sum(s for s, ok in zip(sizes, flags, strict=True) if ok)
+    return valid
+
+
+def _floor(segments: list[Segment], offset: int) -> int:
+    """Index of the segment that holds ``offset``: at least the last one is a suspect (S-35)."""
+    at = sum(segment.base_offset <= offset for segment in segments) - 1
+    return max(at, 0)
+
+
+def _has_valid_batch(segment: Segment) -> bool:
+    return any(rows for rows, _, _ in segment.scan(0, check_crc=True))
+
+
+def _column(name: str) -> int:
+    return SCAN_COLUMNS.index(name)
+
+
+_POSITION, _SIZE, _BASE, _LAST = map(_column, ("position", "size", "base_offset", "last_offset"))
+_STAMP, _EPOCH, _PRODUCER = map(_column, ("max_timestamp", "leader_epoch", "producer_id"))
+_PRODUCER_EPOCH, _SEQUENCE = map(_column, ("producer_epoch", "base_sequence"))
+_ATTRIBUTES, _COUNT, _VALID = map(_column, ("attributes", "record_count", "valid"))
+__all__ = ["LoadedLog", "RecoveryOptions", "RecoveryReport", "load_log"]

@@ -1,0 +1,129 @@
+"""The storage seam: everything that logstore asks of a disk.
+
+Every call raises ``OSError`` with its ``errno`` when the medium refuses; the layers above decide
+what that means (``StorageFailedError``, a directory that goes offline). Paths are plain strings,
+absolute or relative to the working directory. A crash may undo, in any combination, whatever was
+not made durable by ``File.sync`` (content, size) or ``Storage.sync_dir`` (names).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from checkpoints.files import Files
+from logstore.types import Buffer
+
+
+class FileInfo(NamedTuple):
+    """One directory entry; ``size`` in bytes, ``mtime_ms`` in ms since the epoch."""
+
+    name: str
+    size: int
+    mtime_ms: int
+    is_dir: bool
+
+
+class Mapping(Protocol):
+    """A file mapped for writing, as Kafka maps its indexes (F-140).
+
+    ``buffer`` is writable and as long as the mapping. ``reserve(end)`` must be called before bytes
+    below ``end`` are first written: it makes the disk promise the blocks, so that a full disk is
+    an ``OSError`` here and not a signal that ends the process.
+    """
+
+    @property
+    def buffer(self) -> memoryview: ...
+
+    def reserve(self, end: int) -> None: ...
+
+    def close(self) -> None:
+        """Release the mapping; the bytes stay in the file (not synced). Idempotent."""
+        ...
+
+
+@runtime_checkable
+class File(Protocol):
+    """One open file. Safe for many readers beside one writer."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Up to ``size`` bytes; short only at the end of the file."""
+        ...
+
+    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
+        """A read-only window, without a copy where the medium can; short only at the end.
+
+        The caller bounds ``size`` (16 MiB windows keep the memory of a scan small). A medium error
+        is an ``OSError`` on entry.
+        """
+        ...
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        """Write all buffers one after the other from ``position``; returns the bytes written.
+
+        All or an ``OSError``: what a failed call left in the file is unknown.
+        """
+        ...
+
+    def map(self, size: int) -> Mapping:
+        """Extend the file with zeros to ``size`` if it is shorter and map it for writing."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut, or extend with zeros, to ``size`` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Earlier writes, mapped ones too, and the size are durable on return."""
+        ...
+
+    def fileno(self) -> int:
+        """The descriptor for ``sendfile`` and native writes, or −1 when the medium has none."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent; does not sync."""
+        ...
+
+
+class DirLock(Protocol):
+    def release(self) -> None: ...
+
+
+@runtime_checkable
+class Storage(Files, Protocol):
+    """A file system. Widens ``checkpoints.files.Files``."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file; ``create`` makes it when missing (never truncates one that exists)."""
+        ...
+
+    def scan_dir(self, path: str) -> list[FileInfo]:
+        """Entries sorted by name. Entries that vanish meanwhile are left out."""
+        ...
+
+    def info(self, path: str) -> FileInfo | None:
+        """``None`` when there is no such file or directory."""
+        ...
+
+    def make_dir(self, path: str) -> None:
+        """Create with parents; an existing directory is no error."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it. A symbolic link is removed as a link."""
+        ...
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None: ...
+
+    def lock(self, path: str) -> DirLock:
+        """Take the exclusive lock file ``path`` (F-9) or raise ``LogDirLockedError`` at once."""
+        ...
+
+    def real_path(self, path: str) -> str:
+        """The path without symbolic links and ``..``: equal for equal directories."""
+        ...

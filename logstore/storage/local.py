@@ -1,0 +1,431 @@
+"""The operating system's file system (Linux)."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import stat
+import struct
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+from checkpoints.files import OsFiles
+from logstore.errors import LogDirLockedError
+from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from logstore.types import Buffer
+
+_VIEW_MAPPED_MIN = 256 << 10
+"""Smaller windows are copied: below this, reading is faster than mapping, faulting and unmapping
+(10 to 15 µs on ext4, kernel 6.18)."""
+
+_RESERVE_STEP = 64 << 10
+_IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
+_MADV_POPULATE_READ = 22  # Linux 5.14; not in the mmap module
+_NANOSECONDS_PER_MS = 1_000_000
+_LOCK_ATTEMPTS_MAX = 10
+_POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
+
+# Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
+_MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+_populate_works = True  # until a kernel says EINVAL
+
+
+class LocalMapping:
+    """A window onto the page cache; see ``Mapping``. Writes are visible to reads of the file."""
+
+    __slots__ = ("_buffer", "_file", "_map", "_reserved_end")
+
+    def __init__(self, file: LocalFile, size: int) -> None:
+        self._file = file
+        self._reserved_end = 0
+        self._map: mmap.mmap | None = None
+        if size:
+            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_WRITE, **_MMAP_OPTIONS)
+            self._buffer: memoryview | None = memoryview(self._map)
+        else:
+            self._buffer = memoryview(bytearray())  # the kernel maps no empty range
+
+    @property
+    def buffer(self) -> memoryview:
+        if self._buffer is None:
+            raise OSError(errno.EBADF, "the mapping is closed", self._file.path)
+        return self._buffer
+
+    def reserve(self, end: int) -> None:
+        if end <= self._reserved_end:
+            return
+        size = len(self.buffer)
+        if end > size:
+            raise ValueError(f"{end} bytes reserved in a mapping of {size}")
+        # In steps, so that an index that grows by 12 bytes asks the file system once in 5,000
+        # entries. Never past the mapping: posix_fallocate would lengthen the file.
+        target = min(-(-end // _RESERVE_STEP) * _RESERVE_STEP, size)
+        os.posix_fallocate(self._file.fileno(), self._reserved_end, target - self._reserved_end)
+        self._reserved_end = target
+
+    def close(self) -> None:
+        mapped, buffer, self._map, self._buffer = self._map, self._buffer, None, None
+        _release(buffer, mapped)
+
+
+class LocalFile:
+    """One descriptor. Positions are explicit (``pread``), so threads share it without a lock.
+
+    Closing it while another thread is inside a call is a mistake of the owner: the number could
+    already name another file.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # the end of the file, or one of the places where the kernel stops early
+        missing = size - len(data)
+        while missing:
+            data = os.pread(self._descriptor, missing, position + size - missing)
+            if not data:
+                break
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
+        """See ``File.view``. Large windows are mapped, and their pages read in on entry.
+
+        The owner must not cut the file below a window in use: touching pages past the end is a
+        signal that no Python code can catch.
+        """
+        if size < _VIEW_MAPPED_MIN:
+            return _copied(self, position, size)
+        return self._mapped(position, size)
+
+    @contextmanager
+    def _mapped(self, position: int, size: int) -> Iterator[memoryview]:
+        size = min(size, self.size() - position)
+        mapped = self._map_populated(position, size) if size >= _VIEW_MAPPED_MIN else None
+        if mapped is None:
+            with _copied(self, position, max(size, 0)) as copy:
+                yield copy
+            return
+        whole = memoryview(mapped)
+        window = whole[position % mmap.ALLOCATIONGRANULARITY :]
+        try:
+            yield window
+        finally:
+            with suppress(BufferError):  # somebody still reads through it
+                window.release()
+            _release(whole, mapped)
+
+    def _map_populated(self, position: int, size: int) -> mmap.mmap | None:
+        """The window with every page read in, or ``None`` where reading must tell what is wrong.
+
+        Without populating, a bad sector or a file cut meanwhile is a SIGBUS at the first touch.
+        With it the kernel answers EFAULT or EHWPOISON here, and the ordinary read that follows
+        gives EIO or a short result, as ``read_at`` would.
+        """
+        global _populate_works
+        if not _populate_works:
+            return None
+        start = position - position % mmap.ALLOCATIONGRANULARITY
+        try:
+            mapped = mmap.mmap(
+                self._descriptor,
+                position - start + size,
+                access=mmap.ACCESS_READ,
+                offset=start,
+                **_MMAP_OPTIONS,
+            )
+        except (ValueError, OSError):  # ValueError: the file was cut since its size was read
+            return None
+        try:
+            mapped.madvise(_MADV_POPULATE_READ)
+        except OSError as error:
+            mapped.close()
+            if error.errno == errno.EINVAL:
+                _populate_works = False
+            return None
+        return mapped
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        if len(buffers) == 1:
+            return self._write(position, buffers[0])
+        views = [_as_bytes(buffer) for buffer in buffers]
+        total = 0
+        for first in range(0, len(views), _IOV_MAX):
+            batch = views[first : first + _IOV_MAX]
+            expected = sum(len(view) for view in batch)
+            written = os.pwritev(self._descriptor, batch, position + total)
+            if written < expected:  # a full disk, a file size limit, 2 GiB in one call
+                written += self._write(position + total + written, b"".join(batch)[written:])
+            total += written
+        return total
+
+    def _write(self, position: int, buffer: Buffer) -> int:
+        view = _as_bytes(buffer)
+        total = os.pwrite(self._descriptor, view, position)
+        while total < len(view):
+            written = os.pwrite(self._descriptor, view[total:], position + total)
+            if not written:
+                raise OSError(errno.EIO, "the device takes no more bytes", self.path)
+            total += written
+        return total
+
+    def map(self, size: int) -> Mapping:
+        if self.size() < size:
+            os.ftruncate(self._descriptor, size)
+        return LocalMapping(self, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        # fdatasync covers the size; only times are left out. Stores through a shared mapping dirty
+        # the same page cache, so no msync is needed before it on Linux.
+        if self._descriptor < 0:  # the only call below that is a ValueError for −1
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            warnings.warn(f"unclosed {self.path}", ResourceWarning, stacklevel=2, source=self)
+            self.close()
+
+
+class LocalStorage(OsFiles):
+    """``Storage`` on the operating system's file system. Has no state; one instance may be shared.
+
+    A full descriptor table (EMFILE) is an ``OSError`` of ``open`` like any other (S-45).
+    """
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
+        file = LocalFile(path, os.open(path, flags | (os.O_CREAT if create else 0), 0o644))
+        if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
+            file.close()  # a directory opens for reading, and would fail at the first read
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return file
+
+    def scan_dir(self, path: str) -> list[FileInfo]:
+        entries = []
+        with os.scandir(path) as scan:
+            for entry in scan:
+                try:
+                    status = entry.stat()  # of the target of a link: linked directories work (S-47)
+                except FileNotFoundError:
+                    continue
+                entries.append(_info(entry.name, status))
+        entries.sort()  # names are unique: nothing else is compared
+        return entries
+
+    def info(self, path: str) -> FileInfo | None:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return _info(os.path.basename(os.path.normpath(path)), status)
+
+    def make_dir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        if os.path.islink(path):
+            os.unlink(path)  # what it points to may be someone else's (S-47)
+        else:
+            shutil.rmtree(path)
+
+    def set_mtime(self, path: str, mtime_ms: int) -> None:
+        mtime_ns = mtime_ms * _NANOSECONDS_PER_MS
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+
+    def lock(self, path: str) -> DirLock:
+        """See ``Storage.lock``; held until released or until this process ends, however it ends.
+
+        Excludes other threads of this process, other users of this class and a Kafka broker. No
+        other code of the process may open the file: closing *any* descriptor of it drops the lock
+        that a broker sees.
+        """
+        return _acquire(path)
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
+
+# --- locks -------------------------------------------------------------------------------------
+#
+# Three locks, because each sees what another does not:
+#   a table of this process     POSIX record locks do not exclude the process that holds them
+#   flock                       excludes processes whose fork shares nothing with ours; portalocker
+#   POSIX record lock           the only one that Java's FileChannel.tryLock sees
+
+
+class LocalLock:
+    """A held lock file. Release it once; a second release does nothing."""
+
+    __slots__ = ("_descriptor", "identity", "path", "real_path")
+
+    def __init__(self, path: str, real_path: str, identity: tuple[int, int], fd: int) -> None:
+        self.path, self.real_path, self.identity = path, real_path, identity
+        self._descriptor = fd
+
+    def release(self) -> None:
+        """Give the directory up. The empty file stays.
+
+        Kafka deletes it (F-9), but deleting a lock file has a race: a second owner that has it
+        open already would lock a file without a name, and a third would create and lock a new
+        one. A broker takes a lock file that it finds as readily as one that it creates.
+        """
+        with _registry_guard:
+            if _registry.get(self.real_path) is self:
+                del _registry[self.real_path]
+                self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor. In a forked child this leaves the parent's locks in force: an
+        flock goes with its last descriptor, and a record lock never belonged to the child."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+_registry: dict[str, LocalLock] = {}
+_registry_guard = threading.Lock()
+
+
+def _forget_locks_after_fork() -> None:
+    """A child owns none of its parent's locks, and must not keep them alive when the parent dies:
+    an flock lives as long as any descriptor that a fork copied."""
+    global _registry_guard
+    _registry_guard = threading.Lock()  # the copy may be held by a thread that was not copied
+    for lock in _registry.values():
+        lock.abandon()
+    _registry.clear()
+
+
+os.register_at_fork(after_in_child=_forget_locks_after_fork)
+
+
+def _acquire(path: str) -> LocalLock:
+    real_path = os.path.realpath(path)
+    with _registry_guard:
+        for _ in range(_LOCK_ATTEMPTS_MAX):
+            _refuse_own(path, real_path)
+            descriptor = os.open(real_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                _lock_descriptor(path, descriptor)
+                locked = os.fstat(descriptor)
+                if _identity(real_path) == (locked.st_dev, locked.st_ino):
+                    identity = (locked.st_dev, locked.st_ino)
+                    lock = _registry[real_path] = LocalLock(path, real_path, identity, descriptor)
+                    descriptor = -1
+                    return lock
+            finally:
+                if descriptor >= 0:
+                    os.close(descriptor)
+            # A broker that stopped deleted the file between our open and our lock: try the new one.
+    raise LogDirLockedError(path, "another process that keeps replacing the file")
+
+
+def _refuse_own(path: str, real_path: str) -> None:
+    """Refuse a file that this process has locked, before it is opened again.
+
+    By name, and by device and inode as well: a bind mount or a hard link gives the file a second
+    name, and closing a descriptor opened by it would drop the record lock.
+    """
+    identity = _identity(real_path)
+    held = real_path in _registry or any(lock.identity == identity for lock in _registry.values())
+    if held:
+        raise LogDirLockedError(path, f"this process (pid {os.getpid()})")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _lock_descriptor(path: str, descriptor: int) -> None:
+    # Imported here: it takes 80 ms, and readers of a directory never lock.
+    import portalocker
+    from portalocker.portalocker import FlockLocker, LockfLocker
+
+    flags = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+    try:
+        FlockLocker().lock(descriptor, flags)
+        LockfLocker().lock(descriptor, flags)
+    except portalocker.AlreadyLocked:
+        raise LogDirLockedError(path, _holder(descriptor)) from None
+    except portalocker.LockException as error:  # such as ENOLCK: a file system without locks
+        if isinstance(error.__cause__, OSError):
+            raise error.__cause__ from None
+        raise OSError(errno.EIO, str(error), path) from error
+
+
+def _holder(descriptor: int) -> str:
+    """Who has the record lock. The kernel knows; the file stays empty, as Kafka's is (F-9)."""
+    import fcntl
+
+    request = _POSIX_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    try:
+        answer = _POSIX_LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
+    except (OSError, struct.error):
+        return "another process"
+    kind, pid = answer[0], answer[4]
+    return f"process {pid}" if kind != fcntl.F_UNLCK and pid > 0 else "another process"
+
+
+# --- small parts -------------------------------------------------------------------------------
+
+
+@contextmanager
+def _copied(file: LocalFile, position: int, size: int) -> Iterator[memoryview]:
+    view = memoryview(file.read_at(position, size))
+    try:
+        yield view
+    finally:
+        with suppress(BufferError):
+            view.release()
+
+
+def _release(view: memoryview | None, mapped: mmap.mmap | None) -> None:
+    """Unmap now, or, where somebody still holds a slice, when the last slice is collected."""
+    with suppress(BufferError):
+        if view is not None:
+            view.release()
+        if mapped is not None:
+            mapped.close()
+
+
+def _as_bytes(buffer: Buffer) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+
+
+def _info(name: str, status: os.stat_result) -> FileInfo:
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return FileInfo(name, status.st_size, status.st_mtime_ns // _NANOSECONDS_PER_MS, is_dir)

@@ -1,0 +1,1341 @@
+"""One suite for both kernels, native and plain Python, and properties which compare the two.
+
+Kafka wrote the golden data; ``F-n`` are the rules of docs/format.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+import threading
+from array import array
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logstore.errors import CorruptBatchError, CorruptDataError
+from logstore.kernels import _reference as reference
+from logstore.kernels import _vocabulary as v
+from logstore.types import Record
+
+_scan = pytest.importorskip("logstore.kernels._scan")
+_codec = pytest.importorskip("logstore.kernels._codec")
+
+native = SimpleNamespace(**{**vars(_scan), **vars(_codec)})
+GOLDEN = Path(__file__).parent.parent / "golden" / "data"
+SEGMENTS = sorted(p.name for p in GOLDEN.glob("v?-*"))
+PLAIN = [
+    "v2-compacted-none",
+    "v2-kraft-control",
+    "v2-logappend-none",
+    "v2-none",
+    "v2-txn",
+]
+END = 2**63 - 1
+
+
+@pytest.fixture(params=[native, reference], ids=["native", "reference"])
+def kernels(request):
+    return request.param
+
+
+# ---- golden data ----
+
+
+def segment_bytes(name):
+    (log,) = (GOLDEN / name).glob("*.log")
+    return log.read_bytes()
+
+
+def lines(*path):
+    with GOLDEN.joinpath(*path).open() as file:
+        return [json.loads(line) for line in file]
+
+
+def segment_facts(name):
+    return json.loads((GOLDEN / name / "segment.json").read_text())
+
+
+def rows_of(kernels, data, *, start=0, capacity=2000, check_crc=True, stop_on_bad=True):
+    """Scan into rows: a list of dicts, next position, status."""
+    columns = array("q", bytes(8 * capacity * len(v.SCAN_COLUMNS)))
+    count, position, status = kernels.scan_batches(data, start, columns, check_crc, stop_on_bad)
+    rows = [
+        {name: columns[c * capacity + r] for c, name in enumerate(v.SCAN_COLUMNS)}
+        for r in range(count)
+    ]
+    return rows, position, status
+
+
+def expected_records(name):
+    """Records per batch position, as Kafka's reader saw them."""
+    batches = {}
+    for line in lines(name, "records.jsonl"):
+        key, value = (
+            None if line[f] is None else base64.b64decode(line[f]) for f in ("key", "value")
+        )
+        headers = tuple(
+            (name, None if content is None else base64.b64decode(content))
+            for name, content in line.get("headers") or ()
+        )
+        record = Record(line["offset"], line["timestamp"], key, value, headers)
+        batches.setdefault(line["batch"], []).append(record)
+    return batches
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_scan_sees_the_headers_that_kafka_wrote(kernels, name):
+    data = segment_bytes(name)
+    rows, position, status = rows_of(kernels, data)
+    assert (position, status) == (len(data), v.SCAN_END)
+    names = {
+        "position": "position",
+        "size": "size",
+        "base_offset": "baseOffset",
+        "last_offset": "lastOffset",
+        "max_timestamp": "maxTimestamp",
+        "magic": "magic",
+        "crc": "crc",
+        "attributes": "attributes",
+    }
+    if name.startswith("v2"):
+        names |= {
+            "base_timestamp": "baseTimestamp",
+            "leader_epoch": "partitionLeaderEpoch",
+            "producer_id": "producerId",
+            "producer_epoch": "producerEpoch",
+            "base_sequence": "baseSequence",
+            "record_count": "count",
+        }
+    else:
+        del names["base_offset"]  # Kafka unpacks a wrapper to say it (F-103)
+    expected = lines(name, "batches.jsonl")
+    assert len(rows) == len(expected)
+    for row, batch in zip(rows, expected, strict=True):
+        assert {n: row[n] for n in names} == {n: batch[k] for n, k in names.items()}
+        assert row["valid"] == 1
+
+
+def recover(kernels, data, base_offset, interval, window=None, **options):
+    """Recovery over windows of ``window`` bytes, as a caller does it."""
+    scan = kernels.RecoveryScan(base_offset, interval, **options)
+    rows, position, size = [], 0, window or len(data)
+    while True:
+        end = min(position + size, len(data))
+        position += scan.feed(memoryview(data)[position:end], position, end == len(data))
+        rows += scan.take_producer_batches()
+        if scan.status == v.SCAN_FULL or (scan.status == v.SCAN_END and end < len(data)):
+            continue
+        if scan.status == v.SCAN_INCOMPLETE and end < len(data):
+            size = max(size, scan.needed_bytes)
+            continue
+        return scan, rows
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize("window", [None, 1, 700, 9000])
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_recovery_rebuilds_the_index_files_of_kafka(kernels, name, window):
+    """Rules F-131 to F-135, F-232 and F-233."""
+    facts = segment_facts(name)
+    kafka = facts["recover"]
+    data = segment_bytes(name)
+    base = facts["baseOffset"]
+    scan, rows = recover(kernels, data, base, facts["indexIntervalBytes"], window)
+    assert scan.status == v.SCAN_END
+    assert (scan.valid_bytes, scan.next_offset) == (kafka["validBytes"], kafka["nextOffset"])
+    entries = [
+        {"offset": base + offset, "position": position}
+        for offset, position in struct.iter_unpack(">ii", scan.offset_index)
+    ]
+    assert entries == kafka["offsetIndex"]
+    assert digest(scan.offset_index) == kafka["indexFileSha256"]
+    assert digest(scan.time_index + scan.final_time_entry()) == kafka["timeindexFileSha256"]
+    assert scan.epochs == [(e["epoch"], e["startOffset"]) for e in kafka["leaderEpochs"]]
+    batches = lines(name, "batches.jsonl")
+    assert scan.batch_count == len(batches)
+    with_producer = [
+        b for b in batches if b.get("producerId", -1) >= 0 or b.get("isControl", False)
+    ]
+    assert [r[7] for r in rows] == [b["position"] for b in with_producer]
+    assert [r[:3] for r in rows] == [
+        (b["producerId"], b["producerEpoch"], b["baseSequence"]) for b in with_producer
+    ]
+
+
+def damaged(case):
+    """Apply a recipe of recovery/cases.jsonl."""
+    data = bytearray(segment_bytes(case["source"]))
+    kind, *args = case["op"]
+    if kind == "truncate":
+        del data[args[0] :]
+    elif kind == "flip":
+        data[args[0]] ^= args[1]
+    elif kind == "append_zeros":
+        data += bytes(args[0])
+    elif kind == "append_ff":
+        data += b"\xff" * args[0]
+    elif kind == "zero_range":
+        data[args[0] : args[0] + args[1]] = bytes(args[1])
+    elif kind == "set_i32":
+        struct.pack_into(">I", data, args[0], args[1] & 0xFFFF_FFFF)
+    elif kind == "duplicate_tail":
+        data += data[args[0] : args[0] + args[1]]
+    elif kind == "swap_base":
+        struct.pack_into(">q", data, args[0], segment_facts(case["source"])["baseOffset"])
+    else:
+        assert kind == "none"
+    return bytes(data)
+
+
+CASES = lines("recovery", "cases.jsonl")
+
+OUTSIDE_THE_CRC = {
+    "magic": "a magic above 2, which Kafka takes for 2 (F-108)",
+    "order": "a base offset or epoch that does not ascend, which Kafka does not check",
+}
+
+
+def stricter_than_kafka(case, scan):
+    """Why we end earlier than Kafka, if that is on purpose."""
+    if scan.status == v.SCAN_BAD_MAGIC:
+        return OUTSIDE_THE_CRC["magic"]
+    if scan.strict and scan.status in (v.SCAN_BAD_OFFSET, v.SCAN_BAD_EPOCH):
+        return OUTSIDE_THE_CRC["order"]
+    return None
+
+
+@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['source']}-{'-'.join(map(str, c['op']))}")
+def test_recovery_of_damaged_segments_ends_where_kafka_ends(case, strict):
+    facts = segment_facts(case["source"])
+    data = damaged(case)
+    scan, _ = recover(
+        native, data, facts["baseOffset"], facts["indexIntervalBytes"], strict=strict
+    )
+    if "exception" in case:
+        assert "OffsetOverflow" in case["exception"]  # F-243: not damage for Kafka, an error
+        assert scan.status == v.SCAN_BAD_OFFSET
+        return
+    if scan.valid_bytes < case["validBytes"] and stricter_than_kafka(case, scan):
+        assert case["op"][0] in ("flip", "swap_base", "duplicate_tail", "set_i32")
+        if not strict:
+            assert scan.status == v.SCAN_BAD_MAGIC
+        return
+    assert (scan.valid_bytes, scan.next_offset) == (case["validBytes"], case["nextOffset"])
+    assert len(data) - scan.valid_bytes == case["truncatedBytes"]
+    assert digest(scan.offset_index) == case["indexFileSha256"]
+    assert digest(scan.time_index + scan.final_time_entry()) == case["timeindexFileSha256"]
+    assert [list(e) for e in scan.epochs] == [
+        [e["epoch"], e["startOffset"]] for e in case["leaderEpochs"]
+    ] or not strict
+
+
+def test_both_kernels_recover_damaged_segments_alike():
+    for case in CASES[::3]:
+        facts = segment_facts(case["source"])
+        data = damaged(case)
+        for strict in (True, False):
+            args = data, facts["baseOffset"], facts["indexIntervalBytes"]
+            assert summary(*recover(native, *args, strict=strict)) == summary(
+                *recover(reference, *args, strict=strict)
+            )
+
+
+SCAN_FIELDS = (
+    "status valid_bytes needed_bytes next_offset max_timestamp offset_of_max_timestamp "
+    "first_batch_max_timestamp batch_count record_count offset_index time_index epochs"
+).split()
+
+
+def summary(scan, rows):
+    return [getattr(scan, f) for f in SCAN_FIELDS], scan.final_time_entry(), rows
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_decoding_gives_the_records_that_kafka_read(kernels, name):
+    data = segment_bytes(name)
+    rows = {row["position"]: row for row in rows_of(kernels, data)[0]}
+    compressed = {p for p, row in rows.items() if row["attributes"] & 7}
+    expected = expected_records(name)
+    flat = [record for p, records in expected.items() if p not in compressed for record in records]
+    got, position = [], 0
+    builder = kernels.ColumnBuilder(headers=True)
+    while True:
+        start, so_far = position, len(got)
+        position, status = kernels.decode_run(data, position, got, END, 0, END)
+        assert builder.add_run(data, start, END, END, 0, END) == (position, status)
+        assert builder.rows == len(got) >= so_far
+        if status == v.DECODE_END:
+            break
+        assert status == v.DECODE_SPECIAL
+        row = rows[position]
+        if position in compressed:
+            position += row["size"]
+            continue
+        assert row["attributes"] & 0x20
+        payload = data[position + 61 : position + row["size"]]
+        args = row["base_offset"], row["base_timestamp"], row["record_count"]
+        got += kernels.decode_records(payload, *args)
+        assert builder.add_payload(payload, *args, None, 0, END) == v.DECODE_END
+        position += row["size"]
+    assert got == flat
+    assert all(type(r) is Record and type(r.headers) is tuple for r in got)
+    assert columns_as_records(builder.finish()) == flat
+
+
+@pytest.mark.parametrize("name", ["v2-none", "v2-txn", "v2-compacted-none", "v2-logappend-none"])
+def test_encoding_gives_the_bytes_that_kafka_wrote(kernels, name):
+    """Batches whose deltas a writer makes: offsets 0, 1, 2, … and no delete horizon."""
+    data = segment_bytes(name)
+    written = 0
+    for row in rows_of(kernels, data)[0]:
+        original = data[row["position"] : row["position"] + row["size"]]
+        if row["attributes"] & 7:
+            continue
+        records = kernels.decode_records(
+            original[61:], row["base_offset"], row["base_timestamp"], row["record_count"]
+        )
+        offsets = [r.offset - row["base_offset"] for r in records]
+        if not records or offsets != list(range(len(records))) or row["attributes"] & 0x40:
+            continue
+        if records[0].timestamp != row["base_timestamp"]:
+            continue
+        encoded = kernels.encode_records(records, -1)
+        seal(kernels, encoded.buffer, **{f: row[f] for f in SEAL_FIELDS}, size=row)
+        assert encoded.buffer == original
+        written += 1
+    assert written > 0
+
+
+SEAL_FIELDS = (
+    "base_offset leader_epoch attributes base_timestamp max_timestamp producer_id "
+    "producer_epoch base_sequence record_count"
+).split()
+
+
+def seal(kernels, buffer, *, size, **fields):
+    kernels.seal_batch(
+        buffer, last_offset_delta=size["last_offset"] - size["base_offset"], **fields
+    )
+
+
+# ---- worked examples ----
+
+F72 = [
+    (0, "00"),
+    (-1, "01"),
+    (1, "02"),
+    (63, "7e"),
+    (-64, "7f"),
+    (64, "8001"),
+    (2147483647, "feffffff0f"),
+    (-2147483648, "ffffffff0f"),
+]
+
+F76 = bytes.fromhex(
+    "00000000000000640000004f0000000502ba9b343d0000000000010000018bcfe568000000018bcfe568050000000000000fa0"
+    "0003000000070000000222000000046b310476310402680278026e0116000a02010a68656c6c6f00"
+)
+F77 = bytes.fromhex(
+    "000000000000000000000042ffffffff02bf1f331b00000000000100000000000003e800000000000003e8ffffffffffffffff"
+    "ffffffffffff000000020e000000026101001000c7010202620000"
+)
+F81 = bytes.fromhex(
+    "00000000000000070000004200000005027c2a40af0030000000000000018bcfe568640000018bcfe568640000000000000fa0"
+    "0003ffffffff000000012000000008000000000c00000000000900"
+    "0000000000000007000000420000000502881496e70030000000000000018bcfe568640000018bcfe568640000000000000fa0"
+    "0003ffffffff000000012000000008000000010c00000000000900"
+)
+F89 = bytes.fromhex(
+    "000000000000000000000054ffffffff0216ff7f6d00030000000000000000000003e800000000000003e8ffffffffffffffff"
+    "ffffffffffff0000000104224d1860408214000000afa601000000026196016101003350616161610000000000"
+)
+F92 = bytes.fromhex(
+    "0000000000000064000000310000000502124a72ff000000000001ffffffffffffffff0000018bcfe568050000000000000fa0"
+    "00030000000700000000"
+)
+F94 = bytes.fromhex(
+    "00000000000001f4000000440000000402c2bfd94a00080000000100000000000003e8000000000000270fffffffffffffffff"
+    "ffffffffffff000000021000000002610262001200e807020261026200"
+)
+F104 = bytes.fromhex(
+    "000000000000000a000000101fecd70a0000000000016b0000000176"
+    "000000000000000a000000174b38d7a9010000000000000003e8000000016bffffffff"
+    "000000000000000b0000004e41106446010100000000000003e9ffffffff000000381f8b08000000000000ff6360800349e795"
+    "be198c500ef30b20c1980d2498ca0ca16220394947d680bd70452f118a8c00b47ea4234a000000"
+)
+
+
+@pytest.mark.parametrize(("number", "text"), F72)
+def test_varint_samples(kernels, number, text):
+    data = bytes.fromhex(text)
+    assert kernels.encode_varint(number) == kernels.encode_varlong(number) == data
+    assert kernels.decode_varint(b"\xff" + data, 1) == (number, 1 + len(data))
+    assert kernels.decode_varlong(data, 0) == (number, len(data))
+
+
+@pytest.mark.parametrize(
+    ("function", "data", "position"),
+    [
+        ("decode_varint", b"", 0),
+        ("decode_varint", b"\x80", 0),
+        ("decode_varint", b"\x80\x80\x80\x80\x80\x01", 0),
+        ("decode_varint", b"\0", 1),
+        ("decode_varint", b"\0", -1),
+        ("decode_varlong", b"\x80" * 10 + b"\x01", 0),
+        ("decode_varlong", b"\0\xff", 1),
+    ],
+)
+def test_malformed_varints(kernels, function, data, position):
+    with pytest.raises(CorruptBatchError) as error:
+        getattr(kernels, function)(data, position)
+    assert (error.value.path, error.value.position) == ("", position)
+
+
+def test_varint_extremes(kernels):
+    for n in (2**63 - 1, -(2**63)):
+        assert kernels.decode_varlong(kernels.encode_varlong(n), 0) == (n, 10)
+    for n, encode in ((2**31, kernels.encode_varint), (2**63, kernels.encode_varlong)):
+        with pytest.raises(OverflowError):
+            encode(n)
+
+
+def test_f76_encodes_and_decodes(kernels):
+    records = [
+        (b"k1", b"v1", 1700000000000, [("h", b"x"), ("n", None)]),
+        (None, b"hello", 1700000000005),
+    ]
+    encoded = kernels.encode_records(records, -1)
+    assert (encoded.count, encoded.offset_of_max) == (2, 1)
+    kernels.seal_batch(
+        encoded.buffer,
+        base_offset=100,
+        leader_epoch=5,
+        attributes=0,
+        last_offset_delta=1,
+        base_timestamp=encoded.base_timestamp,
+        max_timestamp=encoded.max_timestamp,
+        producer_id=4000,
+        producer_epoch=3,
+        base_sequence=7,
+        record_count=2,
+    )
+    assert encoded.buffer == F76
+    out = []
+    assert kernels.decode_run(F76, 0, out, 10, 0, END) == (91, v.DECODE_END)
+    assert out == [
+        Record(100, 1700000000000, b"k1", b"v1", (("h", b"x"), ("n", None))),
+        Record(101, 1700000000005, None, b"hello", ()),
+    ]
+
+
+def test_f77_tombstone_and_falling_timestamp(kernels):
+    encoded = kernels.encode_lists([b"a", b"b"], [None, b""], [1000, 900])
+    assert encoded.buffer[61:] == F77[61:]
+    assert (encoded.base_timestamp, encoded.max_timestamp, encoded.offset_of_max) == (1000, 1000, 0)
+    assert kernels.decode_records(F77[61:], 0, 1000, 2) == [
+        (0, 1000, b"a", None, ()),
+        (1, 900, b"b", b"", ()),
+    ]
+
+
+def test_f81_control_batches_are_special(kernels):
+    out = []
+    assert kernels.decode_run(F81, 0, out, 10, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.decode_run(F81, 0, out, 10, 8, END) == (156, v.DECODE_END)
+    (abort,) = kernels.decode_records(F81[61:78], 7, 1700000000100, 1)
+    assert (abort.key, abort.value) == (bytes(4), b"\0\0\0\0\0\x09")
+    found = kernels.analyse_batches(F81)
+    assert (found.attributes_or, found.attributes_and, found.has_producer) == (0x30, 0x30, True)
+    assert not found.ascending
+
+
+def test_f89_compressed_batches_are_special(kernels):
+    assert kernels.decode_run(F89, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
+    assert kernels.ColumnBuilder().add_run(F89, 0, 9, 9, 0, END) == (0, v.DECODE_SPECIAL)
+    found = kernels.analyse_batches(F89, deep=True)
+    assert (found.codec_mask, found.record_count, found.min_timestamp) == (1 << 3, 1, -1)
+
+
+def test_f92_empty_batch(kernels):
+    (row,), _, status = rows_of(kernels, F92)
+    assert (row["base_offset"], row["last_offset"], row["record_count"]) == (100, 101, 0)
+    assert status == v.SCAN_END
+    assert kernels.decode_run(F92, 0, [], 10, 0, END) == (61, v.DECODE_END)
+    assert not kernels.analyse_batches(F92, deep=True).dense
+    encoded = kernels.encode_records([], 0)
+    assert encoded.buffer == bytes(61)
+    assert (encoded.count, encoded.base_timestamp, encoded.offset_of_max) == (0, -1, -1)
+    scan, _ = recover(kernels, F92, 0, 4096)
+    assert (scan.next_offset, scan.record_count, scan.batch_count) == (102, 0, 1)
+
+
+def test_f94_log_append_time_overrides_the_deltas(kernels):
+    out = []
+    kernels.decode_run(F94, 0, out, 10, 0, END)
+    assert [r.timestamp for r in out] == [9999, 9999]
+    assert [r.timestamp for r in kernels.decode_records(F94[61:], 500, 1000, 2)] == [1000, 1500]
+    builder = kernels.ColumnBuilder(keys=False)
+    builder.add_run(F94, 0, 10, 10, 501, END)
+    assert list(memoryview(builder.finish()["timestamps"])) == [9999]
+    found = kernels.analyse_batches(F94, deep=True)
+    assert (found.min_timestamp, found.record_max_timestamp) == (9999, 9999)
+
+
+def test_f104_legacy_entries(kernels):
+    rows, position, status = rows_of(kernels, F104)
+    assert (position, status) == (len(F104), v.SCAN_END)
+    assert [(r["magic"], r["base_offset"], r["last_offset"]) for r in rows] == [
+        (0, 10, 10),
+        (1, 10, 10),
+        (1, 11, 11),
+    ]
+    assert [(r["max_timestamp"], r["attributes"], r["record_count"]) for r in rows] == [
+        (-1, 0, 1),
+        (1000, 0, 1),
+        (1001, 1, -1),
+    ]
+    assert {(r["leader_epoch"], r["producer_id"]) for r in rows} == {(-1, -1)}
+    assert kernels.decode_run(F104, 0, [], 10, 0, END) == (0, v.DECODE_SPECIAL)
+    found = kernels.analyse_batches(F104)
+    assert (found.magic_min, found.magic_max, found.record_count) == (0, 1, -1)
+
+
+# ---- framing and damage ----
+
+
+def make_batch(records=((None, b"v"),), *, base_offset=0, kernels=native, **header):
+    """A whole batch, with anything in its header."""
+    encoded = kernels.encode_records(records, 1000)
+    fields = {
+        "leader_epoch": 0,
+        "attributes": 0,
+        "last_offset_delta": max(encoded.count - 1, 0),
+        "base_timestamp": encoded.base_timestamp,
+        "max_timestamp": encoded.max_timestamp,
+        "record_count": encoded.count,
+    } | header
+    kernels.seal_batch(encoded.buffer, base_offset=base_offset, **fields)
+    return bytes(encoded.buffer)
+
+
+BATCH = make_batch()
+HUGE = BATCH[:8] + b"\x7f\xff\xff\xff" + BATCH[12:]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (BATCH, v.SCAN_END),
+        (BATCH + bytes(16), v.SCAN_TAIL),
+        (BATCH + bytes(17), v.SCAN_BAD_SIZE),  # F-107
+        (BATCH + b"\xff" * 100, v.SCAN_BAD_SIZE),
+        (BATCH + BATCH[:-1], v.SCAN_INCOMPLETE),
+        (BATCH + HUGE, v.SCAN_INCOMPLETE),
+        (BATCH + BATCH[:-1] + b"?", v.SCAN_BAD_CRC),
+        (BATCH + BATCH[:16] + b"\x03" + BATCH[17:], v.SCAN_BAD_MAGIC),
+        (BATCH + BATCH[:16] + b"\xff" + BATCH[17:], v.SCAN_BAD_MAGIC),
+        (BATCH + struct.pack(">qiib", 0, 48, 0, 2) + bytes(43), v.SCAN_BAD_HEADER),
+        (BATCH + struct.pack(">qiib", 0, 21, 0, 1) + bytes(16), v.SCAN_BAD_HEADER),
+        (BATCH + make_batch(record_count=-1), v.SCAN_BAD_HEADER),
+        (BATCH + make_batch(last_offset_delta=-1), v.SCAN_BAD_HEADER),
+        (BATCH + make_batch(base_offset=-1), v.SCAN_BAD_OFFSET),
+        (BATCH + make_batch(base_offset=2**63 - 2, last_offset_delta=1), v.SCAN_BAD_OFFSET),
+    ],
+)
+def test_where_a_scan_ends(kernels, data, status):
+    rows, position, got = rows_of(kernels, data)
+    assert (len(rows), position, got) == (1, len(BATCH), status)
+    if status < v.SCAN_BAD_SIZE:
+        assert kernels.analyse_batches(data).size == len(BATCH)
+        return
+    with pytest.raises(CorruptBatchError) as error:
+        kernels.analyse_batches(data)
+    assert error.value.position == len(BATCH)
+    if status == v.SCAN_BAD_SIZE:
+        return
+    rows, position, got = rows_of(kernels, data + BATCH, stop_on_bad=False)
+    assert [r["valid"] for r in rows] == [1, 0, 1]
+    assert (position, got) == (len(data + BATCH), v.SCAN_END)
+
+
+def test_scan_stops_at_capacity_and_goes_on(kernels):
+    data = BATCH * 5
+    rows, position, status = rows_of(kernels, data, capacity=2)
+    assert (len(rows), position, status) == (2, 2 * len(BATCH), v.SCAN_FULL)
+    rows, _, status = rows_of(kernels, data, start=position, capacity=3)
+    assert [r["position"] for r in rows] == [n * len(BATCH) for n in (2, 3, 4)]
+    assert status == v.SCAN_END
+    assert rows_of(kernels, data, capacity=0)[2] == v.SCAN_FULL
+    with pytest.raises(ValueError):
+        rows_of(kernels, data, start=len(data) + 1)
+
+
+def test_crc_is_only_looked_at_when_asked(kernels):
+    data = BATCH[:-1] + b"?"
+    assert rows_of(kernels, data, check_crc=False)[0][0]["valid"] == 1
+    assert kernels.analyse_batches(data, check_crc=False).batch_count == 1
+
+
+# ---- recovery rules ----
+
+
+def test_f134_rebuilt_index(kernels):
+    """Five batches of two records, the first three appended at once: one entry per batch."""
+    size = len(make_batch([(b"k", b"v" * 105), (b"k", b"v")]))
+    filler = 105 + 175 - size
+    records = [(b"k", b"v" * filler), (b"k", b"v")]
+    data = b"".join(make_batch(records, base_offset=1000 + 2 * i) for i in range(5))
+    assert len(data) == 5 * 175
+    scan, _ = recover(kernels, data, 1000, 200)
+    assert list(struct.iter_unpack(">ii", scan.offset_index)) == [(5, 350), (9, 700)]
+
+
+@pytest.mark.parametrize(
+    ("second", "options", "status"),
+    [
+        ({"base_offset": 101}, {}, v.SCAN_END),
+        ({"base_offset": 105}, {}, v.SCAN_END),
+        ({"base_offset": 105}, {"contiguous": True}, v.SCAN_BAD_OFFSET),
+        ({"base_offset": 101}, {"contiguous": True, "expected_offset": 100}, v.SCAN_END),
+        ({"base_offset": 100}, {}, v.SCAN_BAD_OFFSET),
+        ({"base_offset": 100}, {"strict": False}, v.SCAN_END),
+        ({"base_offset": 100 + 2**31}, {"strict": False}, v.SCAN_BAD_OFFSET),
+        ({"base_offset": 99 + 2**31}, {}, v.SCAN_END),
+        ({"base_offset": 99}, {"strict": False}, v.SCAN_BAD_OFFSET),
+        ({"base_offset": 101, "leader_epoch": 1}, {}, v.SCAN_BAD_EPOCH),
+        ({"base_offset": 101, "leader_epoch": -1}, {}, v.SCAN_END),
+        ({"base_offset": 101, "leader_epoch": 1}, {"strict": False}, v.SCAN_END),
+    ],
+)
+def test_offsets_and_epochs_that_no_crc_covers(kernels, second, options, status):
+    first = make_batch(base_offset=100, leader_epoch=2)
+    data = first + make_batch(**({"leader_epoch": 2} | second))
+    scan, _ = recover(kernels, data, 100, 4096, **options)
+    assert scan.status == status
+    if status == v.SCAN_END:
+        assert scan.valid_bytes == len(data)
+    else:
+        assert (scan.valid_bytes, scan.next_offset) == (len(first), 101)
+    assert scan.epochs == [(2, 100)]
+
+
+def test_first_offset_of_a_recovery(kernels):
+    data = make_batch(base_offset=100)
+    for options, status in [
+        ({"expected_offset": 100, "contiguous": True}, v.SCAN_END),
+        ({"expected_offset": 99, "contiguous": True}, v.SCAN_BAD_OFFSET),
+        ({"expected_offset": 99}, v.SCAN_END),
+        ({"expected_offset": 101}, v.SCAN_BAD_OFFSET),
+        ({"contiguous": True}, v.SCAN_END),
+    ]:
+        assert recover(kernels, data, 90, 4096, **options)[0].status == status
+
+
+def test_known_epochs_are_not_collected_again(kernels):
+    data = b"".join(make_batch(base_offset=i, leader_epoch=e) for i, e in enumerate([3, 4, 4, 6]))
+    assert recover(kernels, data, 0, 4096, last_epoch=4)[0].epochs == [(6, 3)]
+
+
+def test_windows_of_a_recovery(kernels):
+    data = BATCH + make_batch(base_offset=1)
+    scan = kernels.RecoveryScan(0, 4096)
+    assert scan.feed(data[: len(BATCH) + 5], 0, False) == len(BATCH)
+    assert (scan.status, scan.needed_bytes) == (v.SCAN_INCOMPLETE, 17)
+    assert scan.feed(data[len(BATCH) : -1], len(BATCH), False) == 0
+    assert (scan.status, scan.needed_bytes) == (v.SCAN_INCOMPLETE, len(BATCH))
+    with pytest.raises(ValueError):
+        scan.feed(data, 0, True)
+    assert scan.feed(data[len(BATCH) :] + b"?", len(BATCH), True) == len(BATCH)
+    assert (scan.status, scan.valid_bytes) == (v.SCAN_TAIL, len(data))
+
+
+def test_recovery_reports_producers_in_portions(monkeypatch):
+    limit = v.PRODUCER_ROWS_MAX
+    one = make_batch(producer_id=7, producer_epoch=1, base_sequence=5)
+    data = bytearray(one * (limit + 3))
+    for i in range(limit + 3):
+        struct.pack_into(">q", data, i * len(one), i)
+    scan = native.RecoveryScan(0, 4096)
+    assert scan.feed(data, 0, True) == limit * len(one)
+    assert scan.status == v.SCAN_FULL
+    rows = scan.take_producer_batches()
+    assert len(rows) == limit
+    assert rows[1] == (7, 1, 5, 0, 1, 1000, 0, len(one), len(one), 1)
+    rest = memoryview(data)[limit * len(one) :]
+    assert scan.feed(rest, limit * len(one), True) == len(rest)
+    assert len(scan.take_producer_batches()) == 3
+    assert scan.take_producer_batches() == []
+
+    monkeypatch.setattr(reference, "PRODUCER_ROWS_MAX", 2)
+    scan = reference.RecoveryScan(0, 4096)
+    assert scan.feed(data[: 5 * len(one)], 0, True) == 2 * len(one)
+    assert scan.status == v.SCAN_FULL
+
+
+def test_max_timestamp_is_that_of_the_first_batch_that_reached_it(kernels):
+    data = b"".join(
+        make_batch(base_offset=i, max_timestamp=t) for i, t in enumerate([5, 9, 9, 7])
+    )
+    scan, _ = recover(kernels, data, 0, 4096)
+    assert (scan.max_timestamp, scan.offset_of_max_timestamp) == (9, 1)
+    assert scan.first_batch_max_timestamp == 5
+    found = kernels.analyse_batches(data)
+    assert (found.max_timestamp, found.offset_of_max_timestamp) == (9, 1)
+
+
+# ---- analysis ----
+
+
+def test_analysis_of_a_client_batch(kernels):
+    data = make_batch([(b"k", b"v", 5), (None, b"v", 9), (b"k", None, 7)])
+    found = kernels.analyse_batches(data + data[:30], deep=True)
+    assert (found.batch_count, found.record_count, found.size) == (1, 3, len(data))
+    assert (found.first_offset, found.last_offset) == (0, 2)
+    assert (found.base_timestamp, found.max_timestamp) == (5, 9)
+    assert (found.min_timestamp, found.record_max_timestamp) == (5, 9)
+    assert found.dense
+    assert found.offsets_dense
+    assert found.all_base_zero
+    assert found.ascending
+    assert found.has_null_key
+    assert found.too_large_position == -1
+    assert not found.has_producer
+    assert kernels.analyse_batches(data, max_batch_size=len(data) - 1).too_large_position == 0
+    with pytest.raises(AttributeError):
+        native.analyse_batches(data).size = 1
+
+
+def with_payload(payload, count=1, **header):
+    buffer = bytearray(61) + payload
+    fields = {
+        "base_offset": 0,
+        "leader_epoch": 0,
+        "attributes": 0,
+        "last_offset_delta": 0,
+        "base_timestamp": 0,
+        "max_timestamp": 0,
+    }
+    native.seal_batch(buffer, record_count=count, **(fields | header))
+    return bytes(buffer)
+
+
+# length, attributes, timestamp delta, offset delta, key, value, headers
+SOUND = bytes.fromhex("0c 00 00 00 01 01 00")
+
+
+@pytest.mark.parametrize(
+    ("payload", "count", "place"),
+    [
+        (SOUND + b"\0", 1, 7),  # a byte after the last record
+        (SOUND, 2, 0),  # too short for two
+        (SOUND + SOUND, 2, 7),  # offset delta 0 again
+        (bytes.fromhex("0d 00 00 00 01 01 00"), 1, 0),  # length is negative
+        (bytes.fromhex("0e 00 00 00 01 01 00"), 1, 0),  # length runs past the end
+        (bytes.fromhex("00 00 00 00 01 01 00"), 1, 0),  # length is 0
+        (bytes.fromhex("0e 00 00 00 01 01 00 00"), 1, 0),  # a byte remains in the record
+        (bytes.fromhex("0c 00 00 00 04 01 00"), 1, 0),  # key runs past the record
+        (bytes.fromhex("0c 00 00 00 01 02 00"), 1, 0),  # value takes the header count
+        (bytes.fromhex("0c 00 00 00 01 01 01"), 1, 0),  # header count is -1
+        (bytes.fromhex("0c 00 00 00 01 01 02"), 1, 0),  # a header that is not there
+        (bytes.fromhex("10 00 00 00 01 01 02 01 01"), 1, 0),  # header key is null
+        (bytes.fromhex("0c 00 80 80 80 80 80"), 1, 0),  # timestamp delta does not end
+        (bytes.fromhex("0c 00 00 01 01 01 00"), 1, 0),  # offset delta is -1
+    ],
+)
+def test_records_that_break_f73(kernels, payload, count, place):
+    with pytest.raises(CorruptBatchError) as error:
+        kernels.decode_records(payload, 0, 0, count)
+    assert (error.value.path, error.value.position) == ("", place)
+    data = BATCH + with_payload(payload, count, base_offset=1)
+    out = []
+    with pytest.raises(CorruptBatchError) as error:
+        kernels.decode_run(data, 0, out, 10, 0, END)
+    assert error.value.position == len(BATCH) + 61 + place
+    assert len(out) == 1
+    builder = kernels.ColumnBuilder(headers=True)
+    with pytest.raises(CorruptBatchError) as error:
+        builder.add_run(data, 0, 10, 1000, 0, END)
+    assert error.value.position == len(BATCH) + 61 + place
+    assert columns_as_records(builder.finish()) == out
+    if payload not in (SOUND + SOUND, bytes.fromhex("0c 00 00 01 01 01 00")):
+        with pytest.raises(CorruptBatchError) as error:
+            kernels.analyse_batches(data, deep=True)
+        assert error.value.position == len(BATCH) + 61 + place
+
+
+def test_a_huge_record_count_costs_nothing(kernels):
+    for count in (2**31 - 1, -1):
+        with pytest.raises(CorruptBatchError):
+            kernels.decode_records(SOUND, 0, 0, count)
+
+
+def test_as_lenient_as_kafka(kernels):
+    """Any negative length is null, header names need not be UTF-8, the sums wrap."""
+    payload = bytes.fromhex("12 00 00 00 03 05 02 02 ff 03")
+    (record,) = kernels.decode_records(payload, 5, 0, 1)
+    assert record == (5, 0, None, None, (("�", None),))
+
+
+# ---- encoding ----
+
+
+def test_records_lists_and_columns_encode_alike(kernels):
+    keys = [b"a", None, b"", b"key" * 40]
+    values = [None, b"x", b"y" * 300, b""]
+    times = [5, 3, 9, 9]
+    rows = list(zip(keys, values, times, strict=True))
+    expected = kernels.encode_records(rows, -1)
+    assert expected.offset_of_max == 2
+    assert [tuple(r[1:4]) for r in kernels.decode_records(expected.buffer[61:], 0, 5, 4)] == [
+        (t, k, v_) for k, v_, t in rows
+    ]
+    as_records = [Record(99, t, k, value) for k, value, t in rows]
+    arrays = [pa.array(keys, pa.binary()), pa.array(values, pa.large_binary())]
+    padded = [pa.concat_arrays([a[:3], a]) for a in arrays]
+    buffers = [buffer for a in padded for buffer in [a.buffers()[i] for i in (1, 2, 0)]]
+    for got in (
+        kernels.encode_records(as_records, -1),
+        kernels.encode_lists(keys, values, times),
+        kernels.encode_lists(tuple(keys), values, array("q", times)),
+        kernels.encode_columns(
+            3, 7, *buffers, array("q", [0, 0, 0, *times]), value_offset_size=8
+        ),
+        kernels.encode_columns(3, 7, *buffers, pa.array([0, 0, 0, *times]).buffers()[1],
+                               value_offset_size=8),
+    ):
+        for field in ("buffer", "base_timestamp", "max_timestamp", "offset_of_max", "count"):
+            assert getattr(got, field) == getattr(expected, field)
+
+
+def test_default_timestamps_and_bytes_like_fields(kernels):
+    expected = kernels.encode_records([(b"k", b"v", 7), (b"k", b"v", 7)], -1).buffer
+    for got in (
+        kernels.encode_records([(bytearray(b"k"), memoryview(b"v")), (b"k", b"v", None)], 7),
+        kernels.encode_lists([b"k", b"k"], [b"v", b"v"], 7),
+        kernels.encode_lists([b"k", b"k"], [b"v", b"v"], [None, 7], [None, ()], 7),
+        kernels.encode_lists([b"k", b"k"], [b"v", b"v"], default_timestamp=7),
+    ):
+        assert got.buffer == expected
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        ([("k", b"v")], TypeError),
+        ([(b"k", 1)], TypeError),
+        ([(b"k",)], ValueError),
+        ([[b"k", b"v"]], TypeError),
+        ([(b"k", b"v", -2)], ValueError),
+        ([(b"k", b"v", 2**63)], ValueError),
+        ([(b"k", b"v", 1.5)], TypeError),
+        ([(b"k", b"v", 1, {})], TypeError),
+        ([(b"k", b"v", 1, [(b"h", b"x")])], TypeError),
+        ([(b"k", b"v", 1, [("h", "x")])], TypeError),
+        ([(b"k", b"v", 1, [("h",)])], ValueError),
+        ([(b"k", b"v", 1, ["hv"])], TypeError),
+        ([(b"k", b"v", 1, [("\ud800", None)])], ValueError),
+    ],
+)
+def test_what_encoding_refuses(kernels, records, error):
+    with pytest.raises(error):
+        kernels.encode_records(records, 0)
+
+
+def test_what_lists_and_columns_refuse(kernels):
+    offsets = array("i", [0, 1, 2])
+    for call in (
+        lambda: kernels.encode_lists([b"k"], [], 0),
+        lambda: kernels.encode_lists(None, [b"v"], [1, 2]),
+        lambda: kernels.encode_lists(None, [b"v"], array("q", [-2])),
+        lambda: kernels.encode_columns(0, 3, None, None, None, offsets, b"ab", None),
+        lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"a", None),
+        lambda: kernels.encode_columns(0, 2, None, None, None, offsets, None, None),
+        lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"ab", b""),
+        lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"ab", None, -2),
+        lambda: kernels.encode_columns(
+            0, 2, None, None, None, offsets, b"ab", None, array("q", [1])
+        ),
+        lambda: kernels.encode_columns(2, 1, None, None, None, offsets, b"ab", None),
+        lambda: kernels.encode_columns(
+            0, 2, None, None, None, array("i", [0, 2, 1]), b"ab", None
+        ),
+        lambda: kernels.encode_columns(
+            0, 2, None, None, None, array("i", [-1, 0, 1]), b"ab", None
+        ),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    with pytest.raises(TypeError):
+        kernels.encode_lists(None, [b"v"], array("d", [1]))
+
+
+def test_seal_refuses_what_does_not_fit(kernels):
+    fields = {
+        "base_offset": 0,
+        "leader_epoch": 0,
+        "attributes": 0,
+        "last_offset_delta": 0,
+        "base_timestamp": 0,
+        "max_timestamp": 0,
+        "record_count": 0,
+    }
+    with pytest.raises(OverflowError):
+        kernels.seal_batch(bytearray(61), **(fields | {"attributes": 2**15}))
+    with pytest.raises(OverflowError):
+        kernels.seal_batch(bytearray(61), **(fields | {"base_offset": 2**63}))
+    with pytest.raises(ValueError):
+        kernels.seal_batch(bytearray(60), **fields)
+    with pytest.raises((BufferError, TypeError)):
+        kernels.seal_batch(bytes(61), **fields)
+
+
+# ---- runs ----
+
+
+def three_batches():
+    return b"".join(
+        make_batch([(b"k%02d" % (10 * i + j), b"v") for j in range(3)], base_offset=10 * i)
+        for i in range(3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "offsets", "batches", "status"),
+    [
+        ((100, 0, END), [0, 1, 2, 10, 11, 12, 20, 21, 22], 3, v.DECODE_END),
+        ((1, 0, END), [0, 1, 2], 1, v.DECODE_FULL),
+        ((4, 0, END), [0, 1, 2, 10, 11, 12], 2, v.DECODE_FULL),
+        ((0, 0, END), [], 0, v.DECODE_FULL),
+        ((100, 2, END), [2, 10, 11, 12, 20, 21, 22], 3, v.DECODE_END),
+        ((100, 3, 12), [10, 11], 1, v.DECODE_LIMIT),
+        ((100, 3, 13), [10, 11, 12], 2, v.DECODE_LIMIT),
+        ((100, 3, 15), [10, 11, 12], 2, v.DECODE_LIMIT),
+        ((100, 23, END), [], 3, v.DECODE_END),
+    ],
+)
+def test_where_a_run_ends(kernels, arguments, offsets, batches, status):
+    data = three_batches()
+    size = len(data) // 3
+    out = ["kept"]
+    limit, first, end = arguments
+    got = kernels.decode_run(data + data[:40], 0, out, limit, first, end)
+    assert got == (batches * size, status)
+    assert [r.offset for r in out[1:]] == offsets
+    builder = kernels.ColumnBuilder()
+    assert builder.add_run(data, 0, limit, END, first, end) == got
+    assert list(memoryview(builder.finish()["offsets"])) == offsets
+
+
+def test_a_run_checks_the_crc_if_asked(kernels):
+    data = three_batches()
+    bad = data[:-1] + b"\x02"  # a header count: structure, and so a violation without the crc too
+    where = 2 * len(data) // 3
+    for check_crc in (True, False):
+        for run in (
+            lambda crc: kernels.decode_run(bad, 0, [], 100, 0, END, crc),
+            lambda crc: kernels.ColumnBuilder().add_run(bad, 0, 100, END, 0, END, crc),
+        ):
+            with pytest.raises(CorruptBatchError) as error:
+                run(check_crc)
+            assert (error.value.position == where) is check_crc
+
+
+def test_columns_stop_at_bytes_and_start_over(kernels):
+    data = three_batches()
+    builder = kernels.ColumnBuilder(timestamps=False)
+    assert builder.add_run(data, 0, 100, 1, 0, END)[1] == v.DECODE_FULL
+    assert builder.rows == 3
+    columns = builder.finish()
+    assert "timestamps" not in columns
+    assert builder.rows == 0
+    assert columns_as_records(builder.finish() | {"timestamps": array("q")}) == []
+    # The columns outlive the builder.
+    del builder
+    assert bytes(memoryview(columns["key_data"])) == b"k00k01k02"
+
+
+def test_columns_have_the_layout_of_arrow():
+    data = three_batches() + make_batch([(None, b"x"), (b"k", None)], base_offset=90)
+    builder = native.ColumnBuilder()
+    builder.add_run(data, 0, END, END, 0, END)
+    columns = builder.finish()
+    assert memoryview(columns["key_offsets"]).format == "i"
+    assert memoryview(columns["offsets"]).readonly
+    keys = pa.Array.from_buffers(
+        pa.binary(),
+        11,
+        [
+            columns["key_validity"] and pa.py_buffer(columns["key_validity"]),
+            pa.py_buffer(columns["key_offsets"]),
+            pa.py_buffer(columns["key_data"]),
+        ],
+    )
+    keys.validate(full=True)
+    assert keys.to_pylist()[-3:] == [b"k22", None, b"k"]
+    with pytest.raises((BufferError, TypeError)):
+        struct.pack_into("q", columns["offsets"], 0, 1)
+
+
+def columns_as_records(columns):
+    """The rows of a finished ColumnBuilder."""
+
+    def strings(name, count):
+        offsets = memoryview(columns[f"{name}_offsets"]).tolist()
+        content = bytes(columns[f"{name}_data"])
+        bits = columns.get(f"{name}_validity")
+        bits = b"\xff" * (count // 8 + 1) if bits is None else bytes(bits)
+        assert len(offsets) == count + 1
+        return [
+            content[offsets[i] : offsets[i + 1]] if bits[i >> 3] >> (i & 7) & 1 else None
+            for i in range(count)
+        ]
+
+    offsets = memoryview(columns["offsets"]).tolist()
+    times = memoryview(columns["timestamps"]).tolist()
+    keys, values = strings("key", len(offsets)), strings("value", len(offsets))
+    headers = [()] * len(offsets)
+    if "header_list_offsets" in columns:
+        places = memoryview(columns["header_list_offsets"]).tolist()
+        names = [n.decode(errors="replace") for n in strings("header_name", places[-1])]
+        pairs = list(zip(names, strings("header_value", places[-1]), strict=True))
+        headers = [tuple(pairs[a:b]) for a, b in zip(places, places[1:], strict=False)]
+    return [Record(*row) for row in zip(offsets, times, keys, values, headers, strict=True)]
+
+
+# ---- both twins, on anything ----
+
+
+def outcome(function, *args, **kwargs):
+    """The result, or the type and position of the error."""
+    try:
+        return "value", function(*args, **kwargs)
+    except CorruptDataError as error:
+        return type(error).__name__, error.path, error.position, error.reason
+    except (ValueError, TypeError, OverflowError) as error:
+        return (type(error).__name__,)
+
+
+def any_bytes(chance, none=0.2):
+    if chance.random() < none:
+        return None
+    return chance.randbytes(chance.choice([0, 1, 3, 5, 8, 15, 16, 17, 33, 100, 127, 128, 300]))
+
+
+def any_row(chance):
+    row = [any_bytes(chance), any_bytes(chance)]
+    if chance.random() < 0.7:
+        row.append(chance.choice([None, -1, 0, 1000, 10**12, 2**63 - 1, chance.randrange(2**40)]))
+        if chance.random() < 0.4:
+            names = ["", "h", "naïve", "x" * 70]
+            pairs = chance.randrange(3)
+            row.append([(chance.choice(names), any_bytes(chance)) for _ in range(pairs)])
+    return tuple(row)
+
+
+def any_batch(chance, base_offset):
+    rows = [any_row(chance) for _ in range(chance.choice([0, 1, 1, 2, 5, 20]))]
+    encoded = native.encode_records(rows, 1000)
+    buffer = encoded.buffer
+    if chance.random() < 0.15 and len(buffer) > 61:  # unsound, under a good crc
+        for _ in range(chance.choice([1, 1, 3])):
+            buffer[chance.randrange(61, len(buffer))] = chance.randrange(256)
+    native.seal_batch(
+        buffer,
+        base_offset=base_offset,
+        leader_epoch=chance.choice([-1, 0, 0, 1, 5]),
+        attributes=chance.choice([0, 0, 0, 0, 0, 8, 16, 0x30, 1, 4, 7, 0x40]),
+        last_offset_delta=chance.choice([len(rows), max(len(rows) - 1, 0)]),
+        base_timestamp=encoded.base_timestamp,
+        max_timestamp=chance.choice([encoded.max_timestamp, chance.randrange(-1, 2**62)]),
+        producer_id=chance.choice([-1, -1, 7]),
+        record_count=chance.choice([len(rows)] * 20 + [0, 3, -1]),
+    )
+    return buffer, base_offset + max(len(rows), 1)
+
+
+def any_legacy(chance, offset):
+    magic = chance.randrange(2)
+    body = bytes([magic, chance.choice([0, 0, 1])]) + bytes(8 * magic)
+    body += b"".join(
+        struct.pack(">i", -1 if f is None else len(f)) + (f or b"")
+        for f in (any_bytes(chance), any_bytes(chance))
+    )
+    crc = reference.crc32(body)
+    return struct.pack(">qiI", offset, len(body) + 4, crc) + body, offset + 1
+
+
+def any_segment(seed):
+    """Batches, mostly sound, perhaps with some bytes changed afterwards or a torn end."""
+    chance = random.Random(seed)
+    data, offset = bytearray(), chance.choice([0, 0, 100])
+    for _ in range(chance.randrange(12)):
+        maker = any_legacy if chance.random() < 0.1 else any_batch
+        batch, offset = maker(chance, offset + chance.choice([0, 0, 0, 3, -1]))
+        data += batch
+    for _ in range(chance.choice([0, 0, 0, 1, 4])):
+        if data:
+            place = chance.randrange(len(data))
+            data[place] ^= 1 << chance.randrange(8)
+    if chance.random() < 0.3:
+        del data[chance.randrange(len(data) + 1) :]
+    if chance.random() < 0.2:
+        data += bytes(chance.choice([1, 16, 17, 100]))
+    return chance, bytes(data)
+
+
+SEEDS = st.integers(0, 2**48)
+QUICK = settings(max_examples=int(os.environ.get("KERNEL_EXAMPLES", "120")), deadline=None)
+
+
+def same(name, *args, **kwargs):
+    got = outcome(getattr(native, name), *args, **kwargs)
+    assert got == outcome(getattr(reference, name), *args, **kwargs)
+    return got
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_twins_scan_alike(seed):
+    chance, data = any_segment(seed)
+    for check_crc in (True, False):
+        for stop_on_bad in (True, False):
+            options = {
+                "capacity": chance.choice([0, 1, 3, 20]),
+                "start": chance.choice([0, 0, chance.randrange(len(data) + 1)]),
+                "check_crc": check_crc,
+                "stop_on_bad": stop_on_bad,
+            }
+            assert rows_of(native, data, **options) == rows_of(reference, data, **options)
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_twins_recover_alike(seed):
+    chance, data = any_segment(seed)
+    options = {
+        "window": chance.choice([None, 1, 100, 5000]),
+        "strict": chance.random() < 0.5,
+        "contiguous": chance.random() < 0.3,
+        "expected_offset": chance.choice([-1, -1, 0, 100]),
+        "last_epoch": chance.choice([-1, 0, 3]),
+    }
+    args = data, chance.choice([0, 0, 50, 2**40]), chance.choice([0, 50, 1000])
+    assert summary(*recover(native, *args, **options)) == summary(
+        *recover(reference, *args, **options)
+    )
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_twins_analyse_alike(seed):
+    chance, data = any_segment(seed)
+    fields = reference.BatchAnalysis.__slots__
+    for deep in (False, True):
+        options = {
+            "deep": deep,
+            "check_crc": chance.random() < 0.7,
+            "max_batch_size": chance.choice([100, 1000, 2**31 - 1]),
+        }
+        results = []
+        for kernels in (native, reference):
+            result = outcome(kernels.analyse_batches, data, **options)
+            if result[0] == "value":
+                result = [getattr(result[1], f) for f in fields]
+            results.append(result)
+        assert results[0] == results[1]
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_twins_decode_alike(seed):
+    chance, data = any_segment(seed)
+    position = chance.choice([0, 0, 0, chance.randrange(len(data) + 1)])
+    limit = chance.choice([1, 4, 1000])
+    first = chance.choice([0, 0, 2, 105])
+    end = chance.choice([END, END, 3, 110])
+    check_crc = chance.random() < 0.5
+    outs = [], []
+    results = [
+        outcome(k.decode_run, data, position, out, limit, first, end, check_crc)
+        for k, out in zip((native, reference), outs, strict=True)
+    ]
+    assert results[0] == results[1]
+    assert outs[0] == outs[1]
+    parts = [chance.random() < 0.8 for _ in range(4)]
+    size = chance.choice([1, 500, 10**6])
+    builders = [k.ColumnBuilder(*parts) for k in (native, reference)]
+    for builder in builders:
+        results.append(outcome(builder.add_run, data, position, limit, size, first, end, check_crc))
+        payload = (data[61:], 5, 1000, chance.choice([0, 1, 2]) if builder is None else 1, None)
+        results.append(outcome(builder.add_payload, *payload, first, end))
+    assert results[2:4] == results[4:6]
+    assert builders[0].rows == builders[1].rows
+    columns = [
+        {name: c if c is None else bytes(memoryview(c)) for name, c in b.finish().items()}
+        for b in builders
+    ]
+    for c in columns:
+        c.pop("header_name_data", None)  # the reference has decoded and replaced
+        c.pop("header_name_offsets", None)
+    assert columns[0] == columns[1]
+
+
+@QUICK
+@given(payload=st.binary(max_size=60), count=st.integers(-1, 4), time=st.none() | st.just(5))
+def test_twins_decode_any_payload_alike(payload, count, time):
+    same("decode_records", payload, 10, 1000, count, time, 11)
+    # A sound start, so that more of the bytes are looked at.
+    same("decode_records", SOUND + payload, 2**63 - 1, 2**63 - 1, count, time, 0)
+
+
+@QUICK
+@given(data=st.binary(max_size=12), position=st.integers(-2, 13))
+def test_twins_read_varints_alike(data, position):
+    same("decode_varint", data, position)
+    same("decode_varlong", data, position)
+
+
+@QUICK
+@given(n=st.integers(-(2**64), 2**64))
+def test_twins_write_varints_alike(n):
+    same("encode_varint", n)
+    kind, *value = same("encode_varlong", n)
+    if kind == "value":
+        assert native.decode_varlong(value[0], 0) == (n, len(value[0]))
+
+
+ENCODED = "buffer base_timestamp max_timestamp offset_of_max count".split()
+
+
+def same_encoding(name, *args, **kwargs):
+    results = []
+    for kernels in (native, reference):
+        result = outcome(getattr(kernels, name), *args, **kwargs)
+        if result[0] == "value":
+            result = [getattr(result[1], f) for f in ENCODED]
+        results.append(result)
+    assert results[0] == results[1]
+    return results[0]
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_twins_encode_alike(seed):
+    chance = random.Random(seed)
+    rows = [any_row(chance) for _ in range(chance.choice([0, 1, 3, 80]))]
+    if rows and chance.random() < 0.2:
+        bad = chance.choice([(1, b""), (b"", b"", -2), (b"", b"", "x"), (), (None, None, 1, [1])])
+        rows[chance.randrange(len(rows))] = bad
+    if chance.random() < 0.3:
+        rows = [Record(0, (r + (None, None))[2], *(r + (None, None))[:2]) for r in rows]
+    same_encoding("encode_records", rows, chance.choice([-1, 0, 5, -2]))
+    keys = [any_bytes(chance) for _ in rows]
+    values = [any_bytes(chance) for _ in rows]
+    times = [chance.choice([-1, 5, 2**50, -2 if chance.random() < 0.05 else 0]) for _ in rows]
+    kinds = [None, 7, times, array("q", times), times[1:]]
+    same_encoding("encode_lists", chance.choice([None, keys]), values, chance.choice(kinds))
+    arrow = [pa.array(c, pa.binary()).buffers() for c in (keys, values)]
+    columns = [b for c in arrow for b in (c[1], c[2], c[0])]
+    start = chance.randrange(len(rows) + 1)
+    stop = chance.randrange(start, len(rows) + 2)
+    same_encoding("encode_columns", start, stop, *columns, chance.choice(kinds[:2] + kinds[3:4]))
+    offsets = array("i", sorted(chance.randrange(-1, 12) for _ in range(6)))
+    chance.shuffle(offsets) if chance.random() < 0.5 else None
+    same_encoding("encode_columns", 0, 5, offsets, b"0123456789", b"\x15", None, None, None)
+
+
+@QUICK
+@given(seed=SEEDS)
+def test_noise_never_crashes(seed):
+    """Random bytes, and random bytes under a header that frames them."""
+    chance = random.Random(seed)
+    noise = chance.randbytes(chance.choice([0, 10, 61, 200, 2000]))
+    framed = struct.pack(">qiib", 0, len(noise) + 5, 0, 2) + noise
+    for data in (noise, framed):
+        rows_of(native, data, check_crc=False, stop_on_bad=False)
+        recover(native, data, 0, 10)
+        outcome(native.analyse_batches, data, check_crc=False, deep=True)
+        outcome(native.decode_run, data, 0, [], END, 0, END, False)
+        outcome(native.ColumnBuilder(headers=True).add_run, data, 0, END, END, 0, END, False)
+        outcome(native.decode_records, data, 0, 0, chance.randrange(50))
+        outcome(
+            native.encode_columns, 0, chance.randrange(40), data, data, data, data, data, data
+        )
+
+
+# ---- the package ----
+
+
+def test_the_twins_have_the_same_numbers_and_names():
+    scan_names = [n for n in vars(v) if n.startswith("SCAN_") and n != "SCAN_COLUMNS"]
+    assert list(_scan.STATUSES) == [getattr(v, n) for n in scan_names]
+    assert list(_codec.STATUSES) == [0, 1, 2, 3]
+    assert [v.DECODE_END, v.DECODE_FULL, v.DECODE_SPECIAL, v.DECODE_LIMIT] == [0, 1, 2, 3]
+    found = native.analyse_batches(b"")
+    plain = reference.analyse_batches(b"")
+    for field in reference.BatchAnalysis.__slots__:
+        assert getattr(found, field) == getattr(plain, field)
+        assert type(getattr(found, field)) is type(getattr(plain, field))
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"), [("", "native"), ("native", "native"), ("reference", "reference")]
+)
+def test_the_environment_chooses(setting, shown):
+    code = "from logstore import kernels as k; print(k.IMPLEMENTATION, k.crc32c.__module__)"
+    environment = os.environ | {"LOGSTORE_KERNELS": setting, "PYTHONWARNINGS": "error"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True
+    )
+    assert done.stdout.split()[:1] == [shown], done.stderr
+
+
+def test_falling_back_is_not_silent():
+    code = (
+        "import sys; sys.modules['logstore.kernels._codec'] = None\n"
+        "import warnings; warnings.simplefilter('error')\n"
+        "import logstore.kernels"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert "RuntimeWarning: logstore runs without its native kernels" in done.stderr
+
+
+def test_one_scan_in_two_threads_is_refused_or_in_turn():
+    one = make_batch([(None, bytes(1000))] * 50)
+    data = bytearray(one * 200)
+    for i in range(200):
+        struct.pack_into(">q", data, i * len(one), 50 * i)
+    builder = native.ColumnBuilder()
+    failures = []
+
+    def work():
+        try:
+            builder.add_run(data, 0, END, END, 0, END)
+        except RuntimeError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert builder.rows == 10_000 * (4 - len(failures))

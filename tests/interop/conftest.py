@@ -1,0 +1,36 @@
+"""Fixtures that need a real Kafka: a JDK, Maven, and a minute."""
+
+from __future__ import annotations
+
+import os
+
+import kafka_jars
+import kafka_logs
+import pytest
+
+REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_KAFKA")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> str:
+    """Return the version of the Kafka that is ready to run; skip, with the reason, if none is.
+
+    Where one of ``REQUIRED_BY`` is set in the environment a missing Kafka is a failure: a suite
+    that skips itself in silence proves nothing.
+    """
+    try:
+        kafka_jars.helper_classes()
+    except kafka_jars.KafkaUnavailable as error:
+        reason = f"no real Kafka: {error}"
+        if any(os.environ.get(name) for name in REQUIRED_BY):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return kafka_jars.kafka_version()
+
+
+@pytest.fixture(scope="session")
+def kafka_directory(
+    kafka: str, tmp_path_factory: pytest.TempPathFactory
+) -> kafka_logs.KafkaDirectory:
+    """Return log directories of a real broker with the records that a real consumer read."""
+    return kafka_logs.build(tmp_path_factory.mktemp("kafka-directory"))

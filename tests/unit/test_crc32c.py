@@ -1,0 +1,86 @@
+"""CRC-32C vectors of RFC 3720, appendix B.4, and every variant against crcmod."""
+
+import random
+import zlib
+
+import crcmod.predefined
+import pytest
+
+from logstore.kernels import _reference
+
+_scan = pytest.importorskip("logstore.kernels._scan")
+
+ORACLE = crcmod.predefined.mkCrcFun("crc-32c")
+
+READ_COMMAND = bytes.fromhex(
+    "01c00000000000000000000000000000140000000000040000000014"
+    "0000001828000000000000000200000000000000"
+)
+
+VECTORS = [
+    (b"", 0),
+    (b"123456789", 0xE3069283),
+    (bytes(32), 0x8A9136AA),
+    (b"\xff" * 32, 0x62A8AB43),
+    (bytes(range(32)), 0x46DD794E),
+    (bytes(range(31, -1, -1)), 0x113FDB5C),
+    (READ_COMMAND, 0xD9963A56),
+]
+
+VARIANTS = {
+    "tables": lambda data, value=0: _scan.crc32c_variant(0, data, value),
+    "hardware": lambda data, value=0: _scan.crc32c_variant(1, data, value),
+    "chosen": _scan.crc32c,
+    "reference": _reference.crc32c,
+}
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+def crc32c(request):
+    if request.param(b"") is None:
+        pytest.skip("not on this machine")
+    return request.param
+
+
+@pytest.mark.parametrize(("data", "expected"), VECTORS)
+def test_rfc_3720_vectors(crc32c, data, expected):
+    assert crc32c(data) == expected
+
+
+def test_every_length_up_to_a_few_blocks(crc32c):
+    """Lengths around each switch of method: the serial loop, three streams, several blocks."""
+    data = random.Random(1).randbytes(1100)
+    lengths = {*range(260), *range(380, 395), *range(1020, 1100)}
+    for length in lengths:
+        assert crc32c(data[:length]) == ORACLE(data[:length])
+
+
+def test_alignments_and_splits(crc32c):
+    """The value of a prefix goes on over the rest, wherever the cut is."""
+    chance = random.Random(2)
+    data = chance.randbytes(40_000)
+    view = memoryview(data)
+    for _ in range(30):
+        start = chance.randrange(64)
+        end = chance.randrange(start, chance.choice([300, 4000, 40_000]))
+        cut = chance.randrange(start, end + 1)
+        assert crc32c(view[cut:end], crc32c(view[start:cut])) == ORACLE(data[start:end])
+
+
+def test_crc32_is_that_of_zlib():
+    data = random.Random(3).randbytes(2000)
+    for length in (0, 1, 7, 8, 9, 63, 64, 2000):
+        for crc32 in (_scan.crc32, _reference.crc32):
+            assert crc32(data[:length]) == zlib.crc32(data[:length])
+            assert crc32(data[:length], 77) == zlib.crc32(data[:length], 77)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_contiguous_buffer_is_taken(crc32c, kind):
+    assert crc32c(kind(b"123456789")) == 0xE3069283
+
+
+def test_a_strided_buffer_is_refused():
+    for function in (_scan.crc32c, _reference.crc32c):
+        with pytest.raises(BufferError):
+            function(memoryview(b"123456789")[::2])
