@@ -12,7 +12,7 @@ so an orderly stop just before it does not cost a full recovery (S-40a).
 from __future__ import annotations
 
 import json
-import os
+import posixpath
 
 from checkpoints.checkpoint_file import MAX_I64, store_file
 from checkpoints.errors import CheckpointFailedError
@@ -75,7 +75,7 @@ def remove(path: str, files: Files) -> bool:
             found = True
         except FileNotFoundError:
             found = False
-        files.sync_dir(os.path.dirname(path) or ".")
+        files.sync_dir(posixpath.dirname(path) or ".")
     except OSError as error:
         raise CheckpointFailedError(path, "remove", str(error)) from error
     return found

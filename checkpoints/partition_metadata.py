@@ -11,8 +11,8 @@ The text of an id is URL-safe base64 of its 16 bytes without padding: 22 charact
 from __future__ import annotations
 
 import base64
-import os
 import re
+import secrets
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def is_reserved_id(topic_id: uuid.UUID) -> bool:
     return topic_id.int < _RESERVED_BELOW
 
 
-def random_topic_id(random_bytes: Callable[[int], bytes] = os.urandom) -> uuid.UUID:
+def random_topic_id(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> uuid.UUID:
     """A new id: neither reserved, nor with a text that looks like an option ``-…`` (F-45)."""
     while True:
         topic_id = uuid.UUID(bytes=random_bytes(16), version=4)

@@ -7,7 +7,6 @@ Start with ``LogManager`` (several log directories, topics and partitions) or ``
 from __future__ import annotations
 
 from checkpoints.types import TopicPartition
-from logstore.append import AppendInfo
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import (
     CorruptBatchError,
@@ -21,6 +20,7 @@ from logstore.errors import (
 )
 from logstore.fetch import FetchData
 from logstore.format.compression import Compression
+from logstore.kernels import AppendInfo
 from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from logstore.log_manager import LoadProgress, LogManager
 from logstore.producer_state import AppendOrigin

@@ -40,19 +40,6 @@ _CODECS = {
 }
 
 
-class AppendInfo(NamedTuple):
-    """What an append did. Timestamps in ms, −1 when there is none; ``last_offset`` inclusive."""
-
-    first_offset: int
-    last_offset: int
-    max_timestamp: int
-    log_append_time: int
-    log_start_offset: int
-    record_count: int
-    size: int
-    duplicate: bool = False
-
-
 class Prepared(NamedTuple):
     """Batches that may be written; ``analysis`` describes ``data``."""
 
@@ -70,7 +57,12 @@ def analyse(data: Buffer, *, max_batch_size: int, deep: bool, check_crc: bool = 
     try:
         return analyse_batches(data, max_batch_size=max_batch_size, check_crc=check_crc, deep=deep)
     except CorruptBatchError as error:
-        raise CorruptMessageError(f"batch at byte {error.position}: {error.reason}") from None
+        raise corrupt_message(error) from None
+
+
+def corrupt_message(error: CorruptBatchError) -> CorruptMessageError:
+    """What damage in the bytes of an append is to whoever sent them."""
+    return CorruptMessageError(f"batch at byte {error.position}: {error.reason}")
 
 
 def prepare_leader(

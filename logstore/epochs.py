@@ -22,6 +22,8 @@ class EpochEntry(NamedTuple):
 class LeaderEpochCache:
     """Not thread-safe by itself: the log that owns it holds its lock around every call.
 
+    ``latest_epoch`` is −1 when the cache is empty; a plain attribute, because every append reads it.
+
     *assign* writes the file at once, because a lost entry could not be rebuilt when no batch
     carries it yet; truncations only mark it dirty, since loading a log repeats them (F-207).
     """
@@ -29,6 +31,7 @@ class LeaderEpochCache:
     def __init__(self, checkpoint: LeaderEpochCheckpoint, entries: list[EpochEntry]) -> None:
         self._checkpoint = checkpoint
         self._entries: list[EpochEntry] = []
+        self.latest_epoch = UNDEFINED_EPOCH
         self._dirty = False
         for entry in entries:  # replayed, so that an inconsistent file obeys the rules (F-34)
             self._assign(entry.epoch, entry.start_offset)
@@ -37,11 +40,6 @@ class LeaderEpochCache:
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return tuple(self._entries)
-
-    @property
-    def latest_epoch(self) -> int:
-        """Latest epoch, or −1 when the cache is empty."""
-        return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     @property
     def dirty(self) -> bool:
@@ -70,6 +68,7 @@ class LeaderEpochCache:
         while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
             entries.pop()
         entries.append(EpochEntry(epoch, start_offset))
+        self.latest_epoch = epoch
         return True
 
     def truncate_from_end(self, end_offset: int) -> None:
@@ -77,6 +76,7 @@ class LeaderEpochCache:
         while end_offset >= 0 and self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
             self._dirty = True
+        self.latest_epoch = self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget what lies before ``start_offset``; its own epoch stays known (F-206)."""
@@ -88,6 +88,7 @@ class LeaderEpochCache:
     def clear(self, *, durable: bool = True) -> None:
         if self._entries:
             self._entries.clear()
+            self.latest_epoch = UNDEFINED_EPOCH
             self._dirty = True
         if durable:
             self.flush()

@@ -21,11 +21,11 @@ from typing import Any
 from checkpoints.errors import CheckpointError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.append import (
-    AppendInfo,
     Prepared,
     analyse,
     check_batch_size,
     check_follower,
+    corrupt_message,
     prepare_leader,
     producer_batches,
 )
@@ -49,6 +49,7 @@ from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.compression import Compression
 from logstore.format.reader import read_records
+from logstore.kernels import AppendInfo, analyse_batches
 from logstore.index import AbortedTxn, OffsetPosition, TimestampOffset
 from logstore.producer_state import (
     AppendOrigin,
@@ -71,7 +72,6 @@ LATEST = -1
 MAX_TIMESTAMP = -3
 _CODECS = {c.name.lower(): c for c in Compression} | {"producer": Compression.NONE,
                                                       "uncompressed": Compression.NONE}  # fmt: skip
-_new_info = partial(tuple.__new__, AppendInfo)
 READ_WINDOW = 4 << 20
 
 Background = Callable[[Callable[[], None]], None]
@@ -111,8 +111,7 @@ class PartitionLog:
         self._producers: ProducerStateManager = loaded.producers
         self._log_start_offset = loaded.log_start_offset
         self._recovery_point = loaded.recovery_point
-        self._leo = loaded.log_end_offset
-        self._high_watermark = loaded.log_start_offset if replicated else self._leo
+        self._hw = loaded.log_start_offset  # of a replicated log; else it follows the log end
         self._topic_id: uuid.UUID | None = loaded.topic_id
         self._lock = threading.RLock()
         self._flush_lock = threading.RLock()
@@ -127,7 +126,7 @@ class PartitionLog:
             and not config.compact
         )
         self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
-        self._jitter = 0
+        self._flush_at = self._recovery_point + config.flush_messages - 1  # last offset to flush
 
     # -- open and close ------------------------------------------------------------------------
 
@@ -201,7 +200,7 @@ class PartitionLog:
                 return
             if self._failed is None:
                 try:
-                    self._producers.take_snapshot(sync=True)
+                    self._snapshot_producers()
                     for segment in self._segments:
                         segment.deactivate()
                     self._flush(self._leo, everything=True)
@@ -238,7 +237,9 @@ class PartitionLog:
     @property
     def log_end_offset(self) -> int:
         """Offset of the next record (LEO)."""
-        return self._leo
+        return self._segments.active.state.next_offset
+
+    _leo = log_end_offset
 
     @property
     def recovery_point(self) -> int:
@@ -247,7 +248,10 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        return self._high_watermark
+        """Records below it are committed; without replicas that is the log end."""
+        return self._hw if self._replicated else self.log_end_offset
+
+    _high_watermark = high_watermark
 
     @property
     def topic_id(self) -> uuid.UUID | None:
@@ -453,18 +457,32 @@ class PartitionLog:
         """
         config = self.config
         deep = origin is AppendOrigin.CLIENT
-        analysis = analyse(data, max_batch_size=config.max_message_bytes, deep=deep)
         with self._lock:
             if self._failed is not None:
                 raise self._failed
-            if (
-                analysis.plain
-                and self._plain_topic
-                and analysis.too_large_position < 0
-                and analysis.max_timestamp <= self._timestamp_limit
-                and (not deep or analysis.record_max_timestamp == analysis.max_timestamp)
-            ):
-                return self._append_prepared(Prepared(data, analysis), leader_epoch, origin)
+            try:
+                if self._plain_topic and leader_epoch == self._epochs.latest_epoch:
+                    found = self._segments.active.state.append_plain(
+                        data,
+                        deep,
+                        leader_epoch,
+                        config.max_message_bytes,
+                        self._timestamp_limit,
+                        self._log_start_offset,
+                    )
+                    if type(found) is AppendInfo:
+                        if found.last_offset >= self._flush_at:
+                            self.flush()
+                        return found
+                    analysis = found
+                else:
+                    analysis = analyse_batches(
+                        data, max_batch_size=config.max_message_bytes, deep=deep
+                    )
+            except CorruptBatchError as error:
+                raise corrupt_message(error) from None
+            except OSError as error:
+                raise self._fail("append", error) from error
             if analysis.batch_count == 0:
                 raise InvalidRecordError("no whole batch in the append")
             now_ms = self._clock.wall_ms()
@@ -547,22 +565,16 @@ class PartitionLog:
                 segment.append(data, size, leo, leader_epoch)
         except OSError as error:
             raise self._fail("append", error) from error
-        self._leo = leo = last + 1
-        if not self._replicated:
-            self._high_watermark = leo
         if updates is not None:
             self._update_producers(updates, segment)
-        self._producers.map_end_offset = leo
-        if not self._replicated and updates is not None:
-            self._producers.on_high_watermark(leo)
-        if leo - self._recovery_point >= config.flush_messages:
+            if not self._replicated:
+                self._producers.on_high_watermark(last + 1)
+        if last >= self._flush_at:
             self.flush()
-        return _new_info(  # type: ignore[no-any-return]
-            (
-                first, last, analysis.max_timestamp, append_time,
-                self._log_start_offset, analysis.record_count, size, False,
-            )  # fmt: skip
-        )
+        return AppendInfo(
+            first, last, analysis.max_timestamp, append_time, self._log_start_offset,
+            analysis.record_count, size,
+        )  # fmt: skip
 
     def _assign_epochs(self, data: Buffer, size: int) -> None:
         from logstore.append import headers
@@ -643,17 +655,20 @@ class PartitionLog:
 
     def _roll(self, new_base: int) -> None:
         """F-146, F-147."""
-        active = self._segments.active
+        active, leo = self._segments.active, self._leo
         if active.base_offset == new_base:
             if active.size:
                 raise InvariantError(f"{self.directory}: a segment at {new_base} exists already")
             # Only its index was full (or has no slots): begin it afresh.
             self._discard([active])
-            self._segments.replace_all([s for s in self._segments if s is not active])
         else:
             active.deactivate()
         segment = self._new_segment(new_base)
-        self._segments.add(segment)
+        segment.state.next_offset = leo  # a base above it leaves a gap, not a new log end (F-145)
+        if active.base_offset == new_base:
+            self._segments.replace_all([s for s in self._segments if s is not active] + [segment])
+        else:
+            self._segments.add(segment)
         self._producers.map_end_offset = max(self._producers.map_end_offset, new_base)
         snapshot = self._producers.take_snapshot(sync=False)
         self._activate(segment)
@@ -695,6 +710,10 @@ class PartitionLog:
             except OSError as error:
                 raise self._fail("flush", error) from error
 
+    def _set_recovery_point(self, offset: int) -> None:
+        self._recovery_point = offset
+        self._flush_at = offset + self.config.flush_messages - 1
+
     def _flush(self, offset: int, *, everything: bool = False) -> None:
         """F-220. The caller holds ``_flush_lock``: no file is cut or closed meanwhile.
 
@@ -718,7 +737,7 @@ class PartitionLog:
                 segment.name_durable = True
         with self._lock:
             if offset > self._recovery_point:
-                self._recovery_point = min(offset, self._leo)
+                self._set_recovery_point(min(offset, self._leo))
             self._last_flush_ms = self._clock.wall_ms()
 
     # -- read ----------------------------------------------------------------------------------
@@ -946,9 +965,9 @@ class PartitionLog:
         """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
         with self._lock:
             self._check()
-            self._high_watermark = min(max(offset, self._log_start_offset), self._leo)
-            self._producers.on_high_watermark(self._high_watermark)
-            return self._high_watermark
+            self._hw = min(max(offset, self._log_start_offset), self._leo)
+            self._producers.on_high_watermark(self._hw)
+            return self._hw
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
         """Advance the high watermark; the old value if it moved (R-23)."""
@@ -959,7 +978,7 @@ class PartitionLog:
             old = self._high_watermark
             if offset <= old:
                 return None
-            self._high_watermark = offset
+            self._hw = offset
             self._producers.on_high_watermark(offset)
             return old
 
@@ -979,7 +998,7 @@ class PartitionLog:
                 return False
             self._log_start_offset = offset
             # Nothing below it will be read again, so nothing there needs to be durable (F-222).
-            self._recovery_point = max(self._recovery_point, offset)
+            self._set_recovery_point(max(self._recovery_point, offset))
             self._epochs.truncate_from_start(offset)
             self._producers.on_log_start_changed(offset)
             return True
@@ -1035,12 +1054,12 @@ class PartitionLog:
         self._segments.replace_all(keep)
         active = self._segments.active
         active.truncate_to(offset)
-        active.state.next_offset = self._leo = offset
-        self._recovery_point = min(self._recovery_point, offset)
+        active.state.next_offset = offset
+        self._set_recovery_point(min(self._recovery_point, offset))
         self._log_start_offset = min(self._log_start_offset, offset)
         self._epochs.truncate_from_end(offset)
         self._rebuild_producers(offset)
-        self._high_watermark = min(self._high_watermark, offset)
+        self._hw = min(self._hw, offset)
 
     def truncate_fully_and_start_at(
         self, offset: int, log_start_offset: int | None = None
@@ -1060,12 +1079,11 @@ class PartitionLog:
         self._cut_count += 1
         self._discard(list(self._segments))
         self._segments.replace_all([self._new_segment(offset)])
-        self._leo = offset
-        self._recovery_point = min(self._recovery_point, offset)
+        self._set_recovery_point(min(self._recovery_point, offset))
         self._log_start_offset = log_start_offset
         self._epochs.clear()
         self._producers.truncate_fully_and_start_at(offset)
-        self._high_watermark = max(offset, log_start_offset)
+        self._hw = max(offset, log_start_offset)
 
     def _rebuild_producers(self, offset: int) -> None:
         from logstore.recovery import rebuild_producers
@@ -1129,7 +1147,11 @@ class PartitionLog:
     def take_producer_snapshot(self) -> None:
         with self._lock:
             self._check()
-            self._guard("write producer snapshot", lambda: self._producers.take_snapshot(sync=True))
+            self._guard("write producer snapshot", self._snapshot_producers)
+
+    def _snapshot_producers(self) -> None:
+        self._producers.map_end_offset = self._leo
+        self._producers.take_snapshot(sync=True)
 
     def drop_old_snapshots(self, recovery_point: int) -> None:
         """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
@@ -1160,10 +1182,6 @@ class PartitionLog:
                 ),
                 "recovery point <= log end": self._recovery_point <= self._leo,
                 "segments ascend": bases == sorted(set(bases)),
-                "active segment ends at the log end": (
-                    self._segments.active.state.next_offset == self._leo
-                    or self._segments.active.size == 0
-                ),
                 "epochs ascend": all(
                     a.epoch < b.epoch and a.start_offset < b.start_offset
                     for a, b in zip(entries, entries[1:], strict=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from logstore.errors import InvariantError
 from logstore.segment import Segment
@@ -16,10 +16,11 @@ class Segments:
     so there is no moment without an active segment (KAFKA-12875).
     """
 
-    def __init__(self, segments: list[Segment]) -> None:
-        ordered = sorted(segments, key=lambda s: s.base_offset)
-        self._segments: tuple[Segment, ...] = tuple(ordered)
-        self._bases: tuple[int, ...] = tuple(s.base_offset for s in ordered)
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._segments: tuple[Segment, ...] = ()
+        self._bases: tuple[int, ...] = ()
+        self.active: Segment  # a plain attribute: every append reads it
+        self.replace_all(segments)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -29,10 +30,6 @@ class Segments:
 
     def __getitem__(self, index: int) -> Segment:
         return self._segments[index]
-
-    @property
-    def active(self) -> Segment:
-        return self._segments[-1]
 
     @property
     def bases(self) -> list[int]:
@@ -54,9 +51,12 @@ class Segments:
             )
         self._segments = (*self._segments, segment)
         self._bases = (*self._bases, segment.base_offset)
+        self.active = segment
 
-    def replace_all(self, segments: list[Segment]) -> None:
-        self.__init__(segments)  # type: ignore[misc]
+    def replace_all(self, segments: Iterable[Segment]) -> None:
+        self._segments = tuple(sorted(segments, key=lambda s: s.base_offset))
+        self._bases = tuple(s.base_offset for s in self._segments)
+        self.active = self._segments[-1]
 
     def floor_index(self, offset: int) -> int:
         """Index of the segment that would hold ``offset``; −1 when it lies below the first."""

@@ -204,9 +204,9 @@ def _field(view: memoryview, start: int, batch: LegacyBatch) -> tuple[memoryview
         raise CorruptBatchError("", batch.position, "message ends inside a field length")
     (length,) = _LENGTH.unpack_from(view, start)
     start += _LENGTH.size
-    if length == -1:
+    if length < 0:  # only −1 is written, and any is read, as Kafka does
         return None, start
-    if not 0 <= length <= left:
+    if length > left:
         raise CorruptBatchError("", batch.position, f"field of {length} bytes, {left} left")
     return view[start : start + length], start + length
 

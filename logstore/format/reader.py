@@ -90,7 +90,7 @@ def batch_records(
         check_batch_crc(data, batch)
     payload = _payload_of(data, batch, decompressed_limit)
     try:
-        records = decode_records(
+        decoded: list[Record] = decode_records(
             payload,
             batch.base_offset,
             batch.base_timestamp,
@@ -100,7 +100,7 @@ def batch_records(
         )
     except CorruptBatchError as error:
         raise _in_batch(batch, error) from None
-    return records
+    return decoded
 
 
 def _payload_of(data: Buffer, batch: BatchHeader, limit: int) -> Buffer:

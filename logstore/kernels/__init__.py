@@ -37,7 +37,7 @@ if _wanted not in ("", "native", "reference"):
 IMPLEMENTATION = "native"
 if _wanted != "reference":
     try:
-        from logstore.kernels._append import SegmentState
+        from logstore.kernels._append import AppendInfo, SegmentState
         from logstore.kernels._codec import (
             ColumnBuilder,
             Encoded,
@@ -74,7 +74,10 @@ else:
     IMPLEMENTATION = "reference"
 
 if IMPLEMENTATION == "reference":
-    from logstore.kernels._append_reference import SegmentState  # type: ignore[assignment]
+    from logstore.kernels._append_reference import (  # type: ignore[assignment]
+        AppendInfo,
+        SegmentState,
+    )
     from logstore.kernels._reference import (  # type: ignore[assignment]
         BatchAnalysis,
         ColumnBuilder,
@@ -116,6 +119,7 @@ __all__ = [
     "SCAN_INCOMPLETE",
     "SCAN_REASONS",
     "SCAN_TAIL",
+    "AppendInfo",
     "BatchAnalysis",
     "ColumnBuilder",
     "Encoded",

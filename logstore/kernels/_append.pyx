@@ -6,11 +6,10 @@ so that an append is one native call: place offsets and epoch in the batch heade
 to the kernel, write the sparse index entries. ``_append_reference`` is its plain twin.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+cimport cython
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from logstore.kernels._common cimport *
+from logstore.kernels._scan cimport BatchAnalysis, analyse
 
 cdef extern from "sys/types.h" nogil:
     ctypedef long ssize_t
@@ -31,29 +30,6 @@ cdef enum:
     MAX_IOV = 512          # below IOV_MAX (1024)
     PREFIX = 16            # base offset, length, leader epoch: all that an append changes
     RESERVE_STEP = 65536
-
-cdef inline uint32_t load32(const uint8_t* p) noexcept nogil:
-    cdef uint32_t v
-    memcpy(&v, p, 4)
-    return __builtin_bswap32(v)
-
-cdef inline uint64_t load64(const uint8_t* p) noexcept nogil:
-    cdef uint64_t v
-    memcpy(&v, p, 8)
-    return __builtin_bswap64(v)
-
-cdef inline void store32(uint8_t* p, uint32_t v) noexcept nogil:
-    v = __builtin_bswap32(v)
-    memcpy(p, &v, 4)
-
-cdef inline void store64(uint8_t* p, uint64_t v) noexcept nogil:
-    v = __builtin_bswap64(v)
-    memcpy(p, &v, 8)
-
-cdef extern from *:
-    uint32_t __builtin_bswap32(uint32_t) noexcept nogil
-    uint64_t __builtin_bswap64(uint64_t) noexcept nogil
-
 
 cdef int write_all(int fd, iovec* iov, int count, int64_t position) noexcept nogil:
     """0, or the errno. Short writes are continued, as a signal or a nearly full disk cause them."""
@@ -76,6 +52,42 @@ cdef int write_all(int fd, iovec* iov, int count, int64_t position) noexcept nog
             iov[first].iov_base = <uint8_t*>iov[first].iov_base + done
             iov[first].iov_len -= <size_t>done
     return 0
+
+
+@cython.freelist(8)
+cdef class AppendInfo:
+    """What an append did; see ``_append_reference.AppendInfo``."""
+
+    cdef readonly int64_t first_offset, last_offset, max_timestamp, log_append_time
+    cdef readonly int64_t log_start_offset, record_count, size
+    cdef readonly bint duplicate
+
+    def __init__(self, int64_t first_offset, int64_t last_offset, int64_t max_timestamp,
+                 int64_t log_append_time, int64_t log_start_offset, int64_t record_count,
+                 int64_t size, bint duplicate=False):
+        self.first_offset, self.last_offset = first_offset, last_offset
+        self.max_timestamp, self.log_append_time = max_timestamp, log_append_time
+        self.log_start_offset, self.record_count = log_start_offset, record_count
+        self.size, self.duplicate = size, duplicate
+
+    cdef tuple fields(self):
+        return (self.first_offset, self.last_offset, self.max_timestamp, self.log_append_time,
+                self.log_start_offset, self.record_count, self.size, self.duplicate)
+
+    def __eq__(self, other):
+        return isinstance(other, AppendInfo) and self.fields() == (<AppendInfo> other).fields()
+
+    def __hash__(self):
+        return hash(self.fields())
+
+    def __reduce__(self):
+        return AppendInfo, self.fields()
+
+    def __repr__(self):
+        return (f"AppendInfo(first_offset={self.first_offset}, last_offset={self.last_offset}, "
+                f"max_timestamp={self.max_timestamp}, log_append_time={self.log_append_time}, "
+                f"log_start_offset={self.log_start_offset}, record_count={self.record_count}, "
+                f"size={self.size}, duplicate={self.duplicate})")
 
 
 cdef class SegmentState:
@@ -177,6 +189,42 @@ cdef class SegmentState:
         return (self.offset_entries >= self.offset_entries_max
                 or self.time_entries >= self.time_entries_max - 1)
 
+    def append_plain(self, data, bint deep, int64_t leader_epoch, int64_t max_batch_size,
+                     int64_t timestamp_limit, int64_t log_start_offset):
+        """Analyse and append in one call, when nothing needs a second look.
+
+        Returns an ``AppendInfo`` when the batches were appended: they are plain (see
+        ``BatchAnalysis``), within ``max_batch_size`` and ``timestamp_limit``, their headers tell
+        the truth about the largest timestamp, and the segment need not roll. Otherwise the
+        ``BatchAnalysis``, and nothing was done.
+        """
+        cdef Py_buffer view
+        cdef BatchAnalysis found
+        cdef AppendInfo info
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            found = analyse(data, &view, max_batch_size, True, deep)
+            if (not self._attached or self.rolling_timestamp < 0
+                    or found.max_timestamp > timestamp_limit
+                    or not found.is_plain() or found.too_large_position >= 0
+                    or (deep and found.max_timestamp != found.record_max_timestamp)
+                    or found.size > self.segment_bytes
+                    or self.must_roll(found.size, self.next_offset + found.record_count - 1,
+                                      found.max_timestamp, 0)):
+                return found
+            info = AppendInfo.__new__(AppendInfo)
+            info.first_offset = self.next_offset
+            info.last_offset = self._append(
+                <uint8_t*>view.buf, found.size, self.next_offset, leader_epoch)
+        finally:
+            PyBuffer_Release(&view)
+        info.max_timestamp = found.max_timestamp
+        info.log_append_time = -1
+        info.log_start_offset = log_start_offset
+        info.record_count = found.record_count
+        info.size = found.size
+        return info
+
     cpdef int64_t append(self, data, int64_t size, int64_t first_offset,
                          int64_t leader_epoch) except -2:
         """Append ``size`` bytes of whole, analysed batches; returns the last offset.
@@ -213,21 +261,21 @@ cdef class SegmentState:
             if size - position < 17:
                 raise ValueError("not whole batches")
             batch = data + position
-            length = 12 + <int64_t>load32(batch + 8)
+            length = 12 + <int64_t>ls_load32(batch + 8)
             if length > size - position or length < (61 if batch[16] >= 2 else 26):
                 raise ValueError("not whole batches")
             if batch[16] >= 2:
-                batch_max = <int64_t>load64(batch + 35)
+                batch_max = ls_load64(batch + 35)
                 if first_offset >= 0:
-                    batch_last = next_offset + load32(batch + 23)
+                    batch_last = next_offset + ls_load32(batch + 23)
                     next_offset = batch_last + 1
                 else:
-                    batch_last = <int64_t>load64(batch) + load32(batch + 23)
+                    batch_last = ls_load64(batch) + ls_load32(batch + 23)
             else:
-                batch_max = <int64_t>load64(batch + 18) if batch[16] == 1 else -1
+                batch_max = ls_load64(batch + 18) if batch[16] == 1 else -1
                 if first_offset >= 0:
                     raise ValueError("offsets are placed in magic 2 batches only")
-                batch_last = <int64_t>load64(batch)
+                batch_last = ls_load64(batch)
             if batch_max > first_max:
                 first_max = batch_max
             if batch_max > max_timestamp:
@@ -248,14 +296,14 @@ cdef class SegmentState:
         elif first_offset < 0:
             self._write_plain(data, size)
         else:
-            self._write_placed(data, size, first_offset, <uint32_t>leader_epoch)
+            self._write_placed(data, size, first_offset, <int32_t>leader_epoch)
 
         if index_due:
             # The entry holds the last offset of the call and where the call began (F-113, F-132).
-            store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries,
-                    <uint32_t>(last_offset - self.base_offset))
-            store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries + 4,
-                    <uint32_t>self.size)
+            ls_store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries,
+                    <int32_t>(last_offset - self.base_offset))
+            ls_store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries + 4,
+                    <int32_t>self.size)
             self.offset_entries += 1
             self.bytes_since_index_entry = 0
         self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
@@ -293,8 +341,8 @@ cdef class SegmentState:
         if self.time_entries >= self.time_entries_max or self.max_timestamp < 0:
             return False
         entry = <uint8_t*>self._time_buffer.buf + 12 * self.time_entries
-        store64(entry, <uint64_t>self.max_timestamp)
-        store32(entry + 8, <uint32_t>(self.offset_of_max_timestamp - self.base_offset))
+        ls_store64(entry, self.max_timestamp)
+        ls_store32(entry + 8, <int32_t>(self.offset_of_max_timestamp - self.base_offset))
         self.time_entries += 1
         self.last_time_entry = self.max_timestamp
         return True
@@ -312,7 +360,7 @@ cdef class SegmentState:
         return 0
 
     cdef int _write_placed(self, uint8_t* data, int64_t size, int64_t next_offset,
-                           uint32_t leader_epoch) except -1:
+                           int32_t leader_epoch) except -1:
         """Write with offsets and epoch placed, the caller's buffer untouched.
 
         Small batches are copied into a scratch block that stays in cache; of large ones only the
@@ -331,7 +379,7 @@ cdef class SegmentState:
                 raise MemoryError
         with nogil:
             while done < size:
-                length = 12 + <int64_t>load32(data + done + 8)
+                length = 12 + <int64_t>ls_load32(data + done + 8)
                 copy = length if length <= COPY_BELOW else PREFIX
                 if used + copy > room or count + 3 > MAX_IOV:
                     error = write_all(fd, iov, count, start)
@@ -340,9 +388,9 @@ cdef class SegmentState:
                     start += pending
                     used = count = pending = 0
                 memcpy(scratch + used, data + done, copy)
-                store64(scratch + used, <uint64_t>next_offset)
-                store32(scratch + used + 12, leader_epoch)
-                next_offset += <int64_t>load32(data + done + 23) + 1
+                ls_store64(scratch + used, next_offset)
+                ls_store32(scratch + used + 12, leader_epoch)
+                next_offset += <int64_t>ls_load32(data + done + 23) + 1
                 if count and <uint8_t*>iov[count - 1].iov_base + iov[count - 1].iov_len == (
                         scratch + used):
                     iov[count - 1].iov_len += copy
@@ -373,9 +421,9 @@ cdef class SegmentState:
         cdef int64_t done = 0
         if next_offset >= 0:
             while done < size:
-                store64(placed + done, <uint64_t>next_offset)
-                store32(placed + done + 12, <uint32_t>leader_epoch)
-                next_offset += <int64_t>load32(placed + done + 23) + 1
-                done += 12 + <int64_t>load32(placed + done + 8)
+                ls_store64(placed + done, next_offset)
+                ls_store32(placed + done + 12, <int32_t>leader_epoch)
+                next_offset += <int64_t>ls_load32(placed + done + 23) + 1
+                done += 12 + <int64_t>ls_load32(placed + done + 8)
         self._file.write_at(self.size, copy)
         return 0

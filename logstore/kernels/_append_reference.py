@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any
 
+from logstore.kernels._reference import BatchAnalysis, analyse_batches
 from logstore.types import Buffer
 
 _PREFIX = struct.Struct(">qii")
@@ -13,6 +15,24 @@ _LONG = struct.Struct(">q")
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 MAX_INT = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInfo:
+    """What an append did.
+
+    ``last_offset`` is inclusive; timestamps are in ms, −1 when there is none; ``size`` in bytes.
+    A ``duplicate`` was appended before: the offsets are those of then, nothing was written.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time: int
+    log_start_offset: int
+    record_count: int
+    size: int
+    duplicate: bool = False
 
 
 class SegmentState:
@@ -79,6 +99,40 @@ class SegmentState:
         return (
             self.offset_entries >= self.offset_entries_max
             or self.time_entries >= self.time_entries_max - 1
+        )
+
+    def append_plain(
+        self,
+        data: Buffer,
+        deep: bool,
+        leader_epoch: int,
+        max_batch_size: int,
+        timestamp_limit: int,
+        log_start_offset: int,
+    ) -> AppendInfo | BatchAnalysis:
+        analysis = analyse_batches(data, max_batch_size=max_batch_size, check_crc=True, deep=deep)
+        last_offset = self.next_offset + analysis.record_count - 1
+        if (
+            not self.attached
+            or self.rolling_timestamp < 0
+            or analysis.max_timestamp > timestamp_limit
+            or not analysis.plain
+            or analysis.too_large_position >= 0
+            or (deep and analysis.max_timestamp != analysis.record_max_timestamp)
+            or analysis.size > self.segment_bytes
+            or self.must_roll(analysis.size, last_offset, analysis.max_timestamp, 0)
+        ):
+            return analysis
+        first_offset = self.next_offset
+        self.append(data, analysis.size, first_offset, leader_epoch)
+        return AppendInfo(
+            first_offset,
+            last_offset,
+            analysis.max_timestamp,
+            -1,
+            log_start_offset,
+            analysis.record_count,
+            analysis.size,
         )
 
     def append(self, data: Buffer, size: int, first_offset: int, leader_epoch: int) -> int:

@@ -15,6 +15,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
+cimport cython
 from logstore.kernels._common cimport *
 
 from operator import index as _index
@@ -106,6 +107,7 @@ STATUSES = (DECODE_END_, DECODE_FULL_, DECODE_SPECIAL_, DECODE_LIMIT_)
 
 # ---- encoding ----
 
+@cython.final
 cdef class Encoded:
     """A records section behind room for its batch header; see ``_reference.Encoded``."""
 
@@ -198,7 +200,8 @@ cdef int64_t measure(ls_entry *entries, int64_t n) noexcept nogil:
     cdef int64_t total = 0
     cdef int64_t i, body
     for i in range(n):
-        body = ls_body_size(&entries[i], entries[i].timestamp - entries[0].timestamp, <int32_t> i)
+        body = ls_body_size(
+            &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp), <int32_t> i)
         entries[i].body = body
         if unlikely(body > INT32_LAST):
             return -1
@@ -212,7 +215,7 @@ cdef void write(const ls_entry *entries, int64_t n, const uint8_t *headers,
                 uint8_t *p) noexcept nogil:
     cdef int64_t i
     for i in range(n):
-        p = ls_put_record(p, &entries[i], entries[i].timestamp - entries[0].timestamp,
+        p = ls_put_record(p, &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp),
                           <int32_t> i, headers)
 
 
@@ -375,6 +378,7 @@ cdef int get_int64(object data, Py_buffer *view) except -1:
     return 0
 
 
+@cython.final
 cdef class _Strings:
     """One Arrow column of binary values to encode from."""
 
@@ -708,6 +712,7 @@ def decode_run(data, int64_t position, list out not None, int64_t max_records,
 
 # ---- decoding to columns ----
 
+@cython.final
 cdef class NativeBuffer:
     """Memory of a finished column, handed out through the buffer protocol without a copy."""
 
@@ -717,7 +722,7 @@ cdef class NativeBuffer:
     cdef const char *format
 
     def __dealloc__(self):
-        free(self.block.data)
+        discard(&self.block)
 
     def __len__(self):
         return self.shape[0]
@@ -828,6 +833,7 @@ cdef int hand_out_strings(Strings *s, dict result, str name) except -1:
     return 0
 
 
+@cython.final
 cdef class ColumnBuilder:
     """Records as Arrow columns; see ``_reference.ColumnBuilder``."""
 
@@ -946,6 +952,30 @@ cdef class ColumnBuilder:
             self.header_lists.size = 4 * rows + 4
         return LS_RECORD_OK
 
+    cdef void expect(self, const ls_batch *b, int64_t left, int64_t max_rows,
+                     int64_t max_bytes) noexcept nogil:
+        """Reserve for the whole run, judged by its first batch, so that little is moved later.
+
+        Only addresses are spent when the guess is too high; failing to reserve is no error.
+        """
+        cdef int64_t rows, size
+        cdef int64_t section = b.size - LS_HEADER_SIZE
+        if b.record_count < 1 or b.record_count > section // LS_RECORD_SIZE_MIN:
+            return
+        rows = min(<int64_t> b.record_count * (left // b.size), max_rows - self.rows)
+        size = min(rows // b.record_count * b.size, max_bytes)
+        if rows < 1000 or self.rows > 0:
+            return
+        reserve(&self.offsets, 8 * rows)
+        if self.with_timestamps:
+            reserve(&self.timestamps, 8 * rows)
+        if self.with_keys:
+            reserve(&self.keys.offsets, 4 * rows + 4)
+            reserve(&self.keys.data, size + section + LS_SLACK)
+        if self.with_values:
+            reserve(&self.values.offsets, 4 * rows + 4)
+            reserve(&self.values.data, size + section + LS_SLACK)
+
     cdef int run(self, const uint8_t *data, int64_t n, int64_t *position, int64_t max_rows,
                  int64_t max_bytes, int64_t from_offset, int64_t end_offset, bint check_crc,
                  int *code) noexcept nogil:
@@ -954,6 +984,7 @@ cdef class ColumnBuilder:
         cdef const uint8_t *at = NULL
         cdef ls_batch b
         cdef int step
+        cdef bint first = True
         while True:
             position[0] = p - data
             if self.rows >= max_rows or self.keys.data.size + self.values.data.size >= max_bytes:
@@ -969,6 +1000,9 @@ cdef class ColumnBuilder:
                 return BATCH_ERROR_
             if unlikely(not self.fits(b.size)):
                 return DECODE_FULL_
+            if first:
+                self.expect(&b, end - p, max_rows, max_bytes)
+                first = False
             code[0] = self.add_section(
                 p + LS_HEADER_SIZE, p + b.size, end, b.base_offset, b.base_timestamp,
                 b.record_count, b.attributes & 8 != 0, b.max_timestamp, from_offset, end_offset,

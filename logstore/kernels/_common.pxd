@@ -15,6 +15,12 @@ cdef extern from "crc32c.h" nogil:
     crc_function logstore_crc32c_variant(int number) noexcept nogil
 
 
+cdef extern from "memory.h" nogil:
+    void ls_free(uint8_t *data, int64_t capacity) noexcept nogil
+    uint8_t *ls_grow(
+        uint8_t *data, int64_t used, int64_t old, int64_t *capacity) noexcept nogil
+
+
 cdef extern from "wire.h" nogil:
     int16_t ls_load16(const uint8_t *p) noexcept nogil
     int32_t ls_load32(const uint8_t *p) noexcept nogil
@@ -81,7 +87,7 @@ cdef extern from "wire.h" nogil:
 
 
 ctypedef struct Block:
-    # A malloc'ed buffer that grows; ``size`` bytes of it are in use.
+    # A buffer that grows; ``size`` bytes of it are in use. Freed with ``discard`` alone.
     uint8_t *data
     int64_t size
     int64_t capacity
@@ -93,13 +99,12 @@ cdef inline bint reserve(Block *block, int64_t extra) noexcept nogil:
     cdef uint8_t *moved
     if likely(block.capacity - block.size >= extra):
         return True
-    # Half as much again: amortised O(1), and half of what doubling would leave unused.
     capacity = block.size + extra
-    if capacity < block.capacity + block.capacity // 2:
-        capacity = block.capacity + block.capacity // 2
+    if capacity < 2 * block.capacity:  # doubling: amortised O(1); untouched pages cost nothing
+        capacity = 2 * block.capacity
     if capacity < 256:
         capacity = 256
-    moved = <uint8_t *> realloc(block.data, <size_t> capacity)
+    moved = ls_grow(block.data, block.size, block.capacity, &capacity)
     if moved == NULL:
         return False
     block.data = moved
@@ -108,6 +113,6 @@ cdef inline bint reserve(Block *block, int64_t extra) noexcept nogil:
 
 
 cdef inline void discard(Block *block) noexcept nogil:
-    free(block.data)
+    ls_free(block.data, block.capacity)
     block.data = NULL
     block.size = block.capacity = 0

@@ -615,9 +615,7 @@ def _add_batch(result: BatchAnalysis, b: _Batch, max_batch_size: int) -> None:
     result.size = b.end
 
 
-def _analyse_records(
-    view: memoryview, b: _Batch, result: BatchAnalysis, times: list[int]
-) -> None:
+def _analyse_records(view: memoryview, b: _Batch, result: BatchAnalysis, times: list[int]) -> None:
     position, end = b.position + HEADER_SIZE, b.end
     if b.record_count > (end - position) // RECORD_SIZE_MIN:
         raise record_error(RECORD_COUNT, position)
@@ -698,7 +696,7 @@ def _encode(rows: Sequence[_Row]) -> Encoded:
     for delta, (key, value, timestamp, headers) in enumerate(rows):
         body = (
             b"\0"
-            + encode_varlong(timestamp - rows[0][2])
+            + encode_varlong(_wrap(timestamp - rows[0][2], 64))
             + encode_varint(delta)
             + _sized(key)
             + _sized(value)
@@ -1089,9 +1087,7 @@ def _next_batch(
     return b, None
 
 
-def _decode_batch(
-    view: memoryview, b: _Batch, from_offset: int, end_offset: int
-) -> list[Record]:
+def _decode_batch(view: memoryview, b: _Batch, from_offset: int, end_offset: int) -> list[Record]:
     return _decode_section(
         view,
         b.position + HEADER_SIZE,

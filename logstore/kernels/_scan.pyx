@@ -6,6 +6,7 @@ All byte access goes through wire.h, which checks every bound; the loops hold no
 run without the GIL.
 """
 
+cimport cython
 from logstore.kernels._common cimport *
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -193,6 +194,7 @@ ctypedef struct EpochRow:
     int64_t epoch, start_offset
 
 
+@cython.final
 cdef class RecoveryScan:
     """Recovery of one segment over consecutive windows (F-232, F-233).
 
@@ -447,21 +449,16 @@ cdef class RecoveryScan:
 
 # ---- appends ----
 
+@cython.final
 cdef class BatchAnalysis:
     """What an append has to know of its bytes; see ``_reference.BatchAnalysis``."""
-
-    cdef readonly int64_t batch_count, record_count, size, first_offset, last_offset
-    cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max_timestamp
-    cdef readonly int64_t first_batch_max_timestamp, min_epoch, max_epoch, last_epoch
-    cdef readonly int64_t magic_min, magic_max, largest_batch_size, too_large_position
-    cdef readonly int64_t attributes_or, attributes_and, codec_mask
-    cdef readonly int64_t min_timestamp, record_max_timestamp
-    cdef readonly bint ascending, dense, has_producer, all_base_zero, offsets_dense, has_null_key
-    cdef bint any_record
 
     @property
     def plain(self):
         """Nothing a leader has to look at twice; see ``_reference.BatchAnalysis``."""
+        return self.is_plain()
+
+    cdef bint is_plain(self) noexcept nogil:
         return (self.magic_min == 2 and self.attributes_or == 0 and self.dense
                 and self.all_base_zero and self.offsets_dense and not self.has_producer)
 
@@ -472,8 +469,8 @@ cdef class BatchAnalysis:
         self.too_large_position = self.min_timestamp = self.record_max_timestamp = -1
         self.ascending = self.dense = self.all_base_zero = self.offsets_dense = True
 
-    cdef inline void add(self, const ls_batch *b, int64_t position,
-                         int64_t max_batch_size) noexcept nogil:
+    cdef void add(self, const ls_batch *b, int64_t position,
+                  int64_t max_batch_size) noexcept nogil:
         if self.batch_count == 0:
             self.first_offset = b.base_offset
             self.base_timestamp = b.base_timestamp
@@ -578,21 +575,27 @@ def analyse_batches(data, *, int64_t max_batch_size=2147483647, bint check_crc=T
 
     See ``_reference.analyse_batches``.
     """
-    cdef BatchAnalysis result = BatchAnalysis.__new__(BatchAnalysis)
     cdef Py_buffer view
-    cdef int64_t position = 0
-    cdef int status, record_code
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        if view.len < 8192:
-            status = result.walk(<const uint8_t *> view.buf, view.len, max_batch_size, check_crc,
-                                 deep, &position, &record_code)
-        else:
-            with nogil:
-                status = result.walk(<const uint8_t *> view.buf, view.len, max_batch_size,
-                                     check_crc, deep, &position, &record_code)
+        return analyse(data, &view, max_batch_size, check_crc, deep)
     finally:
         PyBuffer_Release(&view)
+
+
+cdef BatchAnalysis analyse(data, Py_buffer *view, int64_t max_batch_size, bint check_crc,
+                           bint deep):
+    """As ``analyse_batches``, of a buffer already taken; ``data`` only serves error messages."""
+    cdef BatchAnalysis result = BatchAnalysis.__new__(BatchAnalysis)
+    cdef const uint8_t *start = <const uint8_t *> view.buf
+    cdef int64_t n = view.len, position = 0
+    cdef int status, record_code
+    if n < 8192:
+        status = result.walk(start, n, max_batch_size, check_crc, deep, &position, &record_code)
+    else:
+        with nogil:
+            status = result.walk(start, n, max_batch_size, check_crc, deep, &position,
+                                 &record_code)
     if record_code != LS_RECORD_OK:
         raise record_error(record_code, position)
     if status >= LS_BAD_SIZE:

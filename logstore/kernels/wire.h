@@ -389,7 +389,8 @@ static inline const uint8_t *ls_header(const uint8_t *p, const uint8_t *end, con
 }
 
 /* Read the record at *at and move *at behind it; F-73. */
-static inline int ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r)
+__attribute__((always_inline)) static inline int
+ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r)
 {
     const uint8_t *p = *at, *record_end, *name, *value;
     int32_t length, name_size, value_size;
@@ -423,7 +424,7 @@ static inline int ls_read_record(const uint8_t **at, const uint8_t *end, ls_reco
     }
     if (LS_UNLIKELY(p != record_end))
         return LS_RECORD_EXCESS;
-    *at = p;
+    *at = record_end; /* p, known earlier: the next record need not wait for this one's fields */
     return LS_RECORD_OK;
 }
 

@@ -432,7 +432,7 @@ class MemoryStorage:
     # --- paths
 
     def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
+        return round(self._clock() * 1000)
 
     def _node(self, path: str) -> Node:
         node: Node = self.root

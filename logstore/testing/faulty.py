@@ -172,7 +172,7 @@ class FaultyStorage(MemoryStorage):
         return fault
 
     def heal(self) -> None:
-        """No more faults, no planned crash; room as before."""
+        """No more faults and no planned crash; the capacity stays."""
         self._faults.clear()
         self._read_flips.clear()
         self._crash_at = FOREVER

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from array import array
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,13 +220,13 @@ def stricter_than_kafka(case, scan):
 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['source']}-{'-'.join(map(str, c['op']))}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: f"{c['source']}-{'-'.join(map(str, c['op']))}"
+)
 def test_recovery_of_damaged_segments_ends_where_kafka_ends(case, strict):
     facts = segment_facts(case["source"])
     data = damaged(case)
-    scan, _ = recover(
-        native, data, facts["baseOffset"], facts["indexIntervalBytes"], strict=strict
-    )
+    scan, _ = recover(native, data, facts["baseOffset"], facts["indexIntervalBytes"], strict=strict)
     if "exception" in case:
         assert "OffsetOverflow" in case["exception"]  # F-243: not damage for Kafka, an error
         assert scan.status == v.SCAN_BAD_OFFSET
@@ -255,10 +256,20 @@ def test_both_kernels_recover_damaged_segments_alike():
             )
 
 
-SCAN_FIELDS = (
-    "status valid_bytes needed_bytes next_offset max_timestamp offset_of_max_timestamp "
-    "first_batch_max_timestamp batch_count record_count offset_index time_index epochs"
-).split()
+SCAN_FIELDS = [
+    "status",
+    "valid_bytes",
+    "needed_bytes",
+    "next_offset",
+    "max_timestamp",
+    "offset_of_max_timestamp",
+    "first_batch_max_timestamp",
+    "batch_count",
+    "record_count",
+    "offset_index",
+    "time_index",
+    "epochs",
+]
 
 
 def summary(scan, rows):
@@ -321,10 +332,17 @@ def test_encoding_gives_the_bytes_that_kafka_wrote(kernels, name):
     assert written > 0
 
 
-SEAL_FIELDS = (
-    "base_offset leader_epoch attributes base_timestamp max_timestamp producer_id "
-    "producer_epoch base_sequence record_count"
-).split()
+SEAL_FIELDS = [
+    "base_offset",
+    "leader_epoch",
+    "attributes",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "base_sequence",
+    "record_count",
+]
 
 
 def seal(kernels, buffer, *, size, **fields):
@@ -688,9 +706,7 @@ def test_recovery_reports_producers_in_portions(monkeypatch):
 
 
 def test_max_timestamp_is_that_of_the_first_batch_that_reached_it(kernels):
-    data = b"".join(
-        make_batch(base_offset=i, max_timestamp=t) for i, t in enumerate([5, 9, 9, 7])
-    )
+    data = b"".join(make_batch(base_offset=i, max_timestamp=t) for i, t in enumerate([5, 9, 9, 7]))
     scan, _ = recover(kernels, data, 0, 4096)
     assert (scan.max_timestamp, scan.offset_of_max_timestamp) == (9, 1)
     assert scan.first_batch_max_timestamp == 5
@@ -812,11 +828,10 @@ def test_records_lists_and_columns_encode_alike(kernels):
         kernels.encode_records(as_records, -1),
         kernels.encode_lists(keys, values, times),
         kernels.encode_lists(tuple(keys), values, array("q", times)),
+        kernels.encode_columns(3, 7, *buffers, array("q", [0, 0, 0, *times]), value_offset_size=8),
         kernels.encode_columns(
-            3, 7, *buffers, array("q", [0, 0, 0, *times]), value_offset_size=8
+            3, 7, *buffers, pa.array([0, 0, 0, *times]).buffers()[1], value_offset_size=8
         ),
-        kernels.encode_columns(3, 7, *buffers, pa.array([0, 0, 0, *times]).buffers()[1],
-                               value_offset_size=8),
     ):
         for field in ("buffer", "base_timestamp", "max_timestamp", "offset_of_max", "count"):
             assert getattr(got, field) == getattr(expected, field)
@@ -871,12 +886,8 @@ def test_what_lists_and_columns_refuse(kernels):
             0, 2, None, None, None, offsets, b"ab", None, array("q", [1])
         ),
         lambda: kernels.encode_columns(2, 1, None, None, None, offsets, b"ab", None),
-        lambda: kernels.encode_columns(
-            0, 2, None, None, None, array("i", [0, 2, 1]), b"ab", None
-        ),
-        lambda: kernels.encode_columns(
-            0, 2, None, None, None, array("i", [-1, 0, 1]), b"ab", None
-        ),
+        lambda: kernels.encode_columns(0, 2, None, None, None, array("i", [0, 2, 1]), b"ab", None),
+        lambda: kernels.encode_columns(0, 2, None, None, None, array("i", [-1, 0, 1]), b"ab", None),
     ):
         with pytest.raises(ValueError):
             call()
@@ -1013,7 +1024,7 @@ def columns_as_records(columns):
         places = memoryview(columns["header_list_offsets"]).tolist()
         names = [n.decode(errors="replace") for n in strings("header_name", places[-1])]
         pairs = list(zip(names, strings("header_value", places[-1]), strict=True))
-        headers = [tuple(pairs[a:b]) for a, b in zip(places, places[1:], strict=False)]
+        headers = [tuple(pairs[a:b]) for a, b in pairwise(places)]
     return [Record(*row) for row in zip(offsets, times, keys, values, headers, strict=True)]
 
 
@@ -1219,7 +1230,7 @@ def test_twins_write_varints_alike(n):
         assert native.decode_varlong(value[0], 0) == (n, len(value[0]))
 
 
-ENCODED = "buffer base_timestamp max_timestamp offset_of_max count".split()
+ENCODED = ["buffer", "base_timestamp", "max_timestamp", "offset_of_max", "count"]
 
 
 def same_encoding(name, *args, **kwargs):
@@ -1242,7 +1253,8 @@ def test_twins_encode_alike(seed):
         bad = chance.choice([(1, b""), (b"", b"", -2), (b"", b"", "x"), (), (None, None, 1, [1])])
         rows[chance.randrange(len(rows))] = bad
     if chance.random() < 0.3:
-        rows = [Record(0, (r + (None, None))[2], *(r + (None, None))[:2]) for r in rows]
+        padded = [(*row, None, None, None) for row in rows]
+        rows = [Record(0, row[2], row[0], row[1]) for row in padded]
     same_encoding("encode_records", rows, chance.choice([-1, 0, 5, -2]))
     keys = [any_bytes(chance) for _ in rows]
     values = [any_bytes(chance) for _ in rows]
@@ -1273,17 +1285,15 @@ def test_noise_never_crashes(seed):
         outcome(native.decode_run, data, 0, [], END, 0, END, False)
         outcome(native.ColumnBuilder(headers=True).add_run, data, 0, END, END, 0, END, False)
         outcome(native.decode_records, data, 0, 0, chance.randrange(50))
-        outcome(
-            native.encode_columns, 0, chance.randrange(40), data, data, data, data, data, data
-        )
+        outcome(native.encode_columns, 0, chance.randrange(40), data, data, data, data, data, data)
 
 
 # ---- the package ----
 
 
 def test_the_twins_have_the_same_numbers_and_names():
-    scan_names = [n for n in vars(v) if n.startswith("SCAN_") and n != "SCAN_COLUMNS"]
-    assert list(_scan.STATUSES) == [getattr(v, n) for n in scan_names]
+    numbers = [n for name, n in vars(v).items() if name.startswith("SCAN_") and type(n) is int]
+    assert list(_scan.STATUSES) == numbers
     assert list(_codec.STATUSES) == [0, 1, 2, 3]
     assert [v.DECODE_END, v.DECODE_FULL, v.DECODE_SPECIAL, v.DECODE_LIMIT] == [0, 1, 2, 3]
     found = native.analyse_batches(b"")

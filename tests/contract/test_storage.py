@@ -435,9 +435,7 @@ def test_open_storage_passes_options() -> None:
     assert storage.scan_dir("/")[0].mtime_ms == 1500
 
 
-def test_open_storage_finds_other_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_open_storage_finds_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "otherdisk-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: otherdisk\nVersion: 1\n")

@@ -17,7 +17,7 @@ import kafka_tools
 
 CLUSTER_ID = "bG9nc3RvcmUtaW50ZXJvcA"  # any 16 bytes in URL-safe base64
 READY_LINE = "Kafka Server started"
-BIND_FAILURE = "Failed to bind"
+BIND_FAILURE = "failed to bind"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"

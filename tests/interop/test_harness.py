@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -75,6 +76,21 @@ def test_a_broker_that_cannot_start_names_its_log(kafka: str, tmp_path: Path) ->
     with pytest.raises(BrokerFailed, match=r"broker\.log"):
         broken.start()
     assert not broken.running
+
+
+def test_a_taken_port_is_replaced(kafka: str, tmp_path: Path) -> None:
+    broker = KafkaBroker(tmp_path)
+    broker.format()
+    address = broker.bootstrap
+    with socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))):
+        broker.start()
+        try:
+            assert broker.bootstrap != address
+            kafka_tools.produce(broker.bootstrap, CreateTopic("t"), ProduceRecords("t", 1))
+            assert len(kafka_tools.consume(broker.bootstrap, "t")) == 1
+        finally:
+            broker.kill()
+    assert not broker.running
 
 
 def test_a_broker_ends_with_the_process_that_started_it(kafka: str, tmp_path: Path) -> None:

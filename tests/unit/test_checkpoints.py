@@ -340,11 +340,14 @@ READERS: list[Callable[[MemoryStorage], object]] = [
 def test_any_bytes_give_a_value_or_a_malformed_error(data: bytes) -> None:
     disk = disk_with(data)
     for read in READERS:
+        value: object
         try:
             value = read(disk)
         except MalformedCheckpointError as error:
-            assert str(error)
-            assert 0 <= error.line_number <= data.count(b"\n") + data.count(b"\r") + 1
+            value = error
+        if isinstance(value, MalformedCheckpointError):
+            assert str(value)
+            assert 0 <= value.line_number <= data.count(b"\n") + data.count(b"\r") + 1
         else:
             assert isinstance(value, dict | list | PartitionMetadata | MetaProperties)
     epoch = clean_shutdown.read(PATH, disk)
@@ -352,7 +355,7 @@ def test_any_bytes_give_a_value_or_a_malformed_error(data: bytes) -> None:
     assert epoch >= -1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.dictionaries(
         st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)), st.integers(0, 2**63 - 1)
@@ -373,7 +376,7 @@ def test_epochs_round_trip(entries: list[tuple[int, int]]) -> None:
     assert LeaderEpochCheckpoint(PATH, disk).read() == entries
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_a_cut_file_is_never_taken_for_a_whole_one(data: st.DataObject) -> None:
     """Stricter than Kafka, which takes the digits before the cut at face value."""

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,7 @@ def test_a_preallocated_file_may_come_back_at_its_full_size() -> None:
     assert {b"", b"12345678", bytes(5000), b"12345678" + bytes(4992)} <= found
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_durable_bytes_that_nobody_touched_never_change(data: st.DataObject) -> None:
@@ -399,10 +401,8 @@ def test_offset_checkpoints_survive_every_crash_point() -> None:
             checkpoint = OffsetCheckpoint("/x", disk)
             checkpoint.write(before)
             disk.crash_after(count)
-            try:
+            with suppress(SimulatedCrash):
                 checkpoint.write(after)
-            except SimulatedCrash:
-                pass
             disk.crash(random.Random(seed))
             offsets = checkpoint.read()
             assert offsets in (before, after)

@@ -1,0 +1,79 @@
+# make demo    the main job on real flights        make test   all tests
+# Both make .venv on first use. Needed beforehand: Python 3.11+, a C compiler, a JDK 17+ for tests.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+KERNELS := setup.py $(wildcard logstore/kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h)
+KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
+# More than this and the machine, not the code, decides how long the tests take.
+WORKERS ?= 2
+
+.PHONY: demo test test-slow crash check lint types imports bench build clean need-compiler need-jdk
+
+demo: $(VENV)/.demo
+	$(BIN)/logstore demo $(ARGS)
+
+test: need-jdk $(VENV)/.test
+	$(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
+
+test-slow: need-jdk $(VENV)/.test
+	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
+
+crash: $(VENV)/.test
+	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
+
+check: lint types imports
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.bench
+	$(PYTEST) bench --benchmark-only $(ARGS)
+
+build: $(VENV)/.dev
+	rm -rf build dist
+	$(BIN)/python -m build --wheel --outdir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info logstore/kernels/*.so logstore/kernels/_*.c
+
+# -- the environment ------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "logstore needs Python 3.11 or newer; '$(PYTHON)' is missing or older." >&2; \
+	  echo "Install it, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; \
+	  exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+need-compiler:
+	@command -v $(or $(CC),cc) >/dev/null 2>&1 || { \
+	  echo "logstore builds native kernels and found no C compiler ('$(or $(CC),cc)')." >&2; \
+	  echo "On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+
+need-jdk:
+	@java -version 2>&1 | awk -F'[".]' '/version/ { found = ($$2 >= 17) } END { exit !found }' || { \
+	  echo "the tests talk to a real Apache Kafka and need a JDK 17 or newer on the PATH." >&2; \
+	  echo "On Debian: apt-get install openjdk-17-jdk-headless" >&2; exit 1; }
+
+# One stamp for each set of extras; the kernels are rebuilt when their sources change.
+EXTRAS_demo := demo
+EXTRAS_test := demo,test
+EXTRAS_dev := dev
+EXTRAS_bench := demo,test,bench
+$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: \
+		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
+	@touch $@

@@ -1,0 +1,134 @@
+/* Memory for buffers that grow: malloc for small ones, whole mappings for large ones.
+ *
+ * A column of some megabytes that is filled once spends most of its time in page faults: malloc
+ * gets its pages one by one and gives them back when the column dies.  So large blocks are mapped
+ * with huge pages, grow without a copy, and a few of them wait for the next user.
+ */
+#ifndef LOGSTORE_MEMORY_H
+#define LOGSTORE_MEMORY_H
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+
+#define LS_LARGE (INT64_C(1) << 19)
+#define LS_PIECE (INT64_C(2) << 20) /* a huge page */
+#define LS_SPARES 8
+#define LS_SPARE_BYTES (INT64_C(64) << 20) /* all spares together */
+
+static struct {
+    struct {
+        uint8_t *data;
+        int64_t capacity;
+    } blocks[LS_SPARES];
+    int64_t bytes;
+    char busy;
+} ls_spares;
+
+/* Never waits: whoever finds it busy does without, also in the child of a fork at a bad moment. */
+static inline int ls_spares_enter(void)
+{
+    return !__atomic_test_and_set(&ls_spares.busy, __ATOMIC_ACQUIRE);
+}
+
+static inline void ls_spares_leave(void)
+{
+    __atomic_clear(&ls_spares.busy, __ATOMIC_RELEASE);
+}
+
+static inline uint8_t *ls_map(int64_t *capacity)
+{
+    uint8_t *data = NULL;
+    if (ls_spares_enter()) {
+        int best = -1;
+        for (int i = 0; i < LS_SPARES; i++)
+            if (ls_spares.blocks[i].capacity >= *capacity &&
+                (best < 0 || ls_spares.blocks[i].capacity < ls_spares.blocks[best].capacity))
+                best = i;
+        if (best >= 0) {
+            data = ls_spares.blocks[best].data;
+            *capacity = ls_spares.blocks[best].capacity;
+            ls_spares.bytes -= *capacity;
+            ls_spares.blocks[best].data = NULL;
+            ls_spares.blocks[best].capacity = 0;
+        }
+        ls_spares_leave();
+    }
+    if (data != NULL)
+        return data;
+    data = mmap(NULL, (size_t)*capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                0);
+    if (data == MAP_FAILED)
+        return NULL;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(data, (size_t)*capacity, MADV_HUGEPAGE); /* only faster: may be refused */
+#endif
+    return data;
+}
+
+static inline void ls_unmap(uint8_t *data, int64_t capacity)
+{
+    int kept = 0;
+    if (ls_spares_enter()) {
+        for (int i = 0; i < LS_SPARES && !kept; i++)
+            if (ls_spares.blocks[i].data == NULL && ls_spares.bytes + capacity <= LS_SPARE_BYTES) {
+                ls_spares.blocks[i].data = data;
+                ls_spares.blocks[i].capacity = capacity;
+                ls_spares.bytes += capacity;
+                kept = 1;
+            }
+        ls_spares_leave();
+    }
+    if (!kept)
+        (void)munmap(data, (size_t)capacity);
+}
+
+static inline void ls_free(uint8_t *data, int64_t capacity)
+{
+    if (capacity >= LS_LARGE)
+        ls_unmap(data, capacity);
+    else
+        free(data);
+}
+
+/* Grow a block, of which `used` bytes matter, to at least *capacity; the old one stays when there
+ * is no memory. */
+static inline uint8_t *ls_grow(uint8_t *data, int64_t used, int64_t old, int64_t *capacity)
+{
+    uint8_t *moved;
+    if (*capacity < LS_LARGE)
+        return realloc(data, (size_t)*capacity);
+    *capacity = (*capacity + LS_PIECE - 1) / LS_PIECE * LS_PIECE;
+    if (old >= LS_LARGE) {
+        moved = mremap(data, (size_t)old, (size_t)*capacity, MREMAP_MAYMOVE);
+        return moved == MAP_FAILED ? NULL : moved;
+    }
+    moved = ls_map(capacity);
+    if (moved != NULL) {
+        if (used > 0)
+            memcpy(moved, data, (size_t)used);
+        free(data);
+    }
+    return moved;
+}
+
+#else
+
+static inline void ls_free(uint8_t *data, int64_t capacity)
+{
+    (void)capacity;
+    free(data);
+}
+
+static inline uint8_t *ls_grow(uint8_t *data, int64_t used, int64_t old, int64_t *capacity)
+{
+    (void)used;
+    (void)old;
+    return realloc(data, (size_t)*capacity);
+}
+
+#endif
+#endif

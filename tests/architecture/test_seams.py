@@ -1,0 +1,93 @@
+"""The rules that keep the house in order: who may import whom, and who may touch the machine."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("checkpoints", "logstore", "replication")
+SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+FORBIDDEN = {
+    "checkpoints": {"logstore", "replication"},
+    "logstore": {"replication"},
+}
+# ``os`` calls that touch a disk; names and paths (os.path, os.fspath) are free.
+DISK_CALLS = {
+    "open", "write", "pwrite", "read", "pread", "fsync", "fdatasync", "rename", "replace",
+    "remove", "unlink", "mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "listdir", "scandir",
+}  # fmt: skip
+DISK_MODULES = {"checkpoints/files.py", "logstore/storage/local.py"}
+CLOCK_MODULES = {"logstore/clock.py"}
+# Beside the data's path: what a person starts, and what needs no seam because it only reports.
+BESIDE = ("logstore/cli/", "logstore/demo/")
+# An independent second reader: it may share the format, never the log's own read path.
+READ_PATH = {"log", "segment", "segments", "recovery", "producer_state", "epochs", "append"}
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    """checkpoints <- logstore <- replication."""
+    forbidden = FORBIDDEN.get(path.relative_to(ROOT).parts[0], set())
+    assert not [name for name in imports_of(path) if name.split(".")[0] in forbidden]
+
+
+def calls_of(path: Path, module: str) -> set[str]:
+    return {
+        node.func.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id == module
+    }
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_only_the_storage_seam_touches_the_disk(path: Path) -> None:
+    """A simulated disk sees everything: nothing goes around ``Storage`` and ``Files``."""
+    name = name_of(path)
+    if name in DISK_MODULES or name.startswith(BESIDE):
+        return
+    assert not calls_of(path, "os") & DISK_CALLS
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_only_the_clock_seam_asks_for_the_time(path: Path) -> None:
+    name = name_of(path)
+    if name in CLOCK_MODULES or name.startswith(BESIDE):
+        return
+    assert not calls_of(path, "time") & {"time", "time_ns", "monotonic", "monotonic_ns", "sleep"}
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if name_of(p).startswith("logstore/verify/")], ids=name_of
+)
+def test_verify_is_an_independent_reader(path: Path) -> None:
+    used = {n.split(".")[1] for n in imports_of(path) if n.startswith("logstore.")}
+    assert not used & READ_PATH
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_values_of_the_format_do_no_io(path: Path) -> None:
+    """``format/`` turns bytes into values: no storage, no clock."""
+    if name_of(path).startswith("logstore/format/"):
+        used = set(imports_of(path))
+        assert not {n for n in used if n.startswith(("logstore.storage", "logstore.clock"))}

@@ -1,0 +1,148 @@
+"""What must hold of a log that was just opened, against what is known to have been appended."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from logstore.log import MAX_TIMESTAMP, PartitionLog
+from logstore.storage.base import Storage
+from tests.crash.model import Batch, Model, last_of, replay, stored_batches
+
+
+def check_content(
+    storage: Storage, log: PartitionLog, model: Model, candidates: Sequence[Sequence[Batch]]
+) -> list[Batch]:
+    """I-13: the files hold a prefix of one of ``candidates``; what they hold.
+
+    What lies below the log start may be there or not, in part, but only as it was appended.
+    """
+    found = stored_batches(storage, log.directory)
+    dead = [data for data in found if last_of(data) < model.start]
+    live = found[len(dead) :]
+    for data in dead:
+        assert data in model.history, f"a batch at {last_of(data)} that nobody appended"
+    known = {batch.data: batch for candidate in candidates for batch in candidate}
+    for candidate in candidates:
+        wanted = [batch for batch in candidate if batch.last >= model.start]
+        if live == [batch.data for batch in wanted[: len(live)]]:
+            missing = [b for b in wanted[len(live) :] if b.last < model.flushed]
+            assert not missing, f"I-13: {missing} below the flushed offset {model.flushed} are lost"
+            return [known[data] for data in live]
+    shown = [(int.from_bytes(d[:8], "big"), last_of(d), int.from_bytes(d[12:16], "big"))
+             for d in live]  # fmt: skip
+    raise AssertionError(
+        f"I-13: the files hold {shown}, which is no prefix of {list(map(list, candidates))}"
+    )
+
+
+def check_state(log: PartitionLog, batches: Sequence[Batch], *, whole: bool) -> None:
+    """Epochs and producers agree with the batches; ``whole`` when none were deleted in front."""
+    log.check_invariants()
+    live = [batch for batch in batches if batch.last >= log.log_start_offset]
+    if live:
+        assert log.log_end_offset == live[-1].last + 1, f"LEO {log.log_end_offset}, {live[-1]}"
+    entries = dict(log.epoch_entries)
+    for batch in live:
+        at = max(batch.base, log.log_start_offset)
+        assert log.epoch_for_offset(at) == batch.epoch, (
+            f"epoch of offset {at} is {log.epoch_for_offset(at)} and not {batch.epoch}: {entries}"
+        )
+    assert set(entries) <= {batch.epoch for batch in batches} or not whole, f"epochs {entries}"
+    check_producers(log, live, whole=whole)
+
+
+def check_producers(log: PartitionLog, batches: Sequence[Batch], *, whole: bool) -> None:
+    expected = replay(batches).producers
+    actual = log.producers.producers
+    assert set(expected) <= set(actual), f"producers {set(expected) - set(actual)} are forgotten"
+    if whole:
+        assert set(actual) == set(expected), f"producers {set(actual) - set(expected)} are unknown"
+    for producer, wanted in expected.items():
+        entry = actual[producer]
+        if not whole and wanted.last_sequence < 0:
+            continue  # only its marker is left in the log
+        seen = (entry.producer_epoch, entry.last_sequence, entry.current_txn_first_offset)
+        wants = (wanted.epoch, wanted.last_sequence, wanted.txn_first)
+        if not whole:  # a transaction may have begun before the log start
+            seen, wants = (*seen[:2], -1), (*wants[:2], -1)
+        assert seen == wants, f"producer {producer}: epoch, sequence, transaction {seen}, {wants}"
+
+
+def check_once(batches: Sequence[Batch]) -> None:
+    """I-20: no sequence twice."""
+    seen: set[tuple[int, int, int]] = set()
+    for batch in batches:
+        if batch.sequence >= 0:
+            key = (batch.producer, batch.producer_epoch, batch.sequence)
+            assert key not in seen, f"I-20: {key} is there twice"
+            seen.add(key)
+
+
+def check_lookups(log: PartitionLog, batches: Sequence[Batch], rng: random.Random) -> None:
+    """I-15 and I-17: reads, lookups by time and aborted transactions equal a scan."""
+    start, end = log.log_start_offset, log.log_end_offset
+    live = [batch for batch in batches if batch.last >= start]
+    data, position = bytearray(), start
+    while position < end:
+        fetched = log.read(position, 1 << 20)
+        if fetched.slice is None:
+            break
+        fetched.records()
+        data += fetched.data
+        inside = [b.last + 1 for b in live if fetched.slice.first_batch.base_offset <= b.base]
+        sizes = [len(b.data) for b in live if b.base >= fetched.slice.first_batch.base_offset]
+        total, index = 0, -1
+        while index + 1 < len(sizes) and total + sizes[index + 1] <= len(fetched.data):
+            index += 1
+            total += sizes[index]
+        assert total == len(fetched.data), f"a read at {position} ends inside a batch"
+        position = inside[index]
+    assert bytes(data) == b"".join(batch.data for batch in live), "I-15: a read differs"
+    for offset in {start, end - 1, *(rng.randint(start, max(start, end - 1)) for _ in range(4))}:
+        if not start <= offset < end:
+            continue
+        wanted = next((b for b in live if b.last >= offset), None)
+        got = log.read(offset, 1)
+        first = got.slice.first_batch.base_offset if got.slice else None
+        assert first == (wanted.base if wanted else None), (
+            f"I-15: a read at {offset} begins with {first} and not {wanted}"
+        )
+    check_times(log, live, rng)
+    check_aborted(log, batches)
+
+
+def check_times(log: PartitionLog, live: Sequence[Batch], rng: random.Random) -> None:
+    start = log.log_start_offset
+    records = [
+        (stamp, batch.base + at)
+        for batch in live
+        for at, stamp in enumerate(batch.stamps)
+        if batch.base + at >= start
+    ]
+    stamps = [stamp for stamp, _ in records]
+    wanted_stamps = {0, *(max(stamps, default=0) + d for d in (0, 1))}
+    if stamps:
+        wanted_stamps |= {max(0, rng.choice(stamps) + rng.randint(-1, 1)) for _ in range(3)}
+    for stamp in sorted(wanted_stamps):
+        wanted = next((r for r in records if r[0] >= stamp), None)
+        got = log.offset_for_timestamp(stamp)
+        assert (tuple(got) if got else None) == wanted, (
+            f"I-15: the first record at {stamp} is {got} and not {wanted}"
+        )
+    if stamps and start == log.segments[0].base_offset and max(stamps) >= 0:
+        got = log.offset_for_timestamp(MAX_TIMESTAMP)
+        assert got is not None
+        assert (got.timestamp, got.offset) in records
+        assert got.timestamp == max(stamps), f"I-15: largest timestamp {got}, {max(stamps)}"
+
+
+def check_aborted(log: PartitionLog, batches: Sequence[Batch]) -> None:
+    start, end = log.log_start_offset, log.log_end_offset
+    wanted = [txn for txn in replay(batches).aborted if txn[2] >= start and txn[1] < end]
+    got = [tuple(t)[:3] for t in log.aborted_transactions(start, end) if t.last_offset >= start]
+    missing = [txn for txn in wanted if txn not in got]
+    assert not missing, f"I-15: aborted transactions {missing} are not found, only {got}"
+    known = {txn[2] for txn in wanted}
+    extra = [txn for txn in got if txn[2] not in known and txn[1] >= start]
+    assert not extra, f"I-15: transactions {extra} count as aborted"

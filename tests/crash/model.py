@@ -1,0 +1,216 @@
+"""What a log should hold, kept beside it as plain lists, and an independent reader of its files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from logstore.format.batch import encode_batch, end_transaction_marker
+from logstore.format.compression import Compression
+from logstore.format.control import ControlType
+from logstore.storage.base import Storage
+
+_PREFIX = struct.Struct(">qi")
+_EPOCH_AT = 12
+
+
+class Batch(NamedTuple):
+    """One batch as it must lie in the file. ``commit`` is None but for a transaction marker."""
+
+    data: bytes
+    base: int
+    last: int
+    epoch: int
+    stamps: tuple[int, ...]
+    producer: int = -1
+    producer_epoch: int = -1
+    sequence: int = -1
+    transactional: bool = False
+    commit: bool | None = None
+
+    @property
+    def max_timestamp(self) -> int:
+        return max(self.stamps)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.sequence + self.last - self.base if self.sequence >= 0 else -1
+
+    def __repr__(self) -> str:
+        return f"[{self.base}..{self.last}@{self.epoch}]"
+
+
+def data_batch(
+    base: int,
+    epoch: int,
+    records: Sequence[tuple[bytes | None, bytes | None, int]],
+    *,
+    producer: int = -1,
+    producer_epoch: int = -1,
+    sequence: int = -1,
+    transactional: bool = False,
+    compression: Compression = Compression.NONE,
+) -> Batch:
+    data = encode_batch(
+        records,
+        base_offset=base,
+        leader_epoch=epoch,
+        compression=compression,
+        producer_id=producer,
+        producer_epoch=producer_epoch,
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+    return Batch(
+        bytes(data), base, base + len(records) - 1, epoch, tuple(r[2] for r in records),
+        producer, producer_epoch, sequence, transactional,
+    )  # fmt: skip
+
+
+def marker_batch(
+    base: int, epoch: int, producer: int, producer_epoch: int, commit: bool, stamp: int
+) -> Batch:
+    data = end_transaction_marker(
+        ControlType.COMMIT if commit else ControlType.ABORT,
+        producer_id=producer,
+        producer_epoch=producer_epoch,
+        coordinator_epoch=0,
+        timestamp=stamp,
+        base_offset=base,
+        leader_epoch=epoch,
+    )
+    return Batch(
+        bytes(data), base, base, epoch, (stamp,), producer, producer_epoch, -1, True, commit
+    )
+
+
+def as_client(batch: Batch) -> bytes:
+    """The batch as a producer sends it: base offset 0, no leader epoch."""
+    data = bytearray(batch.data)
+    data[0:8] = bytes(8)
+    data[_EPOCH_AT : _EPOCH_AT + 4] = b"\xff" * 4
+    return bytes(data)
+
+
+@dataclass(slots=True)
+class Producer:
+    """What idempotence must remember of one producer id."""
+
+    epoch: int
+    last_sequence: int = -1
+    last_offset: int = -1
+    txn_first: int = -1
+
+
+@dataclass(slots=True)
+class Replay:
+    """Everything that follows from the batches alone."""
+
+    producers: dict[int, Producer] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def apply(self, batch: Batch) -> None:
+        if batch.producer < 0:
+            return
+        known = self.producers.get(batch.producer)
+        if known is None or known.epoch != batch.producer_epoch:
+            txn_first = known.txn_first if known else -1
+            known = self.producers[batch.producer] = Producer(
+                batch.producer_epoch, txn_first=txn_first
+            )
+        if batch.commit is not None:
+            if not batch.commit and known.txn_first >= 0:
+                self.aborted.append((batch.producer, known.txn_first, batch.base))
+            known.txn_first = -1
+            return
+        known.last_sequence, known.last_offset = batch.last_sequence, batch.last
+        if batch.transactional and known.txn_first < 0:
+            known.txn_first = batch.base
+
+
+def replay(batches: Iterable[Batch]) -> Replay:
+    state = Replay()
+    for batch in batches:
+        state.apply(batch)
+    return state
+
+
+@dataclass(slots=True)
+class Model:
+    """One log. ``flushed`` is the offset below which every batch must survive any crash."""
+
+    batches: list[Batch] = field(default_factory=list)
+    start: int = 0
+    leo: int = 0
+    flushed: int = 0
+    epoch: int = 0
+    durable_start: int = 0
+    """The log start in the last checkpoint that was written: a crash never goes below it."""
+    history: set[bytes] = field(default_factory=set)
+    """Every batch that was ever in the log: what lies below the log start may come back."""
+
+    def add(self, batches: Iterable[Batch]) -> None:
+        for batch in batches:
+            self.batches.append(batch)
+            self.history.add(batch.data)
+            self.leo = batch.last + 1
+            self.epoch = max(self.epoch, batch.epoch)
+
+    def below(self, offset: int) -> list[Batch]:
+        """What a truncation to ``offset`` leaves."""
+        return [batch for batch in self.batches if batch.last < offset]
+
+    def live(self) -> list[Batch]:
+        return [batch for batch in self.batches if batch.last >= self.start]
+
+    def truncate(self, offset: int) -> None:
+        self.batches = self.below(offset)
+        self.leo = min(self.leo, offset)
+        self.flushed = min(self.flushed, offset)
+        self.start = min(self.start, offset)
+        self.durable_start = min(self.durable_start, offset)
+
+
+def raw_batches(data: bytes) -> list[bytes]:
+    """The whole batches of a ``.log`` file; zeros may follow, anything else is a failure."""
+    found, position = [], 0
+    while len(data) - position >= _PREFIX.size:
+        size = _PREFIX.unpack_from(data, position)[1] + _PREFIX.size
+        if size < 61 or position + size > len(data):
+            break
+        found.append(data[position : position + size])
+        position += size
+    assert not data[position:].strip(b"\0"), f"bytes that are no batch at {position}"
+    return found
+
+
+def base_of(batch: bytes) -> int:
+    return int.from_bytes(batch[:8], "big")
+
+
+def last_of(batch: bytes) -> int:
+    return base_of(batch) + int.from_bytes(batch[23:27], "big")
+
+
+def segment_files(storage: Storage, directory: str) -> list[tuple[int, str]]:
+    return sorted(
+        (int(entry.name.removesuffix(".log")), os.path.join(directory, entry.name))
+        for entry in storage.scan_dir(directory)
+        if entry.name.endswith(".log")
+    )
+
+
+def stored_batches(storage: Storage, directory: str) -> list[bytes]:
+    """All batches of a directory in the order of its segments, each within its segment's range."""
+    files = segment_files(storage, directory)
+    found: list[bytes] = []
+    for at, (base, path) in enumerate(files):
+        batches = raw_batches(storage.read_file(path))
+        end = files[at + 1][0] if at + 1 < len(files) else 2**63
+        for batch in batches:
+            assert base <= base_of(batch) <= last_of(batch) < end, f"{path} holds {base_of(batch)}"
+        found += batches
+    return found
