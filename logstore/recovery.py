@@ -163,6 +163,8 @@ class _Loader:
             self.epochs.clear(durable=False)
             segments = []
         if not segments:
+            # Else a flush of a new log would be durable in a directory that nobody finds.
+            self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
             leo = log_start_offset
             segments = [self._create_segment(leo)]
         start = max(log_start_offset, segments[0].base_offset)
@@ -292,7 +294,7 @@ class _Loader:
             segment = Segment(
                 self.storage, self.directory, base, self.config, self.clock, found
             )
-            segment.name_durable = True
+            segment.name_durable = self.report.clean  # the process may have died before the sync
             self._found[base] = found
             segments.append(segment)
         return segments

@@ -395,7 +395,7 @@ public final class KafkaBench {
             "logs", logs.get(0), "threads", option("threads"))));
     }
 
-    /** The .log files below {@code directory}, without the controller's, which no LogManager loads. */
+    /** The .log files below {@code directory}, without the controller's, which is never loaded. */
     private static List<Path> logFiles(Path directory) throws IOException {
         try (Stream<Path> files = Files.walk(directory)) {
             return files.filter(f -> f.toString().endsWith(".log")

@@ -62,7 +62,7 @@ def _batches(file: File, out: Output) -> Iterator[_Found]:
             except CorruptBatchError as error:
                 _tell_end(file, position, size, error.located(file.path, start), out)
                 return
-        if needed > size - position:
+        if size > position > size - needed:
             out.note(f"{file.path}: torn tail of {size - position} bytes from byte {position}")
             return
         window = max(_WINDOW_BYTES, needed)

@@ -29,6 +29,7 @@ class Work:
         self.partition = partition
         self.model = model
         self.pending: list[Batch] | None = None
+        self.pending_start = 0
         self.manager: LogManager
         self.log: PartitionLog
         self._rng = rng
@@ -50,7 +51,7 @@ class Work:
 
     def step(self) -> str:
         """Do something; what it was, for the trace."""
-        self.pending = None
+        self.pending, self.pending_start = None, 0
         chosen = self._rng.choices(self._steps, self._weights)[0]
         told = chosen()
         self.pending = None
@@ -196,7 +197,7 @@ class Work:
     def truncate_fully(self) -> str:
         model = self.model
         offset = model.leo + self._rng.choice((0, 0, 5))
-        self.pending = []
+        self.pending, self.pending_start = [], offset
         self._forget(0)
         self.log.truncate_fully_and_start_at(offset)
         self.manager.checkpoint_recovery_points()
@@ -236,7 +237,8 @@ class Work:
         if self._rng.random() < 0.5:
             self.manager.checkpoint_log_start_offsets()
             if not self.log.failed:
-                self.model.durable_start = max(self.model.durable_start, self.model.start)
+                inside = self.model.start > self.log.segments[0].base_offset
+                self.model.durable_start = self.model.start if inside else 0
             self.manager.checkpoint_high_watermarks()
         return f"checkpoint, recovery point {self.log.recovery_point}"
 

@@ -147,7 +147,7 @@ class KafkaBroker:
             f"{kafka_tools.PACKAGE}.GuardedBroker",
             str(self._write_properties()),
             classes=kafka_jars.helper_classes(),
-            jvm_options=(f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-Djava.awt.headless=true"),
+            jvm_options=(*kafka_jars.SHORT_JVM, f"-Xmx{self._heap}"),  # the later -Xmx counts
             log_level="info",
         )
         with self.log_file.open("ab") as log:

@@ -13,8 +13,8 @@ from logstore.format.reader import read_records
 from logstore.types import Record
 
 pytest.importorskip("aiokafka")
-from aiokafka.record import default_records as theirs  # noqa: E402
-from aiokafka.record.legacy_records import LegacyRecordBatchBuilder  # noqa: E402
+from aiokafka.record import default_records as theirs
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 
 IMPLEMENTATIONS = [
     pytest.param((theirs._DefaultRecordBatchPy, theirs._DefaultRecordBatchBuilderPy), id="python"),
@@ -63,9 +63,14 @@ def test_we_read_what_they_write(
         assert encode_batch(records) == written
 
 
-@pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize(
-    "codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
+    ("magic", "codec"),
+    [
+        (magic, codec)
+        for magic in (0, 1)
+        for codec in (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4)
+        if (magic, codec) != (0, Compression.LZ4)  # which it does not write
+    ],
 )
 def test_we_read_their_legacy_messages(magic: int, codec: Compression) -> None:
     builder = LegacyRecordBatchBuilder(magic, int(codec), 1 << 20)

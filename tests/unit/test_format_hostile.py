@@ -140,12 +140,17 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=str)
-@pytest.mark.parametrize("what", MALFORMED)
+@pytest.mark.parametrize(
+    ("what", "codec"),
+    [
+        (what, codec)
+        for what, (payload, _) in MALFORMED.items()
+        for codec in CODECS
+        if payload or codec is Compression.NONE  # an empty batch is never compressed (F-82)
+    ],
+)
 def test_malformed_records_fail_their_whole_batch(what: str, codec: Compression) -> None:
     payload, count = MALFORMED[what]
-    if codec is not Compression.NONE and not payload:
-        pytest.skip("no codec has an empty frame that Kafka writes")
     first = bytes(encode_batch([(b"k", b"v")]))
     data = first + batch_of(payload, count, codec, 1)
     with pytest.raises(CorruptBatchError) as caught:

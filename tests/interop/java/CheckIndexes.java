@@ -112,7 +112,7 @@ public final class CheckIndexes {
         }
     }
 
-    /** Run the dump tool, which tells of mismatches in words and ends with status 0 all the same. */
+    /** Run the dump tool, which tells of mismatches in words and ends with status 0 anyway. */
     private void dump(List<String> findings, String... args) {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         ByteArrayOutputStream complaints = new ByteArrayOutputStream();

@@ -29,6 +29,7 @@ import java.util.Map;
  */
 public final class Consume {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final Duration POLL = Duration.ofMillis(500);
 
     private Consume() {
     }
@@ -53,11 +54,12 @@ public final class Consume {
             consumer.assign(partitions);
             consumer.beginningOffsets(partitions).forEach(consumer::seek);
             Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
-            while (ends.entrySet().stream().anyMatch(e -> consumer.position(e.getKey()) < e.getValue())) {
+            while (ends.entrySet().stream()
+                    .anyMatch(end -> consumer.position(end.getKey()) < end.getValue())) {
                 if (System.nanoTime() > deadlineNs) {
                     throw new IOException("not at the end in time, wanted " + ends);
                 }
-                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(POLL)) {
                     out.write(JSON.writeValueAsString(describe(record)));
                     out.write('\n');
                 }

@@ -31,9 +31,9 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Creates topics, writes records with a real producer and deletes them: one JSON object a line on standard input
- * is one step, one JSON object a line on standard output is its result. kafka_tools.py builds the
- * steps and says what their fields mean.
+ * Creates topics, writes records with a real producer and deletes them: one JSON object a line on
+ * standard input is one step, one JSON object a line on standard output is its result.
+ * kafka_tools.py builds the steps and says what their fields mean.
  *
  * <p>The records follow from the step alone, so a test can be run again with the same bytes.
  */
@@ -69,7 +69,8 @@ public final class Produce {
     private Map<String, Object> create(JsonNode step) throws Exception {
         String topic = step.get("topic").asText();
         Map<String, String> configs = new HashMap<>();
-        step.get("configs").properties().forEach(e -> configs.put(e.getKey(), e.getValue().asText()));
+        step.get("configs").properties()
+            .forEach(config -> configs.put(config.getKey(), config.getValue().asText()));
         NewTopic newTopic =
             new NewTopic(topic, step.get("partitions").asInt(), (short) 1).configs(configs);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
@@ -91,7 +92,8 @@ public final class Produce {
             Map<String, Object> result = new LinkedHashMap<>();
             result.put("topic", topic);
             result.put("partition", partition.partition());
-            result.put("logStartOffset", deleted.get(partition).get(60, TimeUnit.SECONDS).lowWatermark());
+            result.put("logStartOffset",
+                deleted.get(partition).get(60, TimeUnit.SECONDS).lowWatermark());
             return result;
         }
     }
@@ -111,7 +113,8 @@ public final class Produce {
                 producer.initTransactions();
                 for (int i = 0; i < outcomes.length(); i++) {
                     producer.beginTransaction();
-                    send(producer, step, chunk(i, count, outcomes), chunk(i + 1, count, outcomes), sent);
+                    int first = chunk(i, count, outcomes);
+                    send(producer, step, first, chunk(i + 1, count, outcomes), sent);
                     // An abort drops batches that are not yet sent; here they must reach the log.
                     producer.flush();
                     switch (outcomes.charAt(i)) {
@@ -143,7 +146,8 @@ public final class Produce {
         // Without sequence numbers only one request in flight keeps the records in order.
         config.put(ProducerConfig.MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION, 1);
         if (!step.get("outcomes").asText().isEmpty()) {
-            config.put(ProducerConfig.TRANSACTIONAL_ID_CONFIG, step.get("transactionalId").asText());
+            config.put(
+                ProducerConfig.TRANSACTIONAL_ID_CONFIG, step.get("transactionalId").asText());
             // The longest that a broker allows, so that an open transaction stays open.
             config.put(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG, 900_000);
         }
