@@ -663,6 +663,9 @@ class PartitionLog:
             self._discard([active])
         else:
             active.deactivate()
+            # Before the new name exists: else a crash may keep it and lose the end of the old
+            # segment, which would leave a hole between the two (S-36).
+            active.log.sync()
         segment = self._new_segment(new_base)
         segment.state.next_offset = leo  # a base above it leaves a gap, not a new log end (F-145)
         if active.base_offset == new_base:
@@ -1026,8 +1029,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
 
-        The log end becomes ``offset`` even where a batch contained it. The cut is not synced: the
-        lowered recovery point, once checkpointed, makes a crash repeat it (F-280).
+        The log end becomes ``offset`` even where a batch contained it. The cut is durable on
+        return, stricter than F-280: no crash puts old records behind what is appended next.
         """
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
@@ -1048,17 +1051,20 @@ class PartitionLog:
 
     def _truncate(self, offset: int) -> None:
         self._cut_count += 1
+        self._producers.map_end_offset = self._leo  # appends do not keep it up to date
         keep = [s for s in self._segments if s.base_offset <= offset]
         gone = [s for s in self._segments if s.base_offset > offset]
-        self._discard(gone)
+        self._discard_tail(gone)
         self._segments.replace_all(keep)
         active = self._segments.active
         active.truncate_to(offset)
+        active.log.sync()
         active.state.next_offset = offset
         self._set_recovery_point(min(self._recovery_point, offset))
         self._log_start_offset = min(self._log_start_offset, offset)
         self._epochs.truncate_from_end(offset)
         self._rebuild_producers(offset)
+        self._storage.sync_dir(self.directory)
         self._hw = min(self._hw, offset)
 
     def truncate_fully_and_start_at(
@@ -1077,12 +1083,13 @@ class PartitionLog:
 
     def _truncate_fully(self, offset: int, log_start_offset: int) -> None:
         self._cut_count += 1
-        self._discard(list(self._segments))
+        self._discard_tail(self._segments)
         self._segments.replace_all([self._new_segment(offset)])
         self._set_recovery_point(min(self._recovery_point, offset))
         self._log_start_offset = log_start_offset
         self._epochs.clear()
         self._producers.truncate_fully_and_start_at(offset)
+        self._storage.sync_dir(self.directory)
         self._hw = max(offset, log_start_offset)
 
     def _rebuild_producers(self, offset: int) -> None:
@@ -1112,10 +1119,12 @@ class PartitionLog:
                     self._roll(self._leo)
                 rest = [s for s in self._segments if s not in doomed]
                 self._log_start_offset = max(self._log_start_offset, rest[0].base_offset)
-                self._epochs.truncate_from_start(self._log_start_offset)
-                self._epochs.flush()
                 self._discard(doomed)
                 self._segments.replace_all(rest)
+                # The epochs of a segment may be forgotten once a crash cannot bring it back.
+                self._storage.sync_dir(self.directory)
+                self._epochs.truncate_from_start(self._log_start_offset)
+                self._epochs.flush()
                 self._producers.on_log_start_changed(self._log_start_offset)
                 self.purge_deleted(now_ms)
                 return len(doomed)
@@ -1129,6 +1138,12 @@ class PartitionLog:
             paths = segment.mark_deleted()
             snapshot = self._producers.detach_snapshot(segment.base_offset)
             self._deleted += [(due, path) for path in (*paths, *([snapshot] if snapshot else []))]
+
+    def _discard_tail(self, segments: Iterable[Segment]) -> None:
+        """The newest first, and durably one by one: a crash leaves no hole in the log (S-37)."""
+        for segment in reversed(tuple(segments)):
+            self._discard([segment])
+            self._storage.sync_dir(self.directory)
 
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""

@@ -136,6 +136,8 @@ class _Loader:
         self.options = options
         name = os.path.basename(os.path.normpath(directory))
         self.parsed = filenames.parse_partition_dir(name)
+        self._segments: list[Segment] = []
+        self._scratch: ProducerStateManager | None = None
 
     def load(
         self, clean: bool, recovery_point: int, log_start_offset: int, expiration_ms: int
@@ -147,7 +149,7 @@ class _Loader:
         files = self._finish_swaps(self._scan_dir())
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         topic_id = self._read_topic_id(files)
-        segments = self._open_segments(files)
+        self._segments = segments = self._open_segments(files)
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
         first_suspect = len(segments) if clean or deleting else _floor(segments, recovery_point)
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
@@ -171,9 +173,8 @@ class _Loader:
         leo = max(leo, start)
         segments[-1].state.next_offset = leo
         self.epochs.truncate_from_end(leo)
+        self._derive_epochs(segments, start)
         self.epochs.truncate_from_start(log_start_offset)
-        if segments[-1].size and not self.epochs.entries:
-            self._derive_epochs(segments)
         self.epochs.flush()
         container = Segments(segments)
         self.producers.remove_stray_snapshots(container.bases)
@@ -181,6 +182,8 @@ class _Loader:
         point = leo if clean else max(min(recovery_point, leo), start if start <= leo else leo)
         if not clean and recovery_point > leo:
             report.warnings.append(f"recovery point {recovery_point} is above the log end {leo}")
+        if not clean or report.actions:  # nothing that was removed here may come back later
+            self.storage.sync_dir(self.directory)
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
@@ -247,6 +250,7 @@ class _Loader:
                 if name in gone or name in swaps or not low <= p.offset < high:
                     continue
                 self._remove(name, f"replaced by the segments [{low}, {high})")
+            self.storage.sync_dir(self.directory)  # no original comes back beside its replacement
         for name in sorted(swaps):
             final = name.removesuffix(filenames.SWAP_SUFFIX)
             self._act(f"renamed {name} to {final}")
@@ -294,7 +298,7 @@ class _Loader:
             segment = Segment(
                 self.storage, self.directory, base, self.config, self.clock, found
             )
-            segment.name_durable = self.report.clean  # the process may have died before the sync
+            segment.name_durable = True  # once the directory is synced, at the end of the load
             self._found[base] = found
             segments.append(segment)
         return segments
@@ -327,13 +331,26 @@ class _Loader:
         scratch = self._scratch_producers(segment.base_offset)
         segment.txn_index.reset()
         scan = scan_segment(segment, producers=scratch)
+        scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
 
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
-        """Producer state as it was at the segment's base, for replay only (F-234)."""
-        scratch = ProducerStateManager(self.storage, self.directory, self.producers.expiration_ms)
-        scratch.set_snapshots(o for o in self.producers.snapshots if o <= base_offset)
-        scratch.load_for_replay(base_offset, self.clock.wall_ms())
+        """Producer state as it was at the segment's base, for replay only (F-234).
+
+        From the newest readable snapshot, and a replay of the batches between it and the base.
+        """
+        snapshots = [offset for offset in self.producers.snapshots if offset <= base_offset]
+        scratch = self._scratch
+        if scratch is None or not max(snapshots, default=0) <= scratch.map_end_offset <= base_offset:
+            scratch = self._scratch = ProducerStateManager(
+                self.storage, self.directory, self.producers.expiration_ms
+            )
+            scratch.set_snapshots(snapshots)
+            scratch.load_for_replay(0, self.clock.wall_ms())
+        for segment in self._segments:
+            if segment.base_offset < base_offset:
+                _replay_from(scratch, segment, scratch.map_end_offset, base_offset)
+        scratch.map_end_offset = base_offset
         return scratch
 
     # -- epochs, topic id ----------------------------------------------------------------------
@@ -374,20 +391,34 @@ class _Loader:
             cache.clear(durable=False)
         return cache
 
-    def _derive_epochs(self, segments: list[Segment]) -> None:
-        """Epochs of all batches, from their headers alone."""
+    def _derive_epochs(self, segments: list[Segment], start: int) -> None:
+        """Epochs of the batches in front of what the file knows, from their headers alone.
+
+        The file may know less than the log holds: it is damaged (S-54), or a crash brought back
+        records that were deleted.
+        """
+        known = self.epochs.entries
+        end = known[0].start_offset if known else 2**63
+        if start >= end or not any(s.size for s in segments if s.base_offset < end):
+            return
+        self.epochs.clear(durable=False)
         for segment in segments:
-            for rows, columns, capacity in segment.scan(0, check_crc=False, rows_max=SCAN_ROWS):
+            if segment.base_offset >= end:
+                break
+            for rows, columns, capacity in segment.scan(0, check_crc=False):
                 at = _EPOCH * capacity
                 epochs = columns[at : at + rows]
                 if max(epochs) <= self.epochs.latest_epoch:
                     continue
                 for row, epoch in enumerate(epochs):
-                    if epoch > self.epochs.latest_epoch:
-                        base = columns[_BASE * capacity + row]
+                    base = columns[_BASE * capacity + row]
+                    if epoch > self.epochs.latest_epoch and base < end:
                         self.epochs.assign(epoch, base, durable=False)
-        if self.epochs.entries:
-            self._act(f"epoch cache derived from batches: {len(self.epochs.entries)} entries")
+        derived = len(self.epochs.entries)
+        for entry in known:
+            self.epochs.assign(*entry, durable=False)
+        if derived:
+            self._act(f"{derived} entries of the epoch cache derived from batches")
 
     # -- recovery ------------------------------------------------------------------------------
 
@@ -399,19 +430,22 @@ class _Loader:
         self.epochs.truncate_from_end(base)
         producers = self._scratch_producers(base)
         for at, segment in enumerate(suspects):
-            cut = self._recover_segment(segment, producers)
-            if cut:
-                later = suspects[at + 1 :]
-                for other in later:
-                    self._act(
-                        f"removed segment {other.base_offset}: it follows a cut in segment "
-                        f"{segment.base_offset}"
-                    )
-                    self.report.bytes_cut += other.size
-                    self._discard(other)
-                segments = segments[: first + at + 1]
-                break
+            if self._recover_segment(segment, producers, suspects[at + 1 :]):
+                return segments[: first + at + 1]
         return segments
+
+    def _discard_later(self, segment: Segment, later: list[Segment]) -> None:
+        """Remove what follows a cut, durably before the cut: a crash in between must not leave
+        these segments behind one that looks whole."""
+        for other in later:
+            self._act(
+                f"removed segment {other.base_offset}: it follows a cut in segment "
+                f"{segment.base_offset}"
+            )
+            self.report.bytes_cut += other.size
+            self._discard(other)
+        if later:
+            self.storage.sync_dir(self.directory)
 
     def _discard(self, segment: Segment) -> None:
         """Set a whole segment aside or delete it; its files are gone from the log."""
@@ -427,8 +461,10 @@ class _Loader:
             self.storage.remove(path)
         self.producers.remove_snapshot(segment.base_offset)
 
-    def _recover_segment(self, segment: Segment, producers: ProducerStateManager) -> int:
-        """F-232, F-233: scan, rebuild, cut; the bytes cut."""
+    def _recover_segment(
+        self, segment: Segment, producers: ProducerStateManager, later: list[Segment]
+    ) -> int:
+        """F-232, F-233: scan, rebuild, cut; the bytes cut. A cut takes the ``later`` ones along."""
         producers.map_end_offset = segment.base_offset
         segment.txn_index.reset()
         scan = scan_segment(
@@ -446,6 +482,7 @@ class _Loader:
             self.epochs.assign(epoch, start, durable=False)
         cut = segment.size - scan.valid_bytes
         if cut:
+            self._discard_later(segment, later)
             self._cut(segment, scan)
         state = segment.state
         state.max_timestamp = scan.max_timestamp
@@ -478,6 +515,7 @@ class _Loader:
             self._copy(segment, position, target)
             self._act(f"kept {os.path.basename(target)}")
         segment.log.truncate(position)
+        segment.log.sync()  # else the next append may find its way to the disk without the cut
         segment.file_size = position
 
     def _copy(self, segment: Segment, position: int, target: str) -> None:
@@ -512,6 +550,7 @@ class _Loader:
             if self.options.keep_cut == "always":
                 self._copy(active, end, f"{active.log_path}.{end}{CUT_SUFFIX}")
             active.log.truncate(end)
+            active.log.sync()
             active.file_size = active.state.size = end
         active.state.next_offset = next_offset
         return next_offset

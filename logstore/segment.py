@@ -390,6 +390,7 @@ class Segment:
             copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
         copy.sync()
         self._storage.rename(cleaned, self.log_path)
+        self._storage.sync_dir(self.directory)
         self.state.detach()
         old, self._log = self._log, None
         copy.close()

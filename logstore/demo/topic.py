@@ -11,7 +11,7 @@ from logstore.demo.flights import Rows
 TOPIC = "flights"
 CLUSTER_ID = "logstore-demo"  # in meta.properties: how a demo knows its own directory again
 # The flights are of 2013: by time alone they would begin a new segment for every week.
-CONFIG = LogConfig(segment_bytes=8 << 20, segment_ms=2**62, retention_ms=-1)
+CONFIG = LogConfig(segment_bytes=4 << 20, segment_ms=2**62, retention_ms=-1)
 
 
 def open_logs(

@@ -18,7 +18,9 @@ from logstore.types import Buffer
 _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50  # the low four bits are free
 _BLOCK_MAX = 128 << 10
-_WINDOW_MAX = 128 << 20  # level 22's; the library refuses larger ones too
+_WINDOW_MAX = 128 << 20
+"""Level 22's; the library refuses larger ones too. Measuring a frame with this window may take as
+much memory: the one case in which ``EAGER_BYTES`` is no bound for refused content."""
 _RAW, _RLE, _COMPRESSED = 0, 1, 2
 _DOUBT = 4
 

@@ -162,9 +162,8 @@ class OffsetOrder:
                 problems.append(self._moved(row, expected))
                 base, last = expected, expected + delta
             elif base < expected:
-                problems.append(
-                    error("I-11", row.position, base, f"starts below the offset {expected} due here")
-                )
+                message = f"starts below the offset {expected} due here"
+                problems.append(error("I-11", row.position, base, message))
                 if following != last + 1:
                     base, last = expected, expected + delta
             elif expected + delta < following <= last:

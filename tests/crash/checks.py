@@ -22,13 +22,12 @@ def check_content(
     live = found[len(dead) :]
     for data in dead:
         assert data in model.history, f"a batch at {last_of(data)} that nobody appended"
-    known = {batch.data: batch for candidate in candidates for batch in candidate}
     for candidate in candidates:
         wanted = [batch for batch in candidate if batch.last >= model.start]
         if live == [batch.data for batch in wanted[: len(live)]]:
             missing = [b for b in wanted[len(live) :] if b.last < model.flushed]
             assert not missing, f"I-13: {missing} below the flushed offset {model.flushed} are lost"
-            return [known[data] for data in live]
+            return [model.history[data] for data in found]
     shown = [(int.from_bytes(d[:8], "big"), last_of(d), int.from_bytes(d[12:16], "big"))
              for d in live]  # fmt: skip
     raise AssertionError(
@@ -36,12 +35,26 @@ def check_content(
     )
 
 
+def check_end(
+    log: PartitionLog, live: Sequence[Batch], candidates: Sequence[Sequence[Batch]]
+) -> None:
+    """The log ends with its last batch, or where a batch that was lost left a legal gap (F-145)."""
+    if not live:
+        return
+    ends = {live[-1].last + 1}
+    for candidate in candidates:
+        ends |= {
+            after.base
+            for before, after in zip(candidate, candidate[1:], strict=False)
+            if before.base == live[-1].base
+        }
+    assert log.log_end_offset in ends, f"LEO {log.log_end_offset}, but {ends} by the batches"
+
+
 def check_state(log: PartitionLog, batches: Sequence[Batch], *, whole: bool) -> None:
     """Epochs and producers agree with the batches; ``whole`` when none were deleted in front."""
     log.check_invariants()
     live = [batch for batch in batches if batch.last >= log.log_start_offset]
-    if live:
-        assert log.log_end_offset == live[-1].last + 1, f"LEO {log.log_end_offset}, {live[-1]}"
     entries = dict(log.epoch_entries)
     for batch in live:
         at = max(batch.base, log.log_start_offset)

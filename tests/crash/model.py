@@ -40,7 +40,13 @@ class Batch(NamedTuple):
         return self.sequence + self.last - self.base if self.sequence >= 0 else -1
 
     def __repr__(self) -> str:
-        return f"[{self.base}..{self.last}@{self.epoch}]"
+        told = f"[{self.base}..{self.last}@{self.epoch}"
+        if self.producer >= 0:
+            told += f" p{self.producer}/{self.producer_epoch}"
+            kind = "txn " if self.transactional else ""
+            ends = {None: f"{kind}#{self.sequence}", True: "commit", False: "abort"}
+            told += f" {ends[self.commit]}"
+        return told + "]"
 
 
 def data_batch(
@@ -149,13 +155,13 @@ class Model:
     epoch: int = 0
     durable_start: int = 0
     """The log start in the last checkpoint that was written: a crash never goes below it."""
-    history: set[bytes] = field(default_factory=set)
+    history: dict[bytes, Batch] = field(default_factory=dict)
     """Every batch that was ever in the log: what lies below the log start may come back."""
 
     def add(self, batches: Iterable[Batch]) -> None:
         for batch in batches:
             self.batches.append(batch)
-            self.history.add(batch.data)
+            self.history[batch.data] = batch
             self.leo = batch.last + 1
             self.epoch = max(self.epoch, batch.epoch)
 

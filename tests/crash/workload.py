@@ -151,7 +151,7 @@ class Work:
     ) -> Batch:
         rng = self._rng
         now = self._clock.wall_ms()
-        size = min(rng.choice((0, 10, 10, 40, 200, 900)), self.log.config.segment_bytes // 4)
+        size = min(rng.choice((0, 10, 10, 40, 200, 900)), self.log.config.segment_bytes // 10)
         records = [
             (rng.choice(KEYS), bytes([65 + rng.randrange(26)]) * size,
              now + rng.choice((0, 0, 0, 1, 50, -20, -3000)))

@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from checkpoints.errors import CheckpointFailedError
 from logstore.cli import main
+from logstore.errors import ConfigError, InvariantError
 from logstore.format.batch import encode_batch
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "data"
@@ -298,3 +301,43 @@ def test_as_a_program() -> None:
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+class FakePoint:
+    """An entry point of another package whose command raises ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def load(self) -> click.Command:
+        @click.command()
+        def broken() -> None:
+            raise self.error
+
+        return broken
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConfigError("no such key"), "error: ConfigError: no such key\n"),
+        (CheckpointFailedError("x", "read", "gone"), "error: CheckpointFailedError: x: read"),
+        (OSError(5, "Input/output error", "x.log"), "error: [Errno 5]"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_typed_errors_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
+) -> None:
+    monkeypatch.setattr("logstore.cli._points", lambda: {"broken": FakePoint(error)})
+    result = CliRunner().invoke(main, ["broken"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(expected)
+    assert len(result.stderr.splitlines()) == 1
+    assert "broken" in CliRunner().invoke(main, ["--help"]).stdout
+
+
+def test_a_broken_invariant_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = FakePoint(InvariantError("impossible"))
+    monkeypatch.setattr("logstore.cli._points", lambda: {"broken": point})
+    assert isinstance(CliRunner().invoke(main, ["broken"]).exception, InvariantError)

@@ -1,0 +1,138 @@
+"""What a log does between records: truncation, checkpoints, starts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workloads import CONFIG, make_log, ready_batch, resident_bytes
+
+from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
+from logstore import AppendOrigin, LogConfig, LogManager, TopicPartition
+from logstore.storage.local import LocalStorage
+
+SEGMENT, CUT = 256_000_000, 10_000_000
+
+
+@pytest.mark.parametrize("equal", [False, True], ids=["rising", "equal"])
+def test_truncate_to(benchmark: Any, claim: Any, kafka: Any, disk: Path, equal: bool) -> None:
+    log = make_log(disk / "bench-0", 100, SEGMENT, equal_timestamps=equal)
+    log.flush()
+    batch = ready_batch(100)
+    per_round = CUT // len(batch)
+    block = batch * per_round
+
+    def refill() -> None:
+        log.append_as_leader(block, 0, AppendOrigin.COORDINATOR)
+        log.flush()
+
+    times = []
+
+    def cut() -> None:
+        started = time.perf_counter()
+        log.truncate_to(log.log_end_offset - 100 * per_round)
+        times.append(time.perf_counter() - started)
+
+    benchmark.pedantic(cut, setup=refill, rounds=50, warmup_rounds=5)
+    log.crash()
+    p50 = statistics.median(times[5:]) * 1e3
+    peer = kafka.truncate(equal_timestamps=equal, scratch=disk)
+    limit = 5.0 if equal else 1.0
+    claim(
+        what=f"truncate_to 10 MB off a 256 MB segment, {'equal' if equal else 'rising'} timestamps",
+        ours=round(p50, 2),
+        unit="ms p50",
+        peer=f"Kafka {peer['p50_ms']:.2f} ms",
+        ratio=round(peer["p50_ms"] / p50, 1),
+        goal=f"at most {limit:g} ms",
+        met=p50 <= limit,
+    )
+
+
+def test_checkpoint_of_1000_partitions(
+    benchmark: Any, claim: Any, kafka: Any, disk: Path
+) -> None:
+    checkpoint = OffsetCheckpoint(str(disk / RECOVERY_POINT), LocalStorage())
+    offsets = {TopicPartition("orders", p): 1_000_000 + p for p in range(1000)}
+    data = b"".join(b"orders %d %d\n" % (tp.partition, o) for tp, o in offsets.items())
+    benchmark.pedantic(lambda: checkpoint.write(offsets), rounds=300, warmup_rounds=50)
+    p50 = benchmark.stats.stats.median * 1e3
+    bare = statistics.median(bare_replace(disk, data) for _ in range(300)) * 1e3
+    peer = kafka.checkpoint(scratch=disk)
+    claim(
+        what="durable checkpoint of 1,000 partitions",
+        ours=round(p50, 2),
+        unit="ms p50",
+        peer=f"Kafka {peer['p50_ms']:.2f} ms",
+        ratio=round(peer["p50_ms"] / p50, 2),
+        goal="at most 0.6 ms",
+        met=p50 <= 0.6,
+        note=f"the bare system calls {bare:.2f} ms",
+    )
+
+
+def bare_replace(disk: Path, data: bytes) -> float:
+    directory = os.open(disk, os.O_RDONLY | os.O_DIRECTORY)
+    started = time.perf_counter()
+    descriptor = os.open(disk / "x.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.write(descriptor, data)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    os.replace(disk / "x.tmp", disk / "x")
+    os.fsync(directory)
+    seconds = time.perf_counter() - started
+    os.close(directory)
+    return seconds
+
+
+START_CONFIG = CONFIG.with_properties(
+    {"segment.bytes": 4000, "index.interval.bytes": 512, "segment.index.bytes": 4096}
+)
+
+
+@pytest.mark.parametrize("partitions", [500, 2000])
+def test_clean_start(benchmark: Any, claim: Any, disk: Path, partitions: int) -> None:
+    batch = ready_batch(10)
+    with LogManager([disk / "data"], START_CONFIG) as manager:
+        for log in manager.create_topic("bench", partitions):
+            while len(log.segments) < 5 or log.active_segment.size == 0:
+                log.append_as_leader(batch, 0)
+    config: LogConfig = START_CONFIG
+    started_with: list[float] = []
+    memory: list[float] = []
+
+    def start() -> None:
+        gc.collect()
+        before = resident_bytes()
+        begun = time.perf_counter()
+        manager = LogManager([disk / "data"], config)
+        started_with.append((time.perf_counter() - begun) / partitions * 1e3)
+        memory.append((resident_bytes() - before) / partitions / 1e3)
+        assert all(report.clean for report in manager.recovery_reports)
+        assert not any(report.bytes_scanned for report in manager.recovery_reports)
+        manager.close()
+
+    benchmark.pedantic(start, rounds=3)
+    claim(
+        what=f"clean start of {partitions} partitions of 5 segments",
+        ours=round(min(started_with), 3),
+        unit="ms a partition",
+        peer="",
+        ratio="",
+        goal="at most 0.3 ms, linear",
+        met=min(started_with) <= 0.3,
+    )
+    claim(
+        what=f"memory of an idle partition, of {partitions}",
+        ours=round(memory[0], 1),
+        unit="KB",
+        peer="",
+        ratio="",
+        goal="at most 20 KB",
+        met=memory[0] <= 20,
+    )

@@ -1,0 +1,64 @@
+"""Turn the JSON of a benchmark run into the tables of ``RESULTS.md``.
+
+    python -m pytest bench --benchmark-only --benchmark-json=bench/results/run.json
+    python bench/report.py bench/results/run.json
+
+Only the part of RESULTS.md between the two marker lines is replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def row(claim: dict[str, Any]) -> str:
+    met = "yes" if claim["met"] else "**no**"
+    ratio = f"{claim['ratio']}x" if claim["ratio"] != "" else ""
+    cells = [
+        claim["what"], f"{claim['ours']} {claim['unit']}", claim["peer"], ratio, claim["goal"],
+        met, claim.get("note", ""),
+    ]  # fmt: skip
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def tables(run: dict[str, Any]) -> str:
+    machine = run["machine_info"]
+    cpu = machine.get("cpu", {})
+    lines = [
+        f"Run of {run['datetime'][:10]} on {cpu.get('brand_raw', 'unknown CPU')}, "
+        f"{cpu.get('count', '?')} cores, {machine['system']} {machine['release']}, "
+        f"Python {machine['python_version']}.",
+        "",
+        "| what | logstore | peer | ratio | goal | met | |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for benchmark in run["benchmarks"]:
+        lines += [row(claim) for claim in benchmark["extra_info"].get("claims", [])]
+    kernels = [b for b in run["benchmarks"] if "implementation" in b["extra_info"]]
+    if kernels:
+        lines += ["", "| kernel | MB/s | M records/s |", "| --- | --- | --- |"]
+        for b in kernels:
+            info = b["extra_info"]
+            rate = f"{info['records_per_s'] / 1e6:.1f}" if "records_per_s" in info else ""
+            lines.append(f"| {b['name']} | {info.get('mb_per_s', '')} | {rate} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    run = json.loads(Path(sys.argv[1]).read_text())
+    text = RESULTS.read_text()
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    RESULTS.write_text(f"{before}{BEGIN}\n{tables(run)}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Input of the benchmarks: the record of every claim is a 16-byte key and a 100-byte value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from logstore import AppendOrigin, LogConfig, PartitionLog
+from logstore.format.batch import encode_batch
+
+KEY, VALUE = bytes(range(16)), bytes(range(100))
+START_MS = 1_700_000_000_000
+RECORDS_PER_BATCH = (1, 10, 100, 1000)
+# Data in the page cache: nothing here may wait for a roll or a retention pass.
+CONFIG = LogConfig(
+    segment_bytes=2**31 - 1, segment_ms=2**62, message_timestamp_after_max_ms=2**62
+)
+
+
+def ready_batch(records: int, timestamp: int = START_MS) -> bytes:
+    """One batch as a client sends it."""
+    return bytes(encode_batch([(KEY, VALUE, timestamp + i) for i in range(records)]))
+
+
+def fill(
+    log: PartitionLog, records: int, size_bytes: int, *, equal_timestamps: bool = False
+) -> None:
+    """Append batches of ``records`` records until the log holds ``size_bytes``."""
+    for block in blocks(records, equal_timestamps):
+        if log.size >= size_bytes:
+            return
+        log.append_as_leader(block, 0, AppendOrigin.COORDINATOR)
+
+
+def blocks(records: int, equal_timestamps: bool = False) -> Iterator[bytes]:
+    """Endless blocks of about 1 MB of batches; timestamps rise unless equal."""
+    per_block = max(1, 1_000_000 // len(ready_batch(records)))
+    stamp = START_MS
+    while True:
+        yield b"".join(
+            [ready_batch(records, stamp)] * per_block
+            if equal_timestamps
+            else [ready_batch(records, stamp + i * records) for i in range(per_block)]
+        )
+        if not equal_timestamps:
+            stamp += per_block * records
+
+
+def make_log(
+    directory: Path, records: int, size_bytes: int, *, equal_timestamps: bool = False
+) -> PartitionLog:
+    log = PartitionLog.open(directory, CONFIG)
+    fill(log, records, size_bytes, equal_timestamps=equal_timestamps)
+    return log
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", "rb") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

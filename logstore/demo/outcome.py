@@ -1,0 +1,62 @@
+"""What a demo found, as values: for the table, for JSON and for the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Step:
+    """One thing that was measured. ``size`` in bytes of batches."""
+
+    name: str
+    records: int
+    size: int
+    seconds: float
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records / self.seconds if self.seconds else 0.0
+
+    @property
+    def megabytes_per_second(self) -> float:
+        return self.size / 1e6 / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "records_per_second": round(self.records_per_second),
+            "megabytes_per_second": round(self.megabytes_per_second, 1),
+        }
+
+
+@dataclass(slots=True)
+class PartitionOutcome:
+    """One partition: all counts are records, the sizes bytes of its log."""
+
+    partition: int
+    sent: int
+    flushed: int
+    recovered: int
+    bytes_scanned: int
+    bytes_cut: int
+    cut_reason: str
+    seconds: float
+    final: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All of it. ``faults`` is empty only when everything was proven."""
+
+    directory: str
+    records: int
+    seed: int
+    steps: list[Step] = field(default_factory=list)
+    partitions: list[PartitionOutcome] = field(default_factory=list)
+    proven: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"steps": [step.to_dict() for step in self.steps]}

@@ -1,0 +1,75 @@
+"""What a demo prints: plain lines, with progress bars on a terminal; nothing at all for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from logstore.demo.outcome import Outcome, PartitionOutcome, Step
+
+PLAIN_WIDTH = 100
+
+
+class Show:
+    """``quiet``: say nothing."""
+
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        self._console = console or Console(quiet=quiet, highlight=False)
+        if not self._console.is_terminal:
+            self._console.width = PLAIN_WIDTH
+
+    def line(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Gives a function to call with the number done so far."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        live = Progress(
+            *columns,
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        with live:
+            task = live.add_task(label, total=total)
+            yield lambda done: live.update(task, completed=done)
+
+    def table(self, outcome: Outcome) -> None:
+        self._console.print(partition_table(outcome.partitions), step_table(outcome.steps))
+
+
+def _table(title: str, first: str, *numbers: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", show_edge=False)
+    table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
+
+
+def partition_table(partitions: list[PartitionOutcome]) -> Table:
+    table = _table(
+        "\nPartitions (records)", "partition", "sent", "flushed", "recovered",
+        "MB scanned", "bytes cut", "recovery ms", "in the end",
+    )  # fmt: skip
+    for p in partitions:
+        table.add_row(
+            str(p.partition), f"{p.sent:,}", f"{p.flushed:,}", f"{p.recovered:,}",
+            f"{p.bytes_scanned / 1e6:.1f}", f"{p.bytes_cut:,}", f"{p.seconds * 1000:.1f}",
+            f"{p.final:,}",
+        )  # fmt: skip
+    return table
+
+
+def step_table(steps: list[Step]) -> Table:
+    table = _table("\nSpeed", "step", "records", "MB", "seconds", "records/s", "MB/s")
+    for step in steps:
+        table.add_row(
+            step.name, f"{step.records:,}", f"{step.size / 1e6:.1f}", f"{step.seconds:.3f}",
+            f"{step.records_per_second:,.0f}", f"{step.megabytes_per_second:,.0f}",
+        )  # fmt: skip
+    return table

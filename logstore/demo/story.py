@@ -1,0 +1,166 @@
+"""The order of events: write, kill, recover, prove, go on to the end, prove again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from logstore import PartitionLog
+from logstore.demo import topic
+from logstore.demo.directory import prepare
+from logstore.demo.flights import Flight, Rows, by_partition, flights
+from logstore.demo.outcome import Outcome, PartitionOutcome, Step
+from logstore.demo.show import Show
+from logstore.demo.victim import Heard, Victim
+
+BATCH_RECORDS_MAX = 2500
+_BATCHES_MIN = 40  # a short run has smaller batches, so that there is a middle to be killed in
+_DELAY_MAX = 0.002  # seconds; a batch takes about as long
+_TICK = 1000
+
+
+def run(directory: str, records: int, partitions: int, seed: int, show: Show) -> Outcome:
+    """Everything. Raises only for bad input; what could not be proven is in ``faults``."""
+    started = time.perf_counter()
+    outcome = Outcome(directory, records, seed)
+    batch = max(1, min(BATCH_RECORDS_MAX, records // _BATCHES_MIN))
+    prepare(directory)
+    sent, heard = _write_and_kill(outcome, partitions, batch, show)
+    _recover_and_finish(outcome, sent, heard, batch, show)
+    if not outcome.faults:
+        _check_the_end(outcome, sent, show)
+    outcome.seconds = time.perf_counter() - started
+    return outcome
+
+
+def _write_and_kill(
+    outcome: Outcome, partitions: int, batch: int, show: Show
+) -> tuple[list[Rows], Heard]:
+    rng = random.Random(outcome.seed)
+    kill_after = int(outcome.records * rng.uniform(0.15, 0.85))
+    delay = rng.uniform(0, _DELAY_MAX)
+    with Victim(outcome.directory, outcome.records, partitions, batch) as victim:
+        with show.progress("reading the flights", outcome.records) as advance:
+            sent = by_partition(_counted(flights(outcome.records), advance), partitions)
+        show.line(
+            f"{outcome.records:,} flights in {partitions} partitions; a writer process appends "
+            f"them to {outcome.directory}"
+        )
+        with show.progress("writer appends", outcome.records) as advance:
+            heard = victim.kill_in_append(kill_after, delay, advance)
+    outcome.steps.append(Step("append, killed", heard.appended, heard.size, heard.seconds))
+    show.line(
+        f"killed the writer (SIGKILL, seed {outcome.seed}) in mid-append after "
+        f"{heard.appended:,} records; {sum(heard.flushed):,} were flushed, in {heard.flushes} "
+        "flushes"
+    )
+    return sent, heard
+
+
+def _recover_and_finish(
+    outcome: Outcome, sent: list[Rows], heard: Heard, batch: int, show: Show
+) -> None:
+    started = time.perf_counter()
+    manager, logs = topic.open_logs(outcome.directory, len(sent))
+    seconds = time.perf_counter() - started
+    with manager:
+        for log, rows, flushed in zip(logs, sent, heard.flushed, strict=True):
+            report = log.recovery_report
+            outcome.partitions.append(
+                PartitionOutcome(
+                    log.topic_partition.partition, len(rows), flushed, log.log_end_offset,
+                    report.bytes_scanned, report.bytes_cut, report.cut_reason, report.seconds,
+                )  # fmt: skip
+            )
+        _tell_recovery(outcome, logs, seconds, show)
+        _prove_recovered(outcome, logs, sent, heard, show)
+        if not outcome.faults:
+            _append_rest(outcome, logs, sent, batch, show)
+
+
+def _tell_recovery(
+    outcome: Outcome, logs: Sequence[PartitionLog], seconds: float, show: Show
+) -> None:
+    reports = [log.recovery_report for log in logs]
+    scanned = sum(report.bytes_scanned for report in reports)
+    records = sum(report.records_scanned for report in reports)
+    outcome.steps.append(Step("recovery", records, scanned, seconds))
+    cut = sum(report.bytes_cut for report in reports)
+    reasons = {report.cut_reason for report in reports if report.bytes_cut}
+    why = f" ({', '.join(sorted(reasons))})" if reasons else ""
+    show.line(
+        f"opened again in {seconds * 1000:.0f} ms: {scanned / 1e6:.1f} MB of "
+        f"{sum(log.size for log in logs) / 1e6:.1f} MB scanned, {cut:,} bytes cut{why}, "
+        f"{sum(log.log_end_offset for log in logs):,} records recovered"
+    )
+
+
+def _prove_recovered(
+    outcome: Outcome, logs: list[PartitionLog], sent: list[Rows], heard: Heard, show: Show
+) -> None:
+    for log, flushed in zip(logs, heard.flushed, strict=True):
+        if log.log_end_offset < flushed:
+            outcome.faults.append(
+                f"{log.name}: {flushed:,} records were flushed and {log.log_end_offset:,} are left"
+            )
+    started = time.perf_counter()
+    faults = [topic.compare(log, rows) for log, rows in zip(logs, sent, strict=True)]
+    seconds = time.perf_counter() - started
+    outcome.faults += filter(None, faults)
+    recovered = sum(log.log_end_offset for log in logs)
+    if recovered >= outcome.records:
+        outcome.faults.append("the writer was done before it was killed")
+    outcome.steps.append(Step("compare", recovered, sum(log.size for log in logs), seconds))
+    _prove(outcome, show, "nothing that was flushed is gone")
+    _prove(
+        outcome, show,
+        "each partition is a prefix of what was sent: key, value and timestamp, record by record",
+    )  # fmt: skip
+
+
+def _append_rest(
+    outcome: Outcome, logs: list[PartitionLog], sent: list[Rows], batch: int, show: Show
+) -> None:
+    started = time.perf_counter()
+    size = count = 0
+    before = sum(log.log_end_offset for log in logs)
+    with show.progress("appending the rest", outcome.records - before) as advance:
+        for info in topic.append_missing(logs, sent, batch):
+            count, size = count + info.record_count, size + info.size
+            advance(count)
+    for log in logs:
+        log.flush()
+    seconds = time.perf_counter() - started
+    outcome.steps.append(Step("append, the rest", count, size, seconds))
+    show.line(f"went on where the logs end: {count:,} more records, flushed, closed")
+
+
+def _check_the_end(outcome: Outcome, sent: list[Rows], show: Show) -> None:
+    manager, logs = topic.open_logs(outcome.directory, len(sent))
+    with manager:
+        for log, rows, partition in zip(logs, sent, outcome.partitions, strict=True):
+            partition.final = log.log_end_offset
+            if not log.recovery_report.clean:
+                outcome.faults.append(f"{log.name}: the stop was not a clean one")
+            if partition.final != len(rows):
+                outcome.faults.append(f"{log.name}: {partition.final:,} of {len(rows):,} records")
+            outcome.faults += filter(None, [topic.compare(log, rows)])
+        started = time.perf_counter()
+        count = topic.read_all(logs)
+        seconds = time.perf_counter() - started
+        outcome.steps.append(Step("read, checked", count, sum(log.size for log in logs), seconds))
+    _prove(outcome, show, "closed cleanly; every flight is there once and in order, none is extra")
+
+
+def _prove(outcome: Outcome, show: Show, claim: str) -> None:
+    if not outcome.faults:
+        outcome.proven.append(claim)
+        show.line(f"  proven: {claim}")
+
+
+def _counted(source: Iterator[Flight], advance: Callable[[int], None]) -> Iterator[Flight]:
+    for count, flight in enumerate(source, 1):
+        if count % _TICK == 0:
+            advance(count)
+        yield flight

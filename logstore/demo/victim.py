@@ -1,0 +1,88 @@
+"""The writer process as its parent sees it: started, listened to and killed in mid-append."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from logstore.errors import LogstoreError
+
+
+class WriterFailedError(LogstoreError):
+    """The writer ended by itself, which it never does when all is well."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What the writer said before it died. ``flushed`` is an end offset for each partition."""
+
+    flushed: list[int] = field(default_factory=list)
+    flushes: int = 0
+    appended: int = 0
+    size: int = 0
+    seconds: float = 0.0
+
+
+class Victim:
+    """A running writer. Leaving the ``with`` block ends it in any case."""
+
+    def __init__(self, directory: str, records: int, partitions: int, batch: int) -> None:
+        arguments = [directory, *map(str, (records, partitions, batch))]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "logstore.demo.writer", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.heard = Heard(flushed=[0] * partitions)
+
+    def __enter__(self) -> Victim:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def kill_in_append(
+        self, after_records: int, delay: float, advance: Callable[[int], None]
+    ) -> Heard:
+        """Let it write; SIGKILL ``delay`` seconds after it began a batch past ``after_records``.
+
+        Raises:
+            WriterFailedError: with the last line it wrote to stderr.
+        """
+        process, killed = self._process, False
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in process.stdout:  # to the end: what it said before it died counts
+            word: dict[str, Any] = json.loads(line)
+            if "ready" in word:
+                process.stdin.write(b"go\n")
+                process.stdin.flush()
+            self._note(word, advance)
+            if not killed and (self.heard.appended >= after_records or "waiting" in word):
+                if "appending" in word:
+                    time.sleep(delay)
+                process.kill()
+                killed = True
+        if process.wait() != -signal.SIGKILL:
+            assert process.stderr is not None
+            told = process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise WriterFailedError(told[-1] if told else f"exit code {process.returncode}")
+        return self.heard
+
+    def _note(self, word: dict[str, Any], advance: Callable[[int], None]) -> None:
+        heard = self.heard
+        if "appending" in word:
+            heard.appended, heard.size = word["appending"], word["size"]
+            heard.seconds = word["seconds"]
+            advance(heard.appended)
+        elif "flushed" in word:
+            heard.flushed = word["flushed"]
+            heard.flushes += 1

@@ -1,0 +1,456 @@
+"""One partition directory: which segments it has, and what they say together.
+
+``PartitionCheck`` lists the directory and reads its small files first, because a running broker
+writes them after the log; then come the segments, in any order; ``finish`` joins their results.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    PartitionMetadataFile,
+)
+from checkpoints.types import TopicPartition
+from logstore.errors import CorruptIndexError, CorruptSnapshotError, InvalidTopicError
+from logstore.format import filenames
+from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
+from logstore.storage.base import FileInfo, Storage
+from logstore.verify.damage import TORN, ZEROS
+from logstore.verify.fingerprint import Fingerprint
+from logstore.verify.producers import (
+    PRODUCERS_MAX,
+    ProducerFact,
+    Replay,
+    check_aborted,
+    check_snapshot,
+)
+from logstore.verify.report import (
+    UNKNOWN,
+    Finding,
+    PartitionReport,
+    Problem,
+    Severity,
+    error,
+    info,
+    warning,
+)
+from logstore.verify.rules import EpochRun, check_epoch_entries, check_epochs
+from logstore.verify.scan import SegmentJob, SegmentResult, VerifyOptions
+
+_SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
+_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirFacts:
+    """What the log directory says of one partition; −1 where it says nothing.
+
+    ``clean`` is None when there is no log directory around, only the partition's own.
+    """
+
+    clean: bool | None = None
+    recovery_point: int = UNKNOWN
+    log_start: int = UNKNOWN
+    high_watermark: int = UNKNOWN
+    cleaner_offset: int = UNKNOWN
+
+
+@dataclass(slots=True)
+class PartitionCheck:
+    """See the module. ``only``: base offset of the one segment that is wanted, −1 for all."""
+
+    storage: Storage
+    directory: str
+    options: VerifyOptions
+    facts: LogDirFacts = LogDirFacts()
+    only: int = UNKNOWN
+    findings: list[Finding] = field(default_factory=list)
+    jobs: list[SegmentJob] = field(default_factory=list)
+    files: int = 0
+    suppressed: int = 0
+    metadata: PartitionMetadata | None = None
+    _where: TopicPartition | None = None
+    _snapshots: list[int] = field(default_factory=list)
+    _epochs: list[tuple[int, int]] | None = None
+
+    def prepare(self) -> None:
+        """List the directory, read the small files, plan the segments.
+
+        Raises:
+            OSError: the directory cannot be listed.
+        """
+        try:
+            name = os.path.basename(os.path.abspath(self.directory))
+            self._where = filenames.parse_partition_dir(name).topic_partition
+        except InvalidTopicError:
+            self._where = None
+        infos = [f for f in self.storage.scan_dir(self.directory) if not f.is_dir]
+        self.files = len(infos)
+        segments = self._sort_out(infos)
+        if self.only < 0:
+            self._read_metadata()
+            self._epochs = self._read_epochs(any(f.size for f in infos))
+        bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
+        self._orphans(segments)
+        following = dict(pairwise(bases))
+        for base in bases:
+            end = following.get(base, UNKNOWN)
+            inside = [o for o in self._snapshots if base < o and (end < 0 or o <= end)]
+            job = SegmentJob(
+                self.directory, base, end, frozenset(segments[base]), tuple(inside)
+            )
+            if self.only in (UNKNOWN, base):
+                self.jobs.append(job)
+
+    # -- findings ------------------------------------------------------------------------------
+
+    def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
+        severity, rule, position, offset, message = problem
+        where = self._where
+        self.findings.append(
+            Finding(
+                severity, rule, os.path.join(self.directory, name), message,
+                where.topic if where else "", where.partition if where else UNKNOWN,
+                base, position, offset,
+            )  # fmt: skip
+        )
+
+    def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
+        self._find(filenames.segment_file_name(base, suffix), problem, base)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
+        """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
+        segments: dict[int, dict[str, FileInfo]] = {}
+        for file in infos:
+            parsed = filenames.parse_segment_file(file.name)
+            if parsed is None:
+                if file.name.endswith(_EXTRA_SUFFIXES) and self.only < 0:
+                    message = "left behind by a write or a recovery"
+                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+            elif self.only >= 0 and parsed.offset < self.only:
+                continue
+            elif parsed.transition:
+                if self.only < 0:
+                    message = f"a {parsed.transition} file: the next start removes or completes it"
+                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+            elif file.name != filenames.segment_file_name(parsed.offset, parsed.suffix):
+                message = "the name does not have 20 digits: not part of the log"
+                self._find(file.name, warning("F-16", UNKNOWN, parsed.offset, message))
+            elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
+                if self.only < 0:
+                    self._snapshots.append(parsed.offset)
+            else:
+                segments.setdefault(parsed.offset, {})[parsed.suffix] = file
+        self._snapshots.sort()
+        return segments
+
+    def _orphans(self, segments: dict[int, dict[str, FileInfo]]) -> None:
+        """Indexes without a log, and logs without an index (F-241, F-242)."""
+        for base, found in sorted(segments.items()):
+            if self.only not in (UNKNOWN, base):
+                continue
+            log = found.get(filenames.LOG_SUFFIX)
+            if log is None:
+                for file in found.values():
+                    message = "there is no .log of this name: the next start deletes it"
+                    self._find(file.name, warning("F-241", UNKNOWN, base, message), base)
+                continue
+            for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
+                if suffix not in found and log.size:
+                    message = "missing beside a .log with data"
+                    self._find_in(base, suffix, warning("F-242", UNKNOWN, base, message))
+
+    def _read_metadata(self) -> None:
+        path = os.path.join(self.directory, PARTITION_METADATA)
+        try:
+            self.metadata = PartitionMetadataFile(path, self.storage).read()
+        except MalformedCheckpointError as failure:
+            self._find(PARTITION_METADATA, malformed("F-36", failure))
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+
+    def _read_epochs(self, has_data: bool) -> list[tuple[int, int]] | None:
+        """The leader epochs on file; None when they cannot be compared with the batches."""
+        path = os.path.join(self.directory, LEADER_EPOCH)
+        try:
+            state, entries = LeaderEpochCheckpoint(path, self.storage).inspect()
+        except MalformedCheckpointError as failure:
+            self._find(LEADER_EPOCH, malformed("F-33", failure))
+            return None
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+        if state is FileState.MISSING and has_data:
+            message = "missing: leader epochs are compared with their neighbours only"
+            self._find(LEADER_EPOCH, info("S-54", UNKNOWN, UNKNOWN, message))
+        return [(int(epoch), int(start)) for epoch, start in entries]
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def finish(self, results: list[SegmentResult]) -> PartitionReport:
+        """Join the results of all jobs, in order of their bases."""
+        where = self._where
+        report = PartitionReport(
+            self.directory, where.topic if where else "", where.partition if where else UNKNOWN
+        )
+        fingerprint = Fingerprint()
+        for result in results:
+            report.segments += 1
+            report.bytes += result.size
+            report.batches += result.batches
+            report.records += result.records
+            self.suppressed += result.suppressed
+            fingerprint.join(result.fingerprint)
+            self._tell(result, active=result is results[-1] and self._is_active(result.base))
+        if self.options.fingerprint:
+            report.fingerprint = fingerprint.hex()
+        if results:
+            report.log_start_offset = max(results[0].base, self.facts.log_start)
+            report.log_end_offset = max(results[-1].base, results[-1].end_offset)
+        compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
+        self._join(results, compacted)
+        if self.only < 0:
+            self._check_epochs(results, report.log_end_offset)
+            self._check_checkpoints(results, report.log_end_offset)
+        self._check_producers(results, compacted, report.log_end_offset)
+        return report
+
+    def _is_active(self, base: int) -> bool:
+        return self.jobs[-1].base == base and self.jobs[-1].next_base < 0
+
+    def _tell(self, result: SegmentResult, active: bool) -> None:
+        for suffix in result.vanished:
+            message = "vanished meanwhile: deleted by its broker"
+            self._find_in(result.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
+        for suffix, problems in result.problems.items():
+            for problem in problems:
+                self._find_in(result.base, suffix, problem)
+        if result.tail:
+            self._find_in(result.base, filenames.LOG_SUFFIX, self._tail(result, active))
+
+    def _tail(self, result: SegmentResult, active: bool) -> Problem:
+        """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
+        position, end = result.tail_position, result.end_offset
+        what = f"{result.tail} of {result.size - position} bytes"
+        rule = "F-107" if result.tail == ZEROS else "F-106"
+        if result.tail_problem is not None:
+            rule, what = result.tail_problem.rule, result.tail_problem.message
+        if not active:
+            message = f"{what} in a segment that is followed by another"
+        elif self.facts.clean:
+            message = f"{what} behind a clean shutdown"
+            rule = rule if result.tail_problem else "F-258"
+        elif end <= self.facts.recovery_point - 1:
+            message = f"{what} below the recovery point {self.facts.recovery_point}"
+        elif result.tail_problem is not None and self.facts.clean is None:
+            message = what
+        elif result.tail == ZEROS:
+            return info(rule, position, end, f"{what}: preallocated, or left by a crash")
+        elif result.grew and result.tail == TORN:
+            return info(rule, position, end, f"{what}: being written")
+        else:
+            return warning(rule, position, end, f"{what}: the next start cuts it")
+        return error(rule, position, end, message)
+
+    def _join(self, results: list[SegmentResult], compacted: bool) -> None:
+        """Gaps inside and between segments; only compaction makes them normal (I-11, F-307)."""
+        for result in results:
+            for position, expected, missing in result.gaps if not compacted else ():
+                message = f"{missing} offsets are missing before this batch"
+                self._find_in(result.base, ".log", warning("I-11", position, expected, message))
+            if compacted and result.gap_count:
+                message = f"{result.gap_count} gaps between offsets: the log is compacted"
+                self._find_in(result.base, ".log", info("F-307", UNKNOWN, UNKNOWN, message))
+        if self.only >= 0 or compacted:
+            return
+        for one, two in pairwise(results):
+            if ".log" in one.vanished or ".log" in two.vanished:
+                continue
+            if one.size == 0:
+                message = f"empty, and followed by segment {two.base}"
+                self._find_in(one.base, ".log", warning("I-11", UNKNOWN, one.base, message))
+            elif one.end_offset < two.base and not one.tail:
+                message = f"{two.base - one.end_offset} offsets are missing before this segment, "
+                message += f"behind {filenames.segment_file_name(one.base, '.log')}"
+                self._find_in(two.base, ".log", warning("I-11", 0, one.end_offset, message))
+
+    def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
+        runs: list[EpochRun] = [run for result in results for run in result.epochs]
+        entries = self._epochs
+        if entries is not None:
+            problems = list(check_epoch_entries(entries, end_offset))
+            for problem in problems:
+                self._find(LEADER_EPOCH, problem)
+            if any(problem.severity is Severity.ERROR for problem in problems):
+                entries = None
+        if entries == [] and any(run.epoch >= 0 for run in runs):
+            path = os.path.join(self.directory, LEADER_EPOCH)
+            if self.storage.info(path) is not None:
+                message = "no epochs on file, but batches with epochs in the log"
+                self._find(LEADER_EPOCH, warning("S-54", UNKNOWN, UNKNOWN, message))
+        found = list(check_epochs(_joined(runs), entries or None))
+        if any(problem.rule == "F-203" for _, problem in found):
+            # A broker that became leader since may have added an epoch: look again.
+            newer = self._read_epochs(False)
+            if newer and newer != self._epochs:
+                found = list(check_epochs(_joined(runs), newer))
+        for run, problem in found[: self.options.findings_max]:
+            self._find_in(run.segment_base, ".log", problem)
+        self.suppressed += max(0, len(found) - self.options.findings_max)
+
+    def _check_checkpoints(self, results: list[SegmentResult], end: int) -> None:
+        """Offsets that the log directory has on file for this partition (F-222, F-264, I-5)."""
+        facts = self.facts
+        name = filenames.segment_file_name(results[-1].base, ".log") if results else "."
+        if facts.recovery_point > end:
+            message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
+            self._find(name, error("F-222", UNKNOWN, end, message))
+        if facts.log_start > end:
+            message = f"ends at offset {end}, below the log start offset {facts.log_start}"
+            self._find(name, error("F-264", UNKNOWN, end, message))
+        if facts.high_watermark > end:
+            message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
+            severity = error if facts.clean else warning
+            self._find(name, severity("I-5", UNKNOWN, end, message))
+        if facts.cleaner_offset > end:
+            message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
+            self._find(name, warning("F-290", UNKNOWN, end, message))
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def _check_producers(
+        self, results: list[SegmentResult], compacted: bool, end_offset: int
+    ) -> None:
+        """Snapshots and transaction indexes against a replay of the batches."""
+        snapshots = {offset: self._read_snapshot(offset) for offset in self._snapshots}
+        replay = Replay()
+        if results and results[0].base > 0:
+            before = snapshots.get(results[0].base)
+            replay.known = before is not None
+            replay.seed(before or ())
+        if self.only > 0:
+            replay.known = False
+        states: dict[int, dict[int, ProducerFact] | None] = {}
+        for job, result in zip(self.jobs, results, strict=True):
+            if filenames.LOG_SUFFIX not in result.vanished:
+                self._check_txn_index(job, result, replay, compacted)
+            for offset, facts in result.producers.marks.items():
+                usable = replay.known and result.producers.complete
+                states[offset] = replay.joined(facts) if usable else None
+            replay.advance(result.producers)
+        for offset, entries in snapshots.items():
+            name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+            if offset > end_offset:
+                message = f"lies above the end of the log, {end_offset}"
+                self._find(name, warning("F-201", UNKNOWN, offset, message))
+                continue
+            state = None if compacted else states.get(offset)
+            for problem in check_snapshot(offset, entries or (), state):
+                self._find(name, problem)
+
+    def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
+        name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+        path = os.path.join(self.directory, name)
+        try:
+            data = self.storage.read_file(path, _SNAPSHOT_BYTES_MAX + 1)
+            if len(data) > _SNAPSHOT_BYTES_MAX:
+                message = f"not checked: more than {PRODUCERS_MAX} producers"
+                self._find(name, info("I-18", UNKNOWN, offset, message))
+                return None
+            return decode_snapshot(data, path)
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self._find(name, info("F-288", UNKNOWN, offset, message))
+        except CorruptSnapshotError as failure:
+            problem = error("F-126", failure.position, offset, failure.reason)
+            self._find(name, problem)
+        return None
+
+    def _check_txn_index(
+        self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
+    ) -> None:
+        suffix = filenames.TXN_INDEX_SUFFIX
+        facts = result.producers
+        found: list[AbortedTransaction] = []
+        if suffix in job.files:
+            entries = self._read_aborted(job, result)
+            if entries is None:
+                return
+            found = entries
+        if compacted or not facts.complete:
+            return
+        name = filenames.segment_file_name(job.base, suffix)
+        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
+            self._find(name, problem, job.base)
+
+    def _read_aborted(
+        self, job: SegmentJob, result: SegmentResult
+    ) -> list[AbortedTransaction] | None:
+        """The entries, when they are sane by themselves (F-122, F-124)."""
+        suffix, path = filenames.TXN_INDEX_SUFFIX, job.path(filenames.TXN_INDEX_SUFFIX)
+        limit = TXN_ENTRY.size * PRODUCERS_MAX
+        try:
+            data = self.storage.read_file(path, limit + 1)
+            if len(data) > limit:
+                message = f"not checked: more than {PRODUCERS_MAX} aborted transactions"
+                self._find_in(job.base, suffix, info("I-18", UNKNOWN, UNKNOWN, message))
+                return None
+            found = decode_aborted(data, path)
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self._find_in(job.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
+            return None
+        except CorruptIndexError as failure:
+            problem = error("F-124", failure.position, UNKNOWN, failure.reason)
+            self._find_in(job.base, suffix, problem)
+            return None
+        if len(data) % TXN_ENTRY.size:
+            end = len(data) - len(data) % TXN_ENTRY.size
+            message = f"{len(data) - end} bytes behind the last whole entry"
+            self._find_in(job.base, suffix, warning("F-124", end, UNKNOWN, message))
+        kept: list[AbortedTransaction] = []
+        previous = job.base - 1
+        for index, entry in enumerate(found):
+            if job.next_base < 0 and entry.last_offset >= result.end_offset and result.grew:
+                continue  # aborted since the log was read
+            if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
+                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) does "
+                message += f"not follow {previous}"
+                position = TXN_ENTRY.size * index
+                problem = error("F-122", position, entry.last_offset, message)
+                self._find_in(job.base, suffix, problem)
+                return None
+            previous = entry.last_offset
+            kept.append(entry)
+        return kept
+
+
+def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
+    """A text file breaks its format; the position is a line number."""
+    line = failure.line_number or UNKNOWN
+    shown = f": {failure.line!r}" if failure.line_number else ""
+    return error(rule, line, UNKNOWN, failure.reason + shown)
+
+
+def _joined(runs: list[EpochRun]) -> list[EpochRun]:
+    """Runs of one epoch that go on over a segment boundary become one."""
+    joined: list[EpochRun] = []
+    for run in runs:
+        if joined and joined[-1].epoch == run.epoch:
+            first = joined.pop()
+            run = EpochRun(
+                run.epoch, first.position, first.first_offset, run.last_offset, first.segment_base
+            )
+        joined.append(run)
+    return joined
