@@ -9,8 +9,10 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias
 
 from logstore.errors import CorruptIndexError
 from logstore.storage.base import File, Mapping, Storage
@@ -19,6 +21,9 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
 assert (OFFSET_ENTRY.size, TIME_ENTRY.size, TXN_ENTRY.size) == (8, 12, 34)
+
+
+Entry: TypeAlias = tuple[int, int]
 
 
 class OffsetPosition(NamedTuple):
@@ -51,76 +56,133 @@ class _SparseIndex:
         self.path = path
         self.base_offset = base_offset
         self._storage = storage
+        # Open while the segment is active; a lookup in another one opens the file for itself,
+        # because a broker has more segments than descriptors.
         self._file: File | None = None
-        self.map: Mapping | None = None
+        self._map: Mapping | None = None
+        # Lookups run beside the writer, who maps and trims: never over a mapping that was let go.
+        self._lock = threading.Lock()
 
-    def open_file(self) -> File:
-        if self._file is None:
-            self._file = self._storage.open(self.path, create=True)
-        return self._file
+    def create(self) -> None:
+        self._storage.open(self.path, create=True).close()
 
     def activate(self, max_bytes: int) -> Mapping:
         """Extend to ``max_bytes`` rounded down to whole entries and map for appends (F-136)."""
-        if self.map is None:
-            self.map = self.open_file().map(max_bytes // self.entry.size * self.entry.size)
-        return self.map
+        with self._lock:
+            if self._map is None:
+                self._file = self._storage.open(self.path, create=True)
+                self._map = self._file.map(max_bytes // self.entry.size * self.entry.size)
+            return self._map
 
     def trim(self, count: int) -> None:
         """Unmap and cut to ``count`` entries, as on roll and clean close (F-137)."""
-        if self.map is not None:
-            self.map.close()
-            self.map = None
-        file = self.open_file()
-        if file.size() != count * self.entry.size:
-            file.truncate(count * self.entry.size)
-
-    def read_entry(self, index: int) -> tuple[int, int]:
-        """Raw entry: its big-endian fields as stored."""
-        width = self.entry.size
-        if self.map is not None:
-            return self.entry.unpack_from(self.map.buffer, index * width)  # type: ignore[return-value]
-        data = self.open_file().read_at(index * width, width)
-        if len(data) < width:
-            raise CorruptIndexError(self.path, index * width, "the file ends inside an entry")
-        return self.entry.unpack(data)  # type: ignore[return-value]
+        with self._lock:
+            self._unmap()
+            with self._open(create=True) as file:
+                if file.size() != count * self.entry.size:
+                    file.truncate(count * self.entry.size)
 
     def clear_from(self, count: int, old_count: int) -> None:
         """Zero the slots of dropped entries, so that a reader of the live file stops there."""
         width = self.entry.size
-        if self.map is not None:
-            self.map.buffer[count * width : old_count * width] = bytes((old_count - count) * width)
-        else:
-            self.open_file().truncate(count * width)
+        with self._lock:
+            if self._map is not None:
+                self._map.buffer[count * width : old_count * width] = bytes(
+                    (old_count - count) * width
+                )
+                return
+            with self._open() as file:
+                file.truncate(count * width)
 
     def replace(self, data: bytes) -> None:
-        """Put a rebuilt index in place of the file's content (not mapped)."""
-        file = self.open_file()
-        file.truncate(0)
-        if data:
-            file.write_at(0, data)
-
-    def bisect(self, count: int, above: Callable[[tuple[int, int]], bool]) -> int:
-        """Number of leading entries for which ``above`` is false; O(log n) reads."""
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            if above(self.read_entry(middle)):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        """Put a rebuilt index in place of the file's content, unmapping it first."""
+        with self._lock:
+            self._unmap()
+            with self._open(create=True) as file:
+                file.truncate(0)
+                if data:
+                    file.write_at(0, data)
 
     def sync(self) -> None:
-        if self._file is not None:
-            self._file.sync()
+        with self._open(create=True) as file:
+            file.sync()
 
     def close(self) -> None:
-        if self.map is not None:
-            self.map.close()
-            self.map = None
+        with self._lock:
+            self._unmap()
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
         if self._file is not None:
             self._file.close()
-            self._file = None
+        self._map = self._file = None
+
+    @contextmanager
+    def _open(self, *, create: bool = False) -> Iterator[File]:
+        file = self._storage.open(self.path, create=create)
+        try:
+            yield file
+        finally:
+            file.close()
+
+    def entries_at(
+        self, count: int, above: Callable[[Entry], bool]
+    ) -> tuple[int, Entry | None, Entry | None]:
+        """Split ``count`` ascending entries where ``above`` turns true.
+
+        Returns the number of leading entries for which it is false, the last of these and the
+        first for which it is true. O(log n) reads of one entry.
+        """
+        with self._lock:
+            if self._map is not None:
+                return self._split(self._mapped_entry, count, above)
+            with self._open() as file:
+                return self._split(lambda index: self._file_entry(file, index), count, above)
+
+    def entries(self, count: int) -> list[Entry]:
+        """The first ``count`` entries as stored; for checks, not for lookups."""
+        size = count * self.entry.size
+        with self._lock:
+            if self._map is not None:
+                data = bytes(self._map.buffer[:size])
+            else:
+                with self._open() as file:
+                    data = file.read_at(0, size)
+        return list(self.entry.iter_unpack(data))
+
+    def _split(
+        self, read: Callable[[int], Entry], count: int, above: Callable[[Entry], bool]
+    ) -> tuple[int, Entry | None, Entry | None]:
+        low, high = 0, count
+        before: Entry | None = None
+        after: Entry | None = None
+        while low < high:
+            middle = (low + high) // 2
+            entry = read(middle)
+            if above(entry):
+                high, after = middle, entry
+            else:
+                low, before = middle + 1, entry
+        return low, before, after
+
+    def _mapped_entry(self, index: int) -> Entry:
+        assert self._map is not None
+        try:
+            return self.entry.unpack_from(self._map.buffer, index * self.entry.size)  # type: ignore[return-value]
+        except struct.error:
+            raise self._short(index) from None
+
+    def _file_entry(self, file: File, index: int) -> Entry:
+        data = file.read_at(index * self.entry.size, self.entry.size)
+        if len(data) < self.entry.size:
+            raise self._short(index)
+        return self.entry.unpack(data)  # type: ignore[return-value]
+
+    def _short(self, index: int) -> CorruptIndexError:
+        return CorruptIndexError(
+            self.path, index * self.entry.size, "the file ends inside an entry"
+        )
 
 
 class OffsetIndex(_SparseIndex):
@@ -131,24 +193,20 @@ class OffsetIndex(_SparseIndex):
     def lookup(self, target: int, count: int) -> OffsetPosition:
         """The last entry at or before ``target``, else ``(base_offset, 0)`` (F-114)."""
         relative = target - self.base_offset
-        index = self.bisect(count, lambda e: e[0] > relative)
-        if index == 0:
+        _, entry, _ = self.entries_at(count, lambda e: e[0] > relative)
+        if entry is None:
             return OffsetPosition(self.base_offset, 0)
-        offset, position = self.read_entry(index - 1)
-        return OffsetPosition(self.base_offset + offset, position)
+        return OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def upper_bound(self, position: int, count: int) -> OffsetPosition | None:
         """The first entry at or after ``position``, for a byte budget (F-114)."""
-        index = self.bisect(count, lambda e: e[1] >= position)
-        if index == count:
-            return None
-        offset, entry_position = self.read_entry(index)
-        return OffsetPosition(self.base_offset + offset, entry_position)
+        _, _, entry = self.entries_at(count, lambda e: e[1] >= position)
+        return None if entry is None else OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def count_below(self, offset: int, count: int) -> int:
         """Entries that stay when the log is cut at ``offset`` (F-115)."""
         relative = offset - self.base_offset
-        return self.bisect(count, lambda e: e[0] >= relative)
+        return self.entries_at(count, lambda e: e[0] >= relative)[0]
 
 
 class TimeIndex(_SparseIndex):
@@ -158,18 +216,26 @@ class TimeIndex(_SparseIndex):
 
     def lookup(self, timestamp: int, count: int) -> TimestampOffset:
         """The last entry at or before ``timestamp``, else ``(-1, base_offset)``."""
-        index = self.bisect(count, lambda e: e[0] > timestamp)
-        return self.entry_at(index - 1)
+        return self._absolute(self.entries_at(count, lambda e: e[0] > timestamp)[1])
 
-    def entry_at(self, index: int) -> TimestampOffset:
-        if index < 0:
-            return TimestampOffset(-1, self.base_offset)
-        timestamp, relative = self.read_entry(index)
-        return TimestampOffset(timestamp, self.base_offset + relative)
+    def last(self, count: int) -> TimestampOffset:
+        """The last of ``count`` entries, else ``(-1, base_offset)``."""
+        if not count:
+            return self._absolute(None)
+        with self._lock:
+            if self._map is not None:
+                return self._absolute(self._mapped_entry(count - 1))
+            with self._open() as file:
+                return self._absolute(self._file_entry(file, count - 1))
 
     def count_below(self, offset: int, count: int) -> int:
         relative = offset - self.base_offset
-        return self.bisect(count, lambda e: e[1] >= relative)
+        return self.entries_at(count, lambda e: e[1] >= relative)[0]
+
+    def _absolute(self, entry: Entry | None) -> TimestampOffset:
+        if entry is None:
+            return TimestampOffset(-1, self.base_offset)
+        return TimestampOffset(entry[0], self.base_offset + entry[1])
 
 
 class TransactionIndex:

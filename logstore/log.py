@@ -200,11 +200,13 @@ class PartitionLog:
                 return
             if self._failed is None:
                 try:
+                    self._settle_cut()
                     self._snapshot_producers()
                     for segment in self._segments:
                         segment.deactivate()
                     self._flush(self._leo, everything=True)
                     self._epochs.flush()
+                    self._storage.sync_dir(self.directory)  # the snapshot's name too
                     self._failed = _Closed(f"{self.directory} is closed")
                     self.purge_deleted(2**63)
                 except (OSError, CheckpointError) as error:
@@ -548,6 +550,8 @@ class PartitionLog:
         try:
             if not state.attached:
                 self._activate(segment)
+            if state.cut_pending:
+                self._settle_cut()
             if state.must_roll(size, last, analysis.max_timestamp, now_ms):
                 self._roll(max(leo, first))
                 segment = self._segments.active
@@ -655,6 +659,7 @@ class PartitionLog:
 
     def _roll(self, new_base: int) -> None:
         """F-146, F-147."""
+        self._settle_cut()
         active, leo = self._segments.active, self._leo
         if active.base_offset == new_base:
             if active.size:
@@ -793,8 +798,18 @@ class PartitionLog:
                     continue  # the log was cut under the read: begin again
                 # An unreadable block is not a torn write: nothing is cut, the caller is told.
                 raise StorageFailedError(self.directory, "read", str(error)) from error
+            if any(segment.index_suspect for segment in segments):
+                self._repair_indexes(segments)
             if cuts == self._cut_count:
                 return fetched
+
+    def _repair_indexes(self, segments: tuple[Segment, ...]) -> None:
+        """Rebuild what a reader found misleading; its own answer came from a scan (S-32, S-33)."""
+        with self._flush_lock, self._lock:
+            for segment in segments:
+                if segment.index_suspect and self._failed is None:
+                    logger.warning("%s: index rebuilt", segment.log_path)
+                    self._guard("rebuild an index", segment.rebuild_indexes)
 
     def _read_segments(
         self,
@@ -1029,8 +1044,9 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
 
-        The log end becomes ``offset`` even where a batch contained it. The cut is durable on
-        return, stricter than F-280: no crash puts old records behind what is appended next.
+        The log end becomes ``offset`` even where a batch contained it. The cut becomes durable
+        before anything else is written (stricter than F-280): no crash puts old records behind
+        what is appended next.
         """
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
@@ -1058,14 +1074,21 @@ class PartitionLog:
         self._segments.replace_all(keep)
         active = self._segments.active
         active.truncate_to(offset)
-        active.log.sync()
         active.state.next_offset = offset
+        active.state.cut_pending = True
         self._set_recovery_point(min(self._recovery_point, offset))
         self._log_start_offset = min(self._log_start_offset, offset)
         self._epochs.truncate_from_end(offset)
         self._rebuild_producers(offset)
-        self._storage.sync_dir(self.directory)
         self._hw = min(self._hw, offset)
+
+    def _settle_cut(self) -> None:
+        """Make a truncation durable, names and all, before the next write."""
+        active = self._segments.active
+        if active.state.cut_pending:
+            active.log.sync()
+            self._storage.sync_dir(self.directory)
+            active.state.cut_pending = False
 
     def truncate_fully_and_start_at(
         self, offset: int, log_start_offset: int | None = None
@@ -1089,7 +1112,7 @@ class PartitionLog:
         self._log_start_offset = log_start_offset
         self._epochs.clear()
         self._producers.truncate_fully_and_start_at(offset)
-        self._storage.sync_dir(self.directory)
+        self._segments.active.state.cut_pending = True
         self._hw = max(offset, log_start_offset)
 
     def _rebuild_producers(self, offset: int) -> None:

@@ -471,22 +471,29 @@ class LogManager:
     # -- periodic work -------------------------------------------------------------------------
 
     def checkpoint_recovery_points(self) -> None:
-        """F-11, F-227; a directory whose checkpoint cannot be written goes offline."""
+        """F-11, F-227; a directory whose checkpoint cannot be written goes offline.
+
+        The log start offsets go first: a recovery point raised to one (F-222) would otherwise
+        stand for records that a crash brings back.
+        """
         for log_dir in list(self._dirs.values()):
             points = {tp: log.recovery_point for tp, log in log_dir.logs.items()}
-            if self._write(log_dir, log_dir.recovery_points, points):
+            if self._write_start_offsets(log_dir) and self._write(log_dir, log_dir.recovery_points, points):
                 for tp, log in list(log_dir.logs.items()):
                     log.drop_old_snapshots(points.get(tp, 0))
 
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""
         for log_dir in list(self._dirs.values()):
-            starts = {
-                tp: log.log_start_offset
-                for tp, log in log_dir.logs.items()
-                if log.log_start_offset > log.segments[0].base_offset
-            }
-            self._write(log_dir, log_dir.start_offsets, starts)
+            self._write_start_offsets(log_dir)
+
+    def _write_start_offsets(self, log_dir: LogDir) -> bool:
+        starts = {
+            tp: log.log_start_offset
+            for tp, log in log_dir.logs.items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        return self._write(log_dir, log_dir.start_offsets, starts)
 
     def checkpoint_high_watermarks(self) -> None:
         """F-13."""

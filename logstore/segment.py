@@ -97,6 +97,7 @@ class Segment:
         self._mtime_ms = 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
+        self.index_suspect = False
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -129,8 +130,8 @@ class Segment:
     def create(self) -> None:
         """Make the empty ``.log``, ``.index`` and ``.timeindex``."""
         _ = self.log
-        self.offset_index.open_file()
-        self.time_index.open_file()
+        self.offset_index.create()
+        self.time_index.create()
 
     # -- active and inactive -------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Segment:
         self._timestamp_loaded = True
         state = self.state
         if state.max_timestamp < 0 and state.time_entries:
-            last = self.time_index.entry_at(state.time_entries - 1)
+            last = self.time_index.last(state.time_entries)
             state.max_timestamp, state.offset_of_max_timestamp = last
             state.last_time_entry = last.timestamp
 
@@ -238,8 +239,8 @@ class Segment:
                 self.offset_index.path, 0, f"entry {tuple(entry)} does not lead to a batch"
             )
         except CorruptIndexError:
-            self.rebuild_indexes()
-            return self.offset_index.lookup(offset, state.offset_entries).position
+            self.index_suspect = True  # the log rebuilds it under its lock; a reader walks
+            return 0
 
     def _leads_to_batch(self, entry: OffsetPosition) -> bool:
         if not 0 < entry.position <= self.size - HEADER_MIN:
@@ -318,13 +319,12 @@ class Segment:
         active = self.state.attached
         state = self.state
         state.detach()
-        self.offset_index.close()
-        self.time_index.close()
         self.offset_index.replace(offset_index)
         self.time_index.replace(time_index)
+        self.index_suspect = False
         state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
         state.last_time_entry = (
-            self.time_index.entry_at(state.time_entries - 1).timestamp
+            self.time_index.last(state.time_entries).timestamp
             if state.time_entries
             else -1
         )
@@ -355,7 +355,7 @@ class Segment:
                 state.offset_entries = keep
             else:
                 state.time_entries = keep
-        state.last_time_entry = self.time_index.entry_at(state.time_entries - 1).timestamp
+        state.last_time_entry = self.time_index.last(state.time_entries).timestamp
         self.txn_index.truncate_to(offset)
         if dropped:
             self._cut_log(cut)
@@ -404,7 +404,7 @@ class Segment:
     def _recompute_max_timestamp(self) -> None:
         """The largest timestamp of what is left: the last time entry, then the headers after it."""
         state = self.state
-        last = self.time_index.entry_at(state.time_entries - 1)
+        last = self.time_index.last(state.time_entries)
         state.max_timestamp, state.offset_of_max_timestamp = last
         if last.timestamp < 0:
             state.offset_of_max_timestamp = -1

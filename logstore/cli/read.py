@@ -64,6 +64,8 @@ def read(
     """
     if follow and committed:
         fail("--follow and --committed cannot be combined")
+    if count is not None and count < 1:
+        fail(f"--max {count}: at least one record")
     readers = _readers(directory, topic, partition)
     for reader in readers:
         reader.end_offset = MAX_OFFSET if end is None else end
@@ -91,6 +93,9 @@ def _note(message: str) -> None:
 
 def _readers(directory: str, topic: str, partition: int | None) -> list[PartitionReader]:
     storage = LocalStorage()
+    info = storage.info(directory)
+    if info is None or not info.is_dir:
+        fail(f"{directory}: no such directory")
     found = find_partitions(storage, directory, topic)
     if not found:
         fail(f"{directory}: there is no topic {topic!r} in it")

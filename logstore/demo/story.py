@@ -13,6 +13,7 @@ from logstore.demo.flights import Flight, Rows, by_partition, flights
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
 from logstore.demo.show import Show
 from logstore.demo.victim import Heard, Victim
+from logstore.verify import Severity, verify
 
 BATCH_RECORDS_MAX = 2500
 _BATCHES_MIN = 40  # a short run has smaller batches, so that there is a middle to be killed in
@@ -30,6 +31,8 @@ def run(directory: str, records: int, partitions: int, seed: int, show: Show) ->
     _recover_and_finish(outcome, sent, heard, batch, show)
     if not outcome.faults:
         _check_the_end(outcome, sent, show)
+    if not outcome.faults:
+        _verify(outcome, show)
     outcome.seconds = time.perf_counter() - started
     return outcome
 
@@ -151,6 +154,24 @@ def _check_the_end(outcome: Outcome, sent: list[Rows], show: Show) -> None:
         seconds = time.perf_counter() - started
         outcome.steps.append(Step("read, checked", count, sum(log.size for log in logs), seconds))
     _prove(outcome, show, "closed cleanly; every flight is there once and in order, none is extra")
+
+
+def _verify(outcome: Outcome, show: Show) -> None:
+    """The second, independent reader looks at every file, byte by byte."""
+    started = time.perf_counter()
+    report = verify([outcome.directory])
+    seconds = time.perf_counter() - started
+    count = sum(partition.records for partition in report.partitions)
+    size = sum(partition.bytes for partition in report.partitions)
+    outcome.steps.append(Step("verify", count, size, seconds))
+    outcome.faults += report.unusable
+    outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]
+    if count != outcome.records:
+        outcome.faults.append(f"verify counts {count:,} records")
+    _prove(
+        outcome, show,
+        f"every byte of {report.files} files verified: checksums, records, indexes, checkpoints",
+    )  # fmt: skip
 
 
 def _prove(outcome: Outcome, show: Show, claim: str) -> None:

@@ -54,6 +54,19 @@ cdef int write_all(int fd, iovec* iov, int count, int64_t position) noexcept nog
     return 0
 
 
+cdef inline int64_t batch_last(const uint8_t* batch, int64_t placed_offset) noexcept nogil:
+    """Last offset of a batch that keeps its base offset, or has it placed (≥ 0)."""
+    if batch[16] < 2:
+        return ls_load64(batch)
+    return (placed_offset if placed_offset >= 0 else ls_load64(batch)) + ls_load32(batch + 23)
+
+
+cdef inline int64_t batch_max_timestamp(const uint8_t* batch) noexcept nogil:
+    if batch[16] >= 2:
+        return ls_load64(batch + 35)
+    return ls_load64(batch + 18) if batch[16] == 1 else -1
+
+
 @cython.freelist(8)
 cdef class AppendInfo:
     """What an append did; see ``_append_reference.AppendInfo``."""
@@ -98,7 +111,8 @@ cdef class SegmentState:
     ``rolling_timestamp``: the largest timestamp of the first append (−1 unknown);
     ``index_interval_bytes``; ``bytes_since_index_entry``; ``offset_entries``, ``time_entries``;
     ``last_time_entry``: timestamp of the last time-index entry (−1 none).
-    ``segment_bytes``, ``max_segment_ms``, ``index_entries_max``, ``time_entries_max``: roll limits.
+    ``segment_bytes``, ``max_segment_ms``, ``offset_entries_max``, ``time_entries_max``: roll limits.
+    ``cut_pending``: the log was cut and the cut is not durable; nothing may be written before it is.
     """
 
     cdef readonly int64_t base_offset
@@ -117,6 +131,7 @@ cdef class SegmentState:
     cdef public int64_t max_segment_ms
     cdef public int64_t offset_entries_max
     cdef public int64_t time_entries_max
+    cdef public bint cut_pending
     cdef object _file
     cdef object _offset_map
     cdef object _time_map
@@ -204,7 +219,7 @@ cdef class SegmentState:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             found = analyse(data, &view, max_batch_size, True, deep)
-            if (not self._attached or self.rolling_timestamp < 0
+            if (not self._attached or self.cut_pending or self.rolling_timestamp < 0
                     or found.max_timestamp > timestamp_limit
                     or not found.is_plain() or found.too_large_position >= 0
                     or (deep and found.max_timestamp != found.record_max_timestamp)
@@ -237,7 +252,7 @@ cdef class SegmentState:
             OSError: the medium refused; what it holds past ``size`` is unknown.
         """
         cdef Py_buffer view
-        if not self._attached:
+        if not self._attached or self.cut_pending:
             raise ValueError("the segment is not open for appends")
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
@@ -250,46 +265,32 @@ cdef class SegmentState:
     cdef int64_t _append(self, uint8_t* data, int64_t size, int64_t first_offset,
                          int64_t leader_epoch) except -2:
         cdef int64_t last_offset = -1, next_offset = first_offset, position = 0, length
-        cdef int64_t batch_max, first_max = -1, batch_last
-        cdef int64_t max_timestamp = self.max_timestamp
-        cdef int64_t offset_of_max = self.offset_of_max_timestamp
-        cdef bint index_due = self.bytes_since_index_entry > self.index_interval_bytes
+        cdef int64_t batch_max, first_max = -1
+        cdef int64_t max_timestamp, offset_of_max, since = self.bytes_since_index_entry, due = 0
         cdef uint8_t* batch
 
         # What the append will mean, before anything is written.
         while position < size:
+            batch = data + position
             if size - position < 17:
                 raise ValueError("not whole batches")
-            batch = data + position
             length = 12 + <int64_t>ls_load32(batch + 8)
             if length > size - position or length < (61 if batch[16] >= 2 else 26):
                 raise ValueError("not whole batches")
-            if batch[16] >= 2:
-                batch_max = ls_load64(batch + 35)
-                if first_offset >= 0:
-                    batch_last = next_offset + ls_load32(batch + 23)
-                    next_offset = batch_last + 1
-                else:
-                    batch_last = ls_load64(batch) + ls_load32(batch + 23)
-            else:
-                batch_max = ls_load64(batch + 18) if batch[16] == 1 else -1
-                if first_offset >= 0:
-                    raise ValueError("offsets are placed in magic 2 batches only")
-                batch_last = ls_load64(batch)
-            if batch_max > first_max:
-                first_max = batch_max
-            if batch_max > max_timestamp:
-                max_timestamp = batch_max
-                offset_of_max = batch_last
-            last_offset = batch_last
+            if batch[16] < 2 and first_offset >= 0:
+                raise ValueError("offsets are placed in magic 2 batches only")
+            last_offset = batch_last(batch, next_offset if first_offset >= 0 else -1)
+            next_offset = last_offset + 1
+            first_max = max(first_max, batch_max_timestamp(batch))
+            if since > self.index_interval_bytes:
+                due += 1
+                since = 0
+            since += length
             position += length
         if last_offset - self.base_offset > 0x7FFFFFFF or last_offset < self.base_offset:
             raise ValueError("an offset does not fit the segment")
-        if index_due:
-            if self.offset_entries >= self.offset_entries_max or (
-                    self.time_entries >= self.time_entries_max):
-                raise ValueError("an index of the segment is full")
-            self._reserve()
+        if due:
+            self._reserve(due)
 
         if self._fd < 0:
             self._write_through_file(data, size, first_offset, leader_epoch)
@@ -298,31 +299,48 @@ cdef class SegmentState:
         else:
             self._write_placed(data, size, first_offset, <int32_t>leader_epoch)
 
-        if index_due:
-            # The entry holds the last offset of the call and where the call began (F-113, F-132).
-            ls_store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries,
-                    <int32_t>(last_offset - self.base_offset))
-            ls_store32(<uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries + 4,
-                    <int32_t>self.size)
-            self.offset_entries += 1
-            self.bytes_since_index_entry = 0
-        self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
-        if index_due:
-            self.add_time_entry()
+        position, next_offset = 0, first_offset
+        while position < size:
+            batch = data + position
+            length = 12 + <int64_t>ls_load32(batch + 8)
+            last_offset = batch_last(batch, next_offset if first_offset >= 0 else -1)
+            next_offset = last_offset + 1
+            batch_max = batch_max_timestamp(batch)
+            if batch_max > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = batch_max, last_offset
+            if self.bytes_since_index_entry > self.index_interval_bytes:
+                self._add_entries(last_offset)
+            self.bytes_since_index_entry += length
+            self.size += length
+            position += length
         if self.rolling_timestamp < 0:
             self.rolling_timestamp = first_max
-        self.bytes_since_index_entry += size
-        self.size += size
         self.next_offset = last_offset + 1
         return last_offset
 
-    cdef int _reserve(self) except -1:
-        cdef int64_t end = 8 * (self.offset_entries + 1)
+    cdef int _add_entries(self, int64_t last_offset) except -1:
+        """Entries for the batch that begins at ``size``; a full index goes without (it rolls next).
+
+        One batch, not one call, is the unit, as in Kafka since 4.1: its dump tool expects an entry
+        to name the batch at its position (F-133 rather than F-132).
+        """
+        cdef uint8_t* entry
+        if self.offset_entries < self.offset_entries_max:
+            entry = <uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries
+            ls_store32(entry, <int32_t>(last_offset - self.base_offset))
+            ls_store32(entry + 4, <int32_t>self.size)
+            self.offset_entries += 1
+        self.add_time_entry()
+        self.bytes_since_index_entry = 0
+        return 0
+
+    cdef int _reserve(self, int64_t count) except -1:
+        cdef int64_t end = min(8 * (self.offset_entries + count), <int64_t>self._offset_buffer.len)
         if end > self._offset_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._offset_buffer.len)
             self._offset_map.reserve(end)
             self._offset_reserved = end
-        end = 12 * (self.time_entries + 1)
+        end = min(12 * (self.time_entries + count), <int64_t>self._time_buffer.len)
         if end > self._time_reserved:
             end = min((end // RESERVE_STEP + 1) * RESERVE_STEP, <int64_t>self._time_buffer.len)
             self._time_map.reserve(end)
@@ -331,7 +349,7 @@ cdef class SegmentState:
 
     def reserve(self):
         """Have the disk promise room for one more entry in each index; ``OSError`` if it is full."""
-        self._reserve()
+        self._reserve(1)
 
     cpdef bint add_time_entry(self) except -1:
         """Write (max timestamp so far, its offset) if it is above the last entry (F-118, F-135)."""

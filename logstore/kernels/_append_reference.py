@@ -45,6 +45,7 @@ class SegmentState:
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
+        "cut_pending",
         "index_interval_bytes",
         "last_time_entry",
         "max_segment_ms",
@@ -68,6 +69,7 @@ class SegmentState:
         self.bytes_since_index_entry = self.offset_entries = self.time_entries = 0
         self.segment_bytes = self.max_segment_ms = 0
         self.offset_entries_max = self.time_entries_max = 0
+        self.cut_pending = False
         self._file: Any = None
         self._offset_map: Any = None
         self._time_map: Any = None
@@ -114,6 +116,7 @@ class SegmentState:
         last_offset = self.next_offset + analysis.record_count - 1
         if (
             not self.attached
+            or self.cut_pending
             or self.rolling_timestamp < 0
             or analysis.max_timestamp > timestamp_limit
             or not analysis.plain
@@ -136,13 +139,13 @@ class SegmentState:
         )
 
     def append(self, data: Buffer, size: int, first_offset: int, leader_epoch: int) -> int:
-        if not self.attached:
+        if not self.attached or self.cut_pending:
             raise ValueError("the segment is not open for appends")
         if size <= 0 or size > len(data):
             raise ValueError("size is outside the buffer")
         placed = bytearray(memoryview(data)[:size])
-        max_timestamp, offset_of_max = self.max_timestamp, self.offset_of_max_timestamp
-        position, next_offset, first_max, last_offset = 0, first_offset, -1, -1
+        batches: list[tuple[int, int, int]] = []  # (last offset, max timestamp, length)
+        position, next_offset, since, due = 0, first_offset, self.bytes_since_index_entry, 0
         while position < size:
             if size - position < 17:
                 raise ValueError("not whole batches")
@@ -152,35 +155,43 @@ class SegmentState:
                 raise ValueError("not whole batches")
             if magic < 2 and first_offset >= 0:
                 raise ValueError("offsets are placed in magic 2 batches only")
-            base = _LONG.unpack_from(placed, position)[0]
+            last_offset = _LONG.unpack_from(placed, position)[0]
             if magic >= 2:
                 if first_offset >= 0:
-                    base = next_offset
-                    _PREFIX.pack_into(placed, position, base, length - 12, leader_epoch)
-                last_offset = base + _INT.unpack_from(placed, position + 23)[0]
+                    last_offset = next_offset
+                    _PREFIX.pack_into(placed, position, next_offset, length - 12, leader_epoch)
+                last_offset += _INT.unpack_from(placed, position + 23)[0]
                 batch_max = _LONG.unpack_from(placed, position + 35)[0]
             else:
-                last_offset = base
                 batch_max = _LONG.unpack_from(placed, position + 18)[0] if magic == 1 else -1
+            batches.append((last_offset, batch_max, length))
+            if since > self.index_interval_bytes:
+                due, since = due + 1, 0
+            since += length
             next_offset = last_offset + 1
-            first_max = max(first_max, batch_max)
-            if batch_max > max_timestamp:
-                max_timestamp, offset_of_max = batch_max, last_offset
             position += length
+        last_offset = batches[-1][0]
         if not 0 <= last_offset - self.base_offset <= MAX_INT:
             raise ValueError("an offset does not fit the segment")
-        index_due = self.bytes_since_index_entry > self.index_interval_bytes
-        if index_due:
-            if (
-                self.offset_entries >= self.offset_entries_max
-                or self.time_entries >= self.time_entries_max
-            ):
-                raise ValueError("an index of the segment is full")
-            self.reserve()
+        if due:
+            self._reserve(due)
 
         self._file.write_at(self.size, placed)
 
-        if index_due:
+        for batch_last, batch_max, length in batches:
+            if batch_max > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = batch_max, batch_last
+            if self.bytes_since_index_entry > self.index_interval_bytes:
+                self._add_entries(batch_last)
+            self.bytes_since_index_entry += length
+            self.size += length
+        if self.rolling_timestamp < 0:
+            self.rolling_timestamp = max(batch_max for _, batch_max, _ in batches)
+        self.next_offset = last_offset + 1
+        return last_offset
+
+    def _add_entries(self, last_offset: int) -> None:
+        if self.offset_entries < self.offset_entries_max:
             _OFFSET_ENTRY.pack_into(
                 self._offset_map.buffer,
                 8 * self.offset_entries,
@@ -188,20 +199,18 @@ class SegmentState:
                 self.size,
             )
             self.offset_entries += 1
-            self.bytes_since_index_entry = 0
-        self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, offset_of_max
-        if index_due:
-            self.add_time_entry()
-        if self.rolling_timestamp < 0:
-            self.rolling_timestamp = first_max
-        self.bytes_since_index_entry += size
-        self.size += size
-        self.next_offset = last_offset + 1
-        return last_offset
+        self.add_time_entry()
+        self.bytes_since_index_entry = 0
+
+    def _reserve(self, count: int) -> None:
+        for mapping, entries, width in (
+            (self._offset_map, self.offset_entries, 8),
+            (self._time_map, self.time_entries, 12),
+        ):
+            mapping.reserve(min(width * (entries + count), len(mapping.buffer)))
 
     def reserve(self) -> None:
-        self._offset_map.reserve(8 * (self.offset_entries + 1))
-        self._time_map.reserve(12 * (self.time_entries + 1))
+        self._reserve(1)
 
     def add_time_entry(self) -> bool:
         if not self.attached or self.max_timestamp <= self.last_time_entry:

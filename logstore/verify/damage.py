@@ -82,11 +82,18 @@ def diagnose(file: File, size: int, position: int, status: int, expected: int) -
                 last = int.from_bytes(file.read_at(end, 8), "big", signed=True) - 1
             tail = GARBAGE if end == size else ""
             return Diagnosis(found, end, last, tail)
-    return _search(file, size, position, status, offset, stored, length)
+    return _search(file, size, position, status, offset, stored, length, last)
 
 
 def _search(
-    file: File, size: int, position: int, status: int, offset: int, stored: int, length: int
+    file: File,
+    size: int,
+    position: int,
+    status: int,
+    offset: int,
+    stored: int,
+    length: int,
+    last: int,
 ) -> Diagnosis:
     """The length cannot be believed: find the next whole batch."""
     after = find_batch(file, position + 1, size, offset)
@@ -101,7 +108,7 @@ def _search(
         return Diagnosis(error(rule, position, offset, message), found, found_base - 1)
     if _crc_fits(file, position, size, stored):
         message = f"batch length {length}: with {size - position - PREFIX} the checksum matches"
-        return Diagnosis(error("F-50", position, offset, message), size, UNKNOWN)
+        return Diagnosis(error("F-50", position, offset, message), size, last)
     if status in _FRAMED or length < 14:
         message = f"{SCAN_REASONS[status]}; no whole batch follows"
         return Diagnosis(error("F-53", position, offset, message), UNKNOWN, tail=GARBAGE)

@@ -82,6 +82,7 @@ class PartitionCheck:
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
     _epochs: list[tuple[int, int]] | None = None
+    _epochs_missing: bool = False
 
     def prepare(self) -> None:
         """List the directory, read the small files, plan the segments.
@@ -99,30 +100,43 @@ class PartitionCheck:
         segments = self._sort_out(infos)
         if self.only < 0:
             self._read_metadata()
-            self._epochs = self._read_epochs(any(f.size for f in infos))
+            self._epochs = self._read_epochs()
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         self._orphans(segments)
         following = dict(pairwise(bases))
         for base in bases:
             end = following.get(base, UNKNOWN)
             inside = [o for o in self._snapshots if base < o and (end < 0 or o <= end)]
+            trimmed = end >= 0 or self.facts.clean is True
             job = SegmentJob(
-                self.directory, base, end, frozenset(segments[base]), tuple(inside)
+                self.directory, base, end, frozenset(segments[base]), tuple(inside), trimmed
             )
             if self.only in (UNKNOWN, base):
                 self.jobs.append(job)
+
+    def read_small(self, name: str) -> None:
+        """Check one small file of the directory by itself."""
+        parsed = filenames.parse_segment_file(name)
+        if name == PARTITION_METADATA:
+            self._read_metadata()
+        elif name == LEADER_EPOCH:
+            entries = self._read_epochs()
+            for problem in check_epoch_entries(entries or [], 2**63 - 1):
+                self._find(LEADER_EPOCH, problem)
+        elif parsed is not None:
+            for problem in check_snapshot(
+                parsed.offset, self._read_snapshot(parsed.offset) or (), None
+            ):
+                self._find(name, problem)
 
     # -- findings ------------------------------------------------------------------------------
 
     def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
         severity, rule, position, offset, message = problem
-        where = self._where
+        topic, partition = self._where or ("", UNKNOWN)
+        path = os.path.join(self.directory, name)
         self.findings.append(
-            Finding(
-                severity, rule, os.path.join(self.directory, name), message,
-                where.topic if where else "", where.partition if where else UNKNOWN,
-                base, position, offset,
-            )  # fmt: skip
+            Finding(severity, rule, path, message, topic, partition, base, position, offset)
         )
 
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
@@ -181,7 +195,7 @@ class PartitionCheck:
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
 
-    def _read_epochs(self, has_data: bool) -> list[tuple[int, int]] | None:
+    def _read_epochs(self) -> list[tuple[int, int]] | None:
         """The leader epochs on file; None when they cannot be compared with the batches."""
         path = os.path.join(self.directory, LEADER_EPOCH)
         try:
@@ -191,9 +205,7 @@ class PartitionCheck:
             return None
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
-        if state is FileState.MISSING and has_data:
-            message = "missing: leader epochs are compared with their neighbours only"
-            self._find(LEADER_EPOCH, info("S-54", UNKNOWN, UNKNOWN, message))
+        self._epochs_missing = state is FileState.MISSING
         return [(int(epoch), int(start)) for epoch, start in entries]
 
     # -- joining -------------------------------------------------------------------------------
@@ -295,14 +307,17 @@ class PartitionCheck:
             if any(problem.severity is Severity.ERROR for problem in problems):
                 entries = None
         if entries == [] and any(run.epoch >= 0 for run in runs):
-            path = os.path.join(self.directory, LEADER_EPOCH)
-            if self.storage.info(path) is not None:
+            if self._epochs_missing:
+                message = "missing: leader epochs are compared with their neighbours only"
+                problem = info("S-54", UNKNOWN, UNKNOWN, message)
+            else:
                 message = "no epochs on file, but batches with epochs in the log"
-                self._find(LEADER_EPOCH, warning("S-54", UNKNOWN, UNKNOWN, message))
+                problem = warning("S-54", UNKNOWN, UNKNOWN, message)
+            self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(_joined(runs), entries or None))
         if any(problem.rule == "F-203" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
-            newer = self._read_epochs(False)
+            newer = self._read_epochs()
             if newer and newer != self._epochs:
                 found = list(check_epochs(_joined(runs), newer))
         for run, problem in found[: self.options.findings_max]:

@@ -169,7 +169,7 @@ class OffsetOrder:
             elif expected + delta < following <= last:
                 problems.append(self._moved(row, expected))
                 base = last = following - 1
-            else:
+            elif last - self.segment_base <= MAX_RELATIVE_OFFSET:
                 self.gap_count += 1
                 if len(self.gaps) < self.gaps_kept:
                     self.gaps.append((row.position, expected, base - expected))

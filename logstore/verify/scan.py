@@ -47,18 +47,21 @@ WINDOW = 4 << 20
 _ROWS = 4096
 _EPOCH_RUNS_MAX = 50_000
 _TABLE = [SCAN_COLUMNS.index(name) for name in Row._fields]
-_POSITION, _SIZE, _BASE, _LAST = (Row._fields.index(n) for n in Row._fields[:4])
-_MAX_TIMESTAMP, _EPOCH = Row._fields.index("max_timestamp"), Row._fields.index("leader_epoch")
-_COUNT, _MAGIC = Row._fields.index("record_count"), Row._fields.index("magic")
-_BASE_TIMESTAMP, _PRODUCER = (
-    Row._fields.index("base_timestamp"),
-    Row._fields.index("producer_id"),
-)
-_PRODUCER_EPOCH, _SEQUENCE = (
-    Row._fields.index("producer_epoch"),
-    Row._fields.index("base_sequence"),
-)
-_ATTRIBUTES = Row._fields.index("attributes")
+(
+    _POSITION,
+    _SIZE,
+    _BASE,
+    _LAST,
+    _BASE_TIMESTAMP,
+    _MAX_TIMESTAMP,
+    _EPOCH,
+    _PRODUCER,
+    _PRODUCER_EPOCH,
+    _SEQUENCE,
+    _ATTRIBUTES,
+    _COUNT,
+    _MAGIC,
+) = range(len(Row._fields))
 
 Progress = Callable[[int], None]
 
@@ -80,6 +83,7 @@ class SegmentJob:
     """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
 
     ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
+    ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
     """
 
     directory: str
@@ -87,6 +91,7 @@ class SegmentJob:
     next_base: int = UNKNOWN
     files: frozenset[str] = frozenset((filenames.LOG_SUFFIX,))
     snapshots: tuple[int, ...] = ()
+    trimmed: bool = False
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
@@ -212,8 +217,8 @@ class _SegmentScan:
         if size % width:
             message = f"{size % width} bytes behind the last whole entry"
             problems.append(warning("F-141", size - size % width, UNKNOWN, message))
-        elif used < size and self.job.next_base >= 0:
-            message = f"{size - used} zero bytes in an index that is not the active one"
+        elif used < size and self.job.trimmed:
+            message = f"{size - used} zero bytes at the end of an index that is not in use"
             problems.append(warning("F-137", used, UNKNOWN, message))
 
     # -- batches -------------------------------------------------------------------------------
@@ -468,13 +473,13 @@ class _SegmentScan:
     # -- end -----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        result, closed = self.result, self.job.next_base >= 0
+        result = self.result
         for offset in self.marks:
             result.producers.mark(offset)
         if self.offset_index is not None:
             self.offset_index.finish(self.size, self.skipped)
         has_time_index = filenames.TIME_INDEX_SUFFIX in self.job.files
-        self.time_index.finish(closed and has_time_index, self.trusted)
+        self.time_index.finish(self.job.trimmed and has_time_index, self.trusted)
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
         if result.end_offset < 0:
             result.first_offset = result.end_offset = self.job.base

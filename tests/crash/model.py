@@ -155,6 +155,10 @@ class Model:
     epoch: int = 0
     durable_start: int = 0
     """The log start in the last checkpoint that was written: a crash never goes below it."""
+    ghost: list[Batch] | None = None
+    """The log before a truncation that is not durable yet: until the next write it may be back."""
+    forgotten: int = 0
+    """The highest log start so far: of what lies below, producer state may be gone for good."""
     history: dict[bytes, Batch] = field(default_factory=dict)
     """Every batch that was ever in the log: what lies below the log start may come back."""
 
@@ -173,6 +177,7 @@ class Model:
         return [batch for batch in self.batches if batch.last >= self.start]
 
     def truncate(self, offset: int) -> None:
+        self.ghost = self.ghost or self.batches
         self.batches = self.below(offset)
         self.leo = min(self.leo, offset)
         self.flushed = min(self.flushed, offset)

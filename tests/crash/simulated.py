@@ -21,7 +21,14 @@ from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
 from logstore.types import TopicPartition
-from tests.crash.checks import check_content, check_end, check_lookups, check_once, check_state
+from tests.crash.checks import (
+    check_content,
+    check_end,
+    check_lookups,
+    check_once,
+    check_producers,
+    check_state,
+)
 from tests.crash.model import Batch, Model, segment_files, stored_batches
 from tests.crash.workload import Work, expect_refusal
 
@@ -161,7 +168,7 @@ class _Search:
         self.manager.close()
         self.storage.scan_dir("/")  # raises if the machine went down in a thread of the pool
         for work in self.works:
-            work.model.flushed = work.model.leo
+            work.model.flushed, work.model.ghost = work.model.leo, None
         self.note("closed in order")
         self.run.struck["clean close"] += 1
         self.storage.heal()
@@ -230,6 +237,8 @@ class _Search:
             candidates = [model.batches]
             if work.pending is not None:
                 candidates.append(work.pending)
+            if model.ghost is not None:
+                candidates.append(model.ghost)
             model.history.update((batch.data, batch) for batch in work.pending or ())
             flushed, model.flushed = model.flushed, max(model.flushed, self.floor(work))
             batches = check_content(self.storage, log, model, candidates)
@@ -250,11 +259,14 @@ class _Search:
 
     def settle(self, work: Work, log: PartitionLog, batches: list[Batch]) -> None:
         model = work.model
-        deleted = model.start > 0 or log.log_start_offset > 0
-        check_state(log, batches, whole=not deleted)
-        check_once(batches)
+        model.forgotten = max(model.forgotten, model.start, log.log_start_offset)
+        check_state(log, batches, whole=not model.forgotten)
+        known = [batch for batch in batches if batch.base >= model.forgotten]
+        check_producers(log, known, whole=not model.forgotten)
+        check_once(known)
         check_lookups(log, batches, self.rng)
         model.batches = [batch for batch in batches if batch.last >= log.log_start_offset]
+        model.ghost = None
         model.start, model.leo = log.log_start_offset, log.log_end_offset
         model.epoch = max(model.epoch, log.latest_epoch)
         model.durable_start = min(model.durable_start, model.start)

@@ -137,6 +137,7 @@ class Work:
 
     def _appended(self, batches: Sequence[Batch]) -> None:
         self.model.add(batches)
+        self.model.ghost = None
         if self.log.unflushed == 0:
             self.model.flushed = self.model.leo  # flush.messages was reached
 
@@ -202,7 +203,7 @@ class Work:
         self.log.truncate_fully_and_start_at(offset)
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_start_offsets()
-        model.batches, model.leo, model.start = [], offset, offset
+        model.batches, model.leo, model.start, model.ghost = [], offset, offset, None
         model.epoch += 1
         return f"truncate fully, start at {offset}"
 
@@ -232,14 +233,16 @@ class Work:
         return f"retention deletes {deleted} segments, the log starts at {model.start}"
 
     def checkpoint(self) -> str:
-        if self._rng.random() < 0.7:
+        which = self._rng.randrange(3)
+        if which == 0:
             self.manager.checkpoint_recovery_points()
-        if self._rng.random() < 0.5:
+        elif which == 1:
             self.manager.checkpoint_log_start_offsets()
-            if not self.log.failed:
-                inside = self.model.start > self.log.segments[0].base_offset
-                self.model.durable_start = self.model.start if inside else 0
+        else:
             self.manager.checkpoint_high_watermarks()
+            return "checkpoint of the high watermark"
+        inside = self.model.start > self.log.segments[0].base_offset
+        self.model.durable_start = self.model.start if inside and not self.log.failed else 0
         return f"checkpoint, recovery point {self.log.recovery_point}"
 
     def lead(self) -> str:

@@ -1,0 +1,226 @@
+"""``logstore append``: records from stdin to a topic."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+
+import click
+
+from checkpoints.partition_metadata import random_topic_id
+from logstore.cli import fail, json_option
+from logstore.cli._input import BadInputError, Parsed, records_as_they_come
+from logstore.cli._records import find_partitions
+from logstore.errors import LogstoreError
+from logstore.log import PartitionLog
+from logstore.log_manager import LogManager
+from logstore.partitioner import partitioner
+from logstore.storage.local import LocalStorage
+
+_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
+_RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
+_CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("topic")
+@click.option("--partition", type=int, metavar="N", help="Append to this partition.")
+@click.option(
+    "--partitions", type=int, metavar="P",
+    help="Partitions of a topic that is not there yet (1); the key decides between them.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["lines", "json"]), default="lines",
+    help="lines: a value a line; json: an object a line, as read and dump print them.",
+)  # fmt: skip
+@click.option("--key-separator", metavar="S", help="Lines: the key comes first, up to S.")
+@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("--flush", is_flag=True, help="Make each batch durable before the next is read.")
+@click.option(
+    "--batch", "batch_records", default=1000, show_default=True, metavar="N",
+    help="Records a batch, at most.",
+)  # fmt: skip
+@json_option
+def append(
+    directory: str,
+    topic: str,
+    partition: int | None,
+    partitions: int | None,
+    form: str,
+    key_separator: str | None,
+    compression: str,
+    flush: bool,
+    batch_records: int,
+    as_json: bool,
+) -> None:
+    """Append what stdin brings to TOPIC in the log directory DIR; both are made when missing.
+
+    A batch is appended when it is full and when the input makes a pause. With several partitions
+    the key decides, as in Kafka's producers; records without one stay together for a batch. At the
+    end everything is flushed and the directory closed cleanly; what was appended is printed.
+
+    A line that cannot be read ends it with exit code 2, after appending the lines before it.
+    """
+    if partition is not None and partitions is not None:
+        fail("--partition and --partitions exclude each other")
+    if batch_records < 1 or (partitions is not None and partitions < 1):
+        fail("--batch and --partitions start at 1")
+    if partition is not None and partition < 0:
+        fail(f"--partition {partition}: partitions start at 0")
+    if form == "json" and key_separator is not None:
+        fail("--key-separator is for lines only")
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    if separator == b"":
+        fail("--key-separator is empty")
+    _check_directory(directory)
+    with LogManager([directory]) as manager:
+        logs = _open_topic(manager, directory, topic, partition, partitions)
+        appender = _Appender(logs, compression, flush, batch_records)
+        try:
+            _append_all(appender, form, separator)
+        except (BadInputError, LogstoreError) as error:
+            count = sum(p.count for p in appender.done)
+            fail(f"{error}; {count} records before it were appended")
+        finally:
+            _report(appender, as_json)
+
+
+def _check_directory(directory: str) -> None:
+    """A log directory that cannot be opened goes offline, which is told at length: ask before."""
+    storage = LocalStorage()
+    if storage.info(directory) is None:
+        storage.make_dir(directory)
+    elif not os.path.isdir(directory):
+        fail(f"{directory}: not a directory")
+    if not os.access(directory, os.W_OK):
+        fail(f"{directory}: not writable")
+
+
+def _open_topic(
+    manager: LogManager, directory: str, topic: str, partition: int | None, count: int | None
+) -> list[PartitionLog]:
+    found = find_partitions(LocalStorage(), directory, topic)
+    if partition is not None:
+        known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
+        return [manager.get_or_create(topic, partition, topic_id=known)]
+    if not found:
+        return manager.create_topic(topic, count or 1)
+    if count not in (None, len(found)):
+        fail(f"{topic} has {len(found)} partitions here, not {count}")
+    if found != list(range(len(found))):
+        fail(f"only partitions {found} of {topic} are here, so keys decide nothing: --partition N")
+    return [manager.get(topic, p) for p in found]
+
+
+def _append_all(appender: _Appender, form: str, separator: bytes | None) -> None:
+    try:
+        for record, line in records_as_they_come(
+            click.get_binary_stream("stdin"), form == "json", separator
+        ):
+            if record is None:
+                appender.append_pending()
+            else:
+                appender.add(record, line)
+    except BadInputError:
+        appender.append_pending()
+        raise
+    appender.append_pending()
+
+
+class RejectedInputError(LogstoreError):
+    """The log refused records of the input."""
+
+
+@dataclass(slots=True)
+class _Done:
+    log: PartitionLog
+    count: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+@dataclass(slots=True)
+class _Pending:
+    records: list[Parsed] = field(default_factory=list)
+    size: int = 0
+    first_line: int = 0
+    last_line: int = 0
+
+
+class _Appender:
+    """Collects records by partition and appends them in batches."""
+
+    def __init__(
+        self, logs: list[PartitionLog], compression: str, flush: bool, batch_records: int
+    ) -> None:
+        self.done = [_Done(log) for log in logs]
+        self._pending = [_Pending() for _ in logs]
+        self._spread = partitioner("murmur2")
+        self._compression, self._flush, self._batch_records = compression, flush, batch_records
+
+    def add(self, record: Parsed, line: int) -> None:
+        at = self._spread.partition(record.key, len(self.done))
+        size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
+        for name, value in record.headers:
+            size += _RECORD_OVERHEAD + 4 * len(name) + len(value or b"")
+        if self._pending[at].records and self._pending[at].size + size > _BATCH_BYTES:
+            self._append(at)
+            at = self._spread.partition(record.key, len(self.done))
+        pending = self._pending[at]
+        pending.records.append(record)
+        pending.size += size
+        pending.first_line, pending.last_line = pending.first_line or line, line
+        if len(pending.records) >= self._batch_records:
+            self._append(at)
+
+    def append_pending(self) -> None:
+        for at, pending in enumerate(self._pending):
+            if pending.records:
+                self._append(at)
+
+    def _append(self, at: int) -> None:
+        pending, done = self._pending[at], self.done[at]
+        self._pending[at] = _Pending()
+        records, now = pending.records, int(time.time() * 1000)
+        try:
+            info = done.log.append_columns(
+                [r.value for r in records],
+                [r.key for r in records],
+                [now if r.timestamp is None else r.timestamp for r in records],
+                [r.headers for r in records] if any(r.headers for r in records) else None,
+                compression=self._compression,
+            )
+        except LogstoreError as error:
+            span = f"line {pending.first_line}"
+            if pending.last_line > pending.first_line:
+                span = f"lines {pending.first_line} to {pending.last_line}"
+            raise RejectedInputError(f"{span}: {type(error).__name__}: {error}") from None
+        if self._flush:
+            done.log.flush()
+        if any(record.key is None for record in records):
+            self._spread.on_new_batch()
+        done.count += info.record_count
+        done.first_offset = info.first_offset if done.first_offset < 0 else done.first_offset
+        done.last_offset = info.last_offset
+
+
+def _report(appender: _Appender, as_json: bool) -> None:
+    if as_json:
+        rows = [
+            {
+                "topic": d.log.topic_partition.topic,
+                "partition": d.log.topic_partition.partition,
+                "records": d.count,
+                "firstOffset": d.first_offset,
+                "lastOffset": d.last_offset,
+            }
+            for d in appender.done
+        ]
+        click.echo(json.dumps(rows))
+        return
+    for d in appender.done:
+        if d.count:
+            click.echo(f"{d.log.name}: {d.count} records, offsets {d.first_offset} to {d.last_offset}")

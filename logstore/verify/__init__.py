@@ -1,0 +1,25 @@
+"""A second, independent reader that checks everything a log directory holds (docs/verify.md).
+
+It shares the definition of the format with the log, and none of its read path: a mistake in one is
+not repeated in the other. ``verify`` takes paths and gives a `VerifyReport`; ``verify_segment`` is
+the part that runs per segment, on any machine.
+"""
+
+from __future__ import annotations
+
+from logstore.verify.report import Finding, PartitionReport, Severity, VerifyReport
+from logstore.verify.scan import SegmentJob, SegmentResult, VerifyOptions, verify_segment
+from logstore.verify.walker import Progress, verify
+
+__all__ = [
+    "Finding",
+    "PartitionReport",
+    "Progress",
+    "SegmentJob",
+    "SegmentResult",
+    "Severity",
+    "VerifyOptions",
+    "VerifyReport",
+    "verify",
+    "verify_segment",
+]
