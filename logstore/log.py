@@ -669,8 +669,13 @@ class PartitionLog:
         else:
             active.deactivate()
             # Before the new name exists: else a crash may keep it and lose the end of the old
-            # segment, which would leave a hole between the two (S-36).
+            # segment, or all of it, which would leave a hole (S-36).
             active.log.sync()
+            if not active.name_durable:
+                self._storage.sync_dir(self.directory)
+                active.name_durable = True
+            if self._recovery_point >= new_base:
+                active.flush_indexes()  # after a crash nothing will scan it again
         segment = self._new_segment(new_base)
         segment.state.next_offset = leo  # a base above it leaves a gap, not a new log end (F-145)
         if active.base_offset == new_base:
@@ -727,7 +732,7 @@ class PartitionLog:
 
         Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
         because the segment that holds the recovery point is always recovered whole. They are
-        synced once the segment is no longer active (``everything``, or the flush after a roll).
+        synced once the segment is no longer active (``everything``, a roll or the flush after it).
         """
         with self._lock:
             start = self._recovery_point
@@ -736,9 +741,6 @@ class PartitionLog:
         if offset > start or everything:
             for segment in segments:
                 segment.flush(indexes=everything or segment is not active)
-        previous = self._segments.floor_index(start) - 1
-        if start == active.base_offset and previous >= 0:
-            self._segments[previous].flush_indexes()
         if any(not segment.name_durable for segment in segments):
             self._storage.sync_dir(self.directory)
             for segment in segments:

@@ -169,6 +169,7 @@ class LogManager:
         try:
             if storage.info(path) is None:
                 storage.make_dir(path)
+            if storage.info(os.path.join(path, META_PROPERTIES)) is None:  # not yet used
                 storage.sync_dir(os.path.dirname(os.path.abspath(path)) or ".")
             lock = storage.lock(os.path.join(path, LOCK))
         except LogDirLockedError:

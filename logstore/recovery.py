@@ -20,7 +20,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from checkpoints.partition_metadata import PartitionMetadataFile
 from logstore.clock import Clock
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEntry, LeaderEpochCache
 from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
 from logstore.format import filenames
@@ -184,6 +184,8 @@ class _Loader:
             report.warnings.append(f"recovery point {recovery_point} is above the log end {leo}")
         if not clean or report.actions:  # nothing that was removed here may come back later
             self.storage.sync_dir(self.directory)
+        # The process that died may have cut the log, and only the cache may know of it.
+        segments[-1].state.cut_pending = not clean
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
@@ -295,6 +297,10 @@ class _Loader:
                 for suffix in found:
                     self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
                 continue
+            if found[filenames.LOG_SUFFIX] > MAX_INT:  # no position in it would fit an index
+                path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
+                size = found[filenames.LOG_SUFFIX]
+                raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
             segment = Segment(
                 self.storage, self.directory, base, self.config, self.clock, found
             )
@@ -313,7 +319,8 @@ class _Loader:
             bad = "the time index is missing"
         else:
             state = segment.state
-            if found[filenames.INDEX_SUFFIX] % 8 or found.get(filenames.TIME_INDEX_SUFFIX, 0) % 12:
+            widths = {".index": 8, ".timeindex": 12, ".txnindex": 34}
+            if any(size % widths.get(suffix, 1) for suffix, size in found.items()):
                 bad = "the length of an index is not a multiple of its entry"
             elif state.offset_entries > segment.size // 61 + 1:
                 bad = "the offset index has more entries than the log has batches"
@@ -528,6 +535,7 @@ class _Loader:
             copy.sync()
         finally:
             copy.close()
+        self.storage.sync_dir(self.directory)  # the copy is safe before anything is cut
 
     # -- end, producers ------------------------------------------------------------------------
 

@@ -17,7 +17,14 @@ from logstore.clock import Clock
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
-from logstore.index import AbortedTxn, OffsetIndex, OffsetPosition, TimeIndex, TransactionIndex
+from logstore.index import (
+    AbortedTxn,
+    OffsetIndex,
+    OffsetPosition,
+    TimeIndex,
+    TimestampOffset,
+    TransactionIndex,
+)
 from logstore.kernels import (
     SCAN_COLUMNS,
     SCAN_END,
@@ -179,10 +186,30 @@ class Segment:
             return
         self._timestamp_loaded = True
         state = self.state
-        if state.max_timestamp < 0 and state.time_entries:
+        if state.max_timestamp >= 0 or not self.size:
+            return
+        try:
+            last = self._checked(self.time_index.last(state.time_entries))
+        except CorruptIndexError:
+            self.rebuild_indexes()
             last = self.time_index.last(state.time_entries)
-            state.max_timestamp, state.offset_of_max_timestamp = last
-            state.last_time_entry = last.timestamp
+        state.last_time_entry = last.timestamp
+        self._recompute_max_timestamp()  # an index that lost its end would hide what follows
+
+    def _checked(self, entry: TimestampOffset) -> TimestampOffset:
+        """A time-index entry, if its offset is of a batch with just this largest timestamp (S-34)."""
+        if entry == (-1, self.base_offset):  # there is none
+            return entry
+        span = self.find(entry.offset) if entry.offset >= self.base_offset else None
+        if (
+            span is None
+            or span.max_timestamp != entry.timestamp
+            or span.base_offset > entry.offset
+        ):
+            raise CorruptIndexError(
+                self.time_index.path, 0, f"entry {tuple(entry)} is of no batch"
+            )
+        return entry
 
     @property
     def largest_timestamp(self) -> int:
@@ -279,7 +306,11 @@ class Segment:
     def find_timestamp(self, timestamp: int, start_offset: int) -> Iterator[BatchSpan]:
         """Batches that may hold the first record at or after ``timestamp`` (F-149)."""
         self.load_timestamp()
-        floor = self.time_index.lookup(timestamp, self.state.time_entries)
+        try:
+            floor = self._checked(self.time_index.lookup(timestamp, self.state.time_entries))
+        except CorruptIndexError:
+            self.rebuild_indexes()
+            floor = self.time_index.lookup(timestamp, self.state.time_entries)
         position = self._floor(max(floor.offset, start_offset))
         return (
             span

@@ -45,7 +45,7 @@ def batch_rows(file: File) -> Iterator[BatchRow]:
             for row in map(BatchRow._make, zip(*columns, strict=True)):
                 yield row._replace(position=position + row.position)
         needed = framed_size(data[start:])
-        if start == 0 and needed <= len(data) or needed > file.size() - position - start:
+        if (start == 0 and needed <= len(data)) or needed > file.size() - position - start:
             return
         position, window = position + start, max(WINDOW_BYTES, needed)
 

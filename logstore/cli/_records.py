@@ -37,7 +37,7 @@ def find_partitions(storage: Storage, log_dir: str, topic: str) -> list[int]:
     found = []
     for entry in storage.scan_dir(log_dir):
         name, _, number = entry.name.rpartition("-")
-        if entry.is_dir and name == topic and number.isdecimal():
+        if entry.is_dir and name == topic and number.isdecimal() and number == str(int(number)):
             found.append(int(number))
     return sorted(found)
 

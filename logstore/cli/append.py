@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -83,7 +84,7 @@ def append(
             _append_all(appender, form, separator)
         except (BadInputError, LogstoreError) as error:
             count = sum(p.count for p in appender.done)
-            fail(f"{error}; {count} records before it were appended")
+            fail(f"{error}; {counted(count)} before it appended")
         finally:
             _report(appender, as_json)
 
@@ -117,9 +118,7 @@ def _open_topic(
 
 def _append_all(appender: _Appender, form: str, separator: bytes | None) -> None:
     try:
-        for record, line in records_as_they_come(
-            click.get_binary_stream("stdin"), form == "json", separator
-        ):
+        for record, line in records_as_they_come(sys.stdin.buffer, form == "json", separator):
             if record is None:
                 appender.append_pending()
             else:
@@ -223,4 +222,9 @@ def _report(appender: _Appender, as_json: bool) -> None:
         return
     for d in appender.done:
         if d.count:
-            click.echo(f"{d.log.name}: {d.count} records, offsets {d.first_offset} to {d.last_offset}")
+            span = f"offsets {d.first_offset} to {d.last_offset}"
+            click.echo(f"{d.log.name}: {counted(d.count)}, {span}")
+
+
+def counted(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"

@@ -69,8 +69,5 @@ def _last_words(directory: str, seconds: float, faults: list[str]) -> str:
     if faults:
         return "\nNOT PROVEN:\n" + "\n".join(f"  {fault}" for fault in faults)
     return (
-        f"\nAll proven in {seconds:.1f} s. Look around: "
-        f"logstore read {directory} flights --max 3"
+        f"\nAll proven in {seconds:.1f} s. Look around: logstore read {directory} flights --max 3"
     )
-
-

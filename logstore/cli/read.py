@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,13 +68,13 @@ def read(
     if count is not None and count < 1:
         fail(f"--max {count}: at least one record")
     readers = _readers(directory, topic, partition)
-    for reader in readers:
-        reader.end_offset = MAX_OFFSET if end is None else end
-        reader.offset = _begin(reader, start)
-        if committed:
-            reader.keep_to_committed()
-    out = _Output(click.get_binary_stream("stdout"), form, key_separator, count)
+    out = _Output(sys.stdout.buffer, form, key_separator, count)
     try:
+        for reader in readers:
+            reader.end_offset = MAX_OFFSET if end is None else end
+            reader.offset = _begin(reader, start)
+            if committed:
+                reader.keep_to_committed()
         for chunk, tp in _records(readers, follow, out):
             if not out.write(chunk, tp):
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,7 +64,7 @@ def verify(
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Progress | None]:
     """A bar on a terminal, nothing elsewhere; on stderr, since stdout is for the result."""
-    if quiet or not click.get_text_stream("stderr").isatty():
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -83,12 +84,15 @@ def _print(report: VerifyReport) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(soft_wrap=not click.get_text_stream("stdout").isatty(), highlight=False)
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 160, highlight=False)
     if report.partitions:
         table = Table(box=None, pad_edge=False)
-        for name in ("partition", "segments", "batches", "records", "MiB", "offsets", "fingerprint"):
-            right = name in ("segments", "batches", "records", "MiB")
-            table.add_column(name, justify="right" if right else "left", no_wrap=True)
+        table.add_column("partition", no_wrap=True)
+        for name in ("segments", "batches", "records", "MiB"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("offsets", "fingerprint"):
+            table.add_column(name, no_wrap=True)
         for part in report.partitions:
             table.add_row(
                 escape(f"{part.topic}-{part.partition}" if part.topic else part.directory),
@@ -96,7 +100,7 @@ def _print(report: VerifyReport) -> None:
                 f"{part.bytes / _MIB:,.1f}",
                 f"{part.log_start_offset}…{part.log_end_offset}", part.fingerprint,
             )  # fmt: skip
-        console.print(table, width=max(console.width, 120))
+        console.print(table)
     if report.findings:
         _print_findings(console, report, Table)
     counts = ", ".join(

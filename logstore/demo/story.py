@@ -13,11 +13,11 @@ from logstore.demo.flights import Flight, Rows, by_partition, flights
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
 from logstore.demo.show import Show
 from logstore.demo.victim import Heard, Victim
+from logstore.errors import LogstoreError
 from logstore.verify import Severity, verify
 
 BATCH_RECORDS_MAX = 2500
 _BATCHES_MIN = 40  # a short run has smaller batches, so that there is a middle to be killed in
-_DELAY_MAX = 0.002  # seconds; a batch takes about as long
 _TICK = 1000
 
 
@@ -28,11 +28,14 @@ def run(directory: str, records: int, partitions: int, seed: int, show: Show) ->
     batch = max(1, min(BATCH_RECORDS_MAX, records // _BATCHES_MIN))
     prepare(directory)
     sent, heard = _write_and_kill(outcome, partitions, batch, show)
-    _recover_and_finish(outcome, sent, heard, batch, show)
-    if not outcome.faults:
-        _check_the_end(outcome, sent, show)
-    if not outcome.faults:
-        _verify(outcome, show)
+    try:
+        _recover_and_finish(outcome, sent, heard, batch, show)
+        if not outcome.faults:
+            _check_the_end(outcome, sent, show)
+        if not outcome.faults:
+            _verify(outcome, show)
+    except (LogstoreError, OSError) as error:  # after a crash this is no bad input
+        outcome.faults.append(f"{type(error).__name__}: {error}")
     outcome.seconds = time.perf_counter() - started
     return outcome
 
@@ -42,7 +45,7 @@ def _write_and_kill(
 ) -> tuple[list[Rows], Heard]:
     rng = random.Random(outcome.seed)
     kill_after = int(outcome.records * rng.uniform(0.15, 0.85))
-    delay = rng.uniform(0, _DELAY_MAX)
+    part = rng.uniform(0.4, 1.1)
     with Victim(outcome.directory, outcome.records, partitions, batch) as victim:
         with show.progress("reading the flights", outcome.records) as advance:
             sent = by_partition(_counted(flights(outcome.records), advance), partitions)
@@ -51,10 +54,11 @@ def _write_and_kill(
             f"them to {outcome.directory}"
         )
         with show.progress("writer appends", outcome.records) as advance:
-            heard = victim.kill_in_append(kill_after, delay, advance)
+            heard = victim.kill_in_append(kill_after, part, advance)
     outcome.steps.append(Step("append, killed", heard.appended, heard.size, heard.seconds))
     show.line(
-        f"killed the writer (SIGKILL, seed {outcome.seed}) in mid-append after "
+        f"killed the writer (SIGKILL, seed {outcome.seed}) "
+        f"{'in mid-append' if heard.in_append else 'before the last batch'} after "
         f"{heard.appended:,} records; {sum(heard.flushed):,} were flushed, in {heard.flushes} "
         "flushes"
     )
@@ -72,9 +76,15 @@ def _recover_and_finish(
             report = log.recovery_report
             outcome.partitions.append(
                 PartitionOutcome(
-                    log.topic_partition.partition, len(rows), flushed, log.log_end_offset,
-                    report.bytes_scanned, report.bytes_cut, report.cut_reason, report.seconds,
-                )  # fmt: skip
+                    partition=log.topic_partition.partition,
+                    sent=len(rows),
+                    flushed=flushed,
+                    recovered=log.log_end_offset,
+                    bytes_scanned=report.bytes_scanned,
+                    bytes_cut=report.bytes_cut,
+                    cut_reason=report.cut_reason,
+                    seconds=report.seconds,
+                )
             )
         _tell_recovery(outcome, logs, seconds, show)
         _prove_recovered(outcome, logs, sent, heard, show)

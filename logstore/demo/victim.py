@@ -14,15 +14,22 @@ from typing import Any
 from logstore.errors import LogstoreError
 
 
+_BATCH_SECONDS_MAX = 0.002  # a batch takes no longer, as long as nothing else is known
+
+
 class WriterFailedError(LogstoreError):
     """The writer ended by itself, which it never does when all is well."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """What the writer said before it died. ``flushed`` is an end offset for each partition."""
+    """What the writer said before it died.
+
+    ``flushed`` is an end offset for each partition, ``in_append`` false when it waited at the end.
+    """
 
     flushed: list[int] = field(default_factory=list)
+    in_append: bool = False
     flushes: int = 0
     appended: int = 0
     size: int = 0
@@ -41,6 +48,7 @@ class Victim:
             stderr=subprocess.PIPE,
         )
         self.heard = Heard(flushed=[0] * partitions)
+        self._quickest = _BATCH_SECONDS_MAX
 
     def __enter__(self) -> Victim:
         return self
@@ -50,9 +58,11 @@ class Victim:
         self._process.communicate()
 
     def kill_in_append(
-        self, after_records: int, delay: float, advance: Callable[[int], None]
+        self, after_records: int, part: float, advance: Callable[[int], None]
     ) -> Heard:
-        """Let it write; SIGKILL ``delay`` seconds after it began a batch past ``after_records``.
+        """Let it write; SIGKILL it within the first batch begun at or past ``after_records``.
+
+        ``part``: how far into that batch, as a part of the time that the quickest one took.
 
         Raises:
             WriterFailedError: with the last line it wrote to stderr.
@@ -66,9 +76,11 @@ class Victim:
                 process.stdin.write(b"go\n")
                 process.stdin.flush()
             self._note(word, advance)
-            if not killed and (self.heard.appended >= after_records or "waiting" in word):
-                if "appending" in word:
-                    time.sleep(delay)
+            past = "appending" in word and self.heard.appended >= after_records
+            if not killed and (past or "waiting" in word):
+                self.heard.in_append = "appending" in word
+                if self.heard.in_append:
+                    time.sleep(part * self._quickest)
                 process.kill()
                 killed = True
         if process.wait() != -signal.SIGKILL:
@@ -80,6 +92,8 @@ class Victim:
     def _note(self, word: dict[str, Any], advance: Callable[[int], None]) -> None:
         heard = self.heard
         if "appending" in word:
+            if word["appending"]:
+                self._quickest = min(self._quickest, word["seconds"] - heard.seconds)
             heard.appended, heard.size = word["appending"], word["size"]
             heard.seconds = word["seconds"]
             advance(heard.appended)

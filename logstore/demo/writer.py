@@ -16,7 +16,7 @@ import time
 from logstore.demo.flights import by_partition, flights
 from logstore.demo.topic import append_missing, open_logs
 
-FLUSHES = 24  # in a whole run
+FLUSHES = 12  # in a whole run
 
 
 def say(**fields: object) -> None:

@@ -77,6 +77,7 @@ uint32_t logstore_crc32(uint32_t value, const uint8_t *data, size_t size)
 
 #define HARDWARE __attribute__((target("sse4.2,pclmul")))
 #define SMALL 192
+#define AHEAD 1024 /* the hardware does not prefetch past a page, and every page is touched once */
 #define WORDS_MAX 128 /* words of 8 bytes in one stream */
 
 static uint32_t powers[2 * WORDS_MAX + 1]; /* [k]: x^(64k - 33) modulo P, reflected */
@@ -113,8 +114,10 @@ HARDWARE static inline uint64_t three_streams(uint64_t crc, const uint8_t *p, si
     uint64_t first = crc, second = 0, third = 0;
     const size_t stride = words * 8;
     const uint8_t *end = p + stride - 8;
+    const uint8_t *ahead = p + 3 * stride + AHEAD;
     __m128i joined;
-    for (; p + 16 <= end; p += 16) {
+    for (; p + 16 <= end; p += 16, ahead += 48) {
+        _mm_prefetch((const char *)ahead, _MM_HINT_T0);
         first = _mm_crc32_u64(first, load64(p));
         second = _mm_crc32_u64(second, load64(p + stride));
         third = _mm_crc32_u64(third, load64(p + 2 * stride));
@@ -137,6 +140,11 @@ HARDWARE static inline uint64_t three_streams(uint64_t crc, const uint8_t *p, si
 HARDWARE static uint32_t crc32c_hardware(uint32_t value, const uint8_t *p, size_t size)
 {
     uint64_t crc = (uint32_t)~value;
+    if (size < SMALL) {
+        _mm_prefetch((const char *)p + AHEAD, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + AHEAD + 64, _MM_HINT_T0);
+        _mm_prefetch((const char *)p + AHEAD + 128, _MM_HINT_T0);
+    }
     while (size >= SMALL) {
         size_t words = size / 24;
         if (words > WORDS_MAX)

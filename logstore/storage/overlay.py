@@ -1,30 +1,176 @@
-"""A storage that reads from another one and keeps every change to itself.
+"""A storage that reads from another one and keeps every change to itself, in memory.
 
-For a dry run: recovery works on the real files and writes nothing but memory. Also an example of
-the seam: all it needs of the storage below are the reading calls of ``Storage``.
+For a dry run: recovery works on the real files and changes nothing. Also an example of the seam:
+of the storage below it needs the reading calls alone.
 
-How it works: the tree on top is a ``MemoryStorage`` of its own. A directory below shows through
-until one of its names changes here; then its names are copied. A file below is read through until
-it is written here; then its whole content is copied, so a dry run costs the memory of the files
-that it changes, in recovery the active segment's indexes, and of a ``.log`` only when it is cut.
+A file below is read through until it is written here; then its content is copied. So a dry run
+costs the memory of the files that it changes: indexes, checkpoints, snapshots. Cutting a file
+copies nothing, and a ``.log`` is only ever cut.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import posixpath
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from typing import Any
 
-from logstore.storage.base import DirLock, File, FileInfo, Mapping, Storage
-from logstore.storage.memory import MemoryStorage
-from logstore.types import Buffer
+from logstore.errors import LogDirLockedError
+from logstore.storage.base import DirLock, FileInfo, Storage
+from logstore.storage.memory import DirNode, FileNode, MemoryStorage, Node
 
 
-class _Below:
-    """A file of the storage below. ``size`` may be smaller than the file's: a cut needs no copy."""
+class _BelowFile(FileNode):
+    """A file of the storage below. ``size`` may be smaller than the file's: it was cut here."""
 
-    __slots__ = ("mtime_ms", "path", "size")
+    __slots__ = ("_below", "_path")
 
-    def __init__(self, path: str, size: int, mtime_ms: int) -> None:
-        self.path, self.size, self.mtime_ms = path, size, mtime_ms
+    def __init__(self, below: Storage, path: str, info: FileInfo) -> None:
+        super().__init__(info.mtime_ms)
+        self._below: Storage | None = below
+        self._path = path
+        self.size = info.size
+
+    def read(self, position: int, size: int) -> bytes:
+        if self._below is None:
+            return super().read(position, size)
+        if position < 0 or size < 0:
+            raise OSError(errno.EINVAL, "negative position or size")
+        wanted = min(size, self.size - position)
+        return self._read_below(self._below, position, wanted) if wanted > 0 else b""
+
+    def write(self, position: int, data: memoryview) -> None:
+        self._copy()
+        super().write(position, data)
+
+    def resize(self, size: int) -> None:
+        if self._below is not None and size <= self.size:
+            self.size = size
+            return
+        self._copy()
+        super().resize(size)
+
+    def mapped(self) -> memoryview:
+        self._copy()
+        return super().mapped()
+
+    def _copy(self) -> None:
+        below, self._below = self._below, None
+        if below is not None and self.size:
+            data = self._read_below(below, 0, self.size)
+            self.data.extend(data)
+            self.data.extend(bytes(self.size - len(data)))  # the file below was cut meanwhile
+
+    def _read_below(self, below: Storage, position: int, size: int) -> bytes:
+        file = below.open(self._path, writable=False)
+        try:
+            return file.read_at(position, size)
+        finally:
+            file.close()
+
+
+class _BelowEntries(dict[str, Node]):
+    """The names of a directory below, looked up when asked for, and listed only when they must be.
+
+    What is created or removed here hides what lies below.
+    """
+
+    def __init__(self, below: Storage, path: str) -> None:
+        super().__init__()
+        self._below, self._path = below, path
+        self._hidden: set[str] = set()
+        self._listed = False
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self._hidden and not super().__contains__(name) and not self._listed:
+            self._add(name, self._below.info(posixpath.join(self._path, name)))
+        return super().get(name, default)
+
+    def __getitem__(self, name: str) -> Node:
+        node: Node | None = self.get(name)
+        if node is None:
+            raise KeyError(name)
+        return node
+
+    def __setitem__(self, name: str, node: Node) -> None:
+        self._hidden.add(name)
+        super().__setitem__(name, node)
+
+    def __delitem__(self, name: str) -> None:
+        self._hidden.add(name)
+        super().pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        self._list()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._list()
+        return super().__len__()
+
+    def _list(self) -> None:
+        if not self._listed:
+            for info in self._below.scan_dir(self._path):
+                if info.name not in self._hidden and not super().__contains__(info.name):
+                    self._add(info.name, info)
+            self._listed = True
+
+    def _add(self, name: str, info: FileInfo | None) -> None:
+        if info is None:
+            return
+        path = posixpath.join(self._path, name)
+        if info.is_dir:
+            super().__setitem__(name, _below_dir(self._below, path, info.mtime_ms))
+        else:
+            super().__setitem__(name, _BelowFile(self._below, path, info))
+
+
+def _below_dir(below: Storage, path: str, mtime_ms: int) -> DirNode:
+    node = DirNode(mtime_ms)
+    node.entries = _BelowEntries(below, path)
+    return node
+
+
+class OverlayStorage(MemoryStorage):
+    """``Storage`` over ``below``, which is never changed. Thread-safe; durable never.
+
+    What the storage below does after its files were first seen here may show or not. Like
+    ``MemoryStorage`` a file cannot grow past a live mapping of it (EBUSY).
+
+    Args:
+        below: where reads fall through to; its paths are the paths here.
+    """
+
+    def __init__(self, below: Storage) -> None:
+        self._below = below
+        super().__init__()
+        self.root = _below_dir(below, "/", self._now_ms())
+
+    def lock(self, path: str) -> DirLock:
+        """Take the lock of the storage below where its file exists, so that a directory in use is
+        refused (F-9); taking a lock on an existing file changes nothing of it."""
+        if self._below.info(path) is not None:
+            return self._below.lock(path)
+        try:
+            return super().lock(self._absolute(path))
+        except LogDirLockedError as refusal:
+            raise LogDirLockedError(path, refusal.holder) from None
+
+    def real_path(self, path: str) -> str:
+        return self._below.real_path(path)
+
+    def make_dir(self, path: str) -> None:
+        super().make_dir(self._absolute(path))
+
+    def _node(self, path: str) -> Node:
+        return super()._node(self._absolute(path))
+
+    def _parent(self, path: str) -> tuple[DirNode, str]:
+        return super()._parent(self._absolute(path))
+
+    def _absolute(self, path: str) -> str:
+        """Relative paths mean what they mean below, and links there are followed."""
+        return self._below.real_path(path)
+
+
+__all__ = ["OverlayStorage"]

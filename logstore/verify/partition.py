@@ -83,6 +83,8 @@ class PartitionCheck:
     _snapshots: list[int] = field(default_factory=list)
     _epochs: list[tuple[int, int]] | None = None
     _epochs_missing: bool = False
+    _tail_found: bool = False
+    _tail_explains: bool = False
 
     def prepare(self) -> None:
         """List the directory, read the small files, plan the segments.
@@ -109,8 +111,9 @@ class PartitionCheck:
             inside = [o for o in self._snapshots if base < o and (end < 0 or o <= end)]
             trimmed = end >= 0 or self.facts.clean is True
             job = SegmentJob(
-                self.directory, base, end, frozenset(segments[base]), tuple(inside), trimmed
-            )
+                self.directory, base, end, frozenset(segments[base]), tuple(inside), trimmed,
+                tuple(start for _, start in self._epochs or ()),
+            )  # fmt: skip
             if self.only in (UNKNOWN, base):
                 self.jobs.append(job)
 
@@ -249,11 +252,14 @@ class PartitionCheck:
             for problem in problems:
                 self._find_in(result.base, suffix, problem)
         if result.tail:
-            self._find_in(result.base, filenames.LOG_SUFFIX, self._tail(result, active))
+            problem = self._tail(result, active)
+            self._find_in(result.base, filenames.LOG_SUFFIX, problem)
+            self._tail_found = active
+            self._tail_explains = active and problem.severity is Severity.ERROR
 
     def _tail(self, result: SegmentResult, active: bool) -> Problem:
         """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
-        position, end = result.tail_position, result.end_offset
+        position, end = result.tail_position, result.tail_offset
         what = f"{result.tail} of {result.size - position} bytes"
         rule = "F-107" if result.tail == ZEROS else "F-106"
         if result.tail_problem is not None:
@@ -263,7 +269,7 @@ class PartitionCheck:
         elif self.facts.clean:
             message = f"{what} behind a clean shutdown"
             rule = rule if result.tail_problem else "F-258"
-        elif end <= self.facts.recovery_point - 1:
+        elif end < self.facts.recovery_point:
             message = f"{what} below the recovery point {self.facts.recovery_point}"
         elif result.tail_problem is not None and self.facts.clean is None:
             message = what
@@ -314,12 +320,12 @@ class PartitionCheck:
                 message = "no epochs on file, but batches with epochs in the log"
                 problem = warning("S-54", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
-        found = list(check_epochs(_joined(runs), entries or None))
+        found = list(check_epochs(runs, entries or None))
         if any(problem.rule == "F-203" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
             if newer and newer != self._epochs:
-                found = list(check_epochs(_joined(runs), newer))
+                found = list(check_epochs(runs, newer))
         for run, problem in found[: self.options.findings_max]:
             self._find_in(run.segment_base, ".log", problem)
         self.suppressed += max(0, len(found) - self.options.findings_max)
@@ -328,13 +334,13 @@ class PartitionCheck:
         """Offsets that the log directory has on file for this partition (F-222, F-264, I-5)."""
         facts = self.facts
         name = filenames.segment_file_name(results[-1].base, ".log") if results else "."
-        if facts.recovery_point > end:
+        if facts.recovery_point > end and not self._tail_explains:
             message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
             self._find(name, error("F-222", UNKNOWN, end, message))
         if facts.log_start > end:
             message = f"ends at offset {end}, below the log start offset {facts.log_start}"
             self._find(name, error("F-264", UNKNOWN, end, message))
-        if facts.high_watermark > end:
+        if facts.high_watermark > end and not self._tail_found:
             message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
             severity = error if facts.clean else warning
             self._find(name, severity("I-5", UNKNOWN, end, message))
@@ -367,6 +373,8 @@ class PartitionCheck:
         for offset, entries in snapshots.items():
             name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
             if offset > end_offset:
+                if self._tail_found:
+                    continue  # told of already: it covers what is torn
                 message = f"lies above the end of the log, {end_offset}"
                 self._find(name, warning("F-201", UNKNOWN, offset, message))
                 continue
@@ -437,8 +445,8 @@ class PartitionCheck:
         kept: list[AbortedTransaction] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
-            if job.next_base < 0 and entry.last_offset >= result.end_offset and result.grew:
-                continue  # aborted since the log was read
+            if entry.last_offset >= result.end_offset and (result.grew or result.tail):
+                continue  # aborted since the log was read, or told of with the tail
             if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
                 message = f"{tuple(entry)} (producer, first, last offset, last stable offset) does "
                 message += f"not follow {previous}"
@@ -456,16 +464,3 @@ def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
     line = failure.line_number or UNKNOWN
     shown = f": {failure.line!r}" if failure.line_number else ""
     return error(rule, line, UNKNOWN, failure.reason + shown)
-
-
-def _joined(runs: list[EpochRun]) -> list[EpochRun]:
-    """Runs of one epoch that go on over a segment boundary become one."""
-    joined: list[EpochRun] = []
-    for run in runs:
-        if joined and joined[-1].epoch == run.epoch:
-            first = joined.pop()
-            run = EpochRun(
-                run.epoch, first.position, first.first_offset, run.last_offset, first.segment_base
-            )
-        joined.append(run)
-    return joined

@@ -142,7 +142,7 @@ class Replay:
         return state
 
     def advance(self, facts: ProducerFacts) -> None:
-        self.producers = self.joined(facts.producers)
+        self.producers = self.joined(facts.producers) if facts.complete else {}
         self.known = self.known and facts.complete
 
     def aborted(self, facts: ProducerFacts) -> Iterator[tuple[Abort, AbortedTransaction]]:

@@ -221,7 +221,7 @@ def check_epochs(
     highest = UNKNOWN
     known = [run for run in runs if run.epoch != UNKNOWN]
     for index, run in enumerate(known):
-        following = known[index + 1].epoch if index + 1 < len(known) else None
+        following = known[index + 1 : index + 3]
         at = run.position, run.first_offset
         cached = _cached(run, cache)
         if run.epoch < UNKNOWN:
@@ -231,8 +231,8 @@ def check_epochs(
             yield run, error("F-203", *at, message)
         elif run.epoch < highest:
             yield run, error("I-8", *at, f"leader epoch {run.epoch} after {highest}")
-        elif cached is None and following is not None and highest <= following < run.epoch:
-            message = f"leader epoch {run.epoch} is above that of the next batch, {following}"
+        elif cached is None and _stands_out(run, following, highest):
+            message = f"leader epoch {run.epoch}: the batches behind it have {following[0].epoch}"
             yield run, error("I-8", *at, message)
         else:
             highest = run.epoch
@@ -240,6 +240,16 @@ def check_epochs(
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
         yield run, warning("F-219", run.position, run.first_offset, message)
+
+
+def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
+    """Whether of a run and the lower one behind it the first is wrong: the third run decides, or
+    the number of offsets."""
+    if not following or not highest <= following[0].epoch < run.epoch:
+        return False
+    if len(following) > 1:
+        return following[1].epoch < run.epoch
+    return run.last_offset - run.first_offset < following[0].last_offset - following[0].first_offset
 
 
 def _cached(run: EpochRun, cache: Sequence[tuple[int, int]] | None) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from logstore.kernels import (
     scan_batches,
 )
 from logstore.storage.base import File, Storage
-from logstore.verify.damage import GARBAGE, WHOLE_BATCH_MAX, diagnose
+from logstore.verify.damage import WHOLE_BATCH_MAX, ZEROS, diagnose
 from logstore.verify.fingerprint import Fingerprint
 from logstore.verify.indexes import (
     OFFSET_ENTRY,
@@ -83,6 +84,7 @@ class SegmentJob:
     """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
 
     ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
+    ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
     ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
     """
 
@@ -92,6 +94,7 @@ class SegmentJob:
     files: frozenset[str] = frozenset((filenames.LOG_SUFFIX,))
     snapshots: tuple[int, ...] = ()
     trimmed: bool = False
+    epoch_starts: tuple[int, ...] = ()
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
@@ -118,6 +121,7 @@ class SegmentResult:
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
     tail: str = ""
     tail_position: int = UNKNOWN
+    tail_offset: int = UNKNOWN
     tail_problem: Problem | None = None
     grew: bool = False
     vanished: tuple[str, ...] = ()
@@ -277,16 +281,17 @@ class _SegmentScan:
         self.skipped.add(position, end)
         if found.tail:
             result.tail, result.tail_position = found.tail, position
+            result.tail_offset = self.order.expected
             result.tail_problem = found.problem
-            if found.tail == GARBAGE and found.last_offset >= 0:
-                self._hidden(position, found.last_offset)
+            if found.tail != ZEROS:
+                self._hidden(found.last_offset)
             return UNKNOWN
         assert found.problem is not None
         self._problems(filenames.LOG_SUFFIX).append(found.problem)
-        self._hidden(position, found.last_offset)
+        self._hidden(found.last_offset)
         return found.resume
 
-    def _hidden(self, position: int, last_offset: int) -> None:
+    def _hidden(self, last_offset: int) -> None:
         """A batch that cannot be read, but is known to be there."""
         self.trusted = self.result.producers.complete = False
         result = self.result
@@ -403,13 +408,15 @@ class _SegmentScan:
     def _epochs(self, table: list[list[int]], bases: list[int], lasts: list[int]) -> None:
         """Runs of equal leader epochs; formats before magic 2 have none."""
         epochs, runs = table[_EPOCH], self.result.epochs
+        breaks = {bisect_left(bases, offset) for offset in self.job.epoch_starts}
         start = 0
         while start < len(epochs):
-            epoch, stop = epochs[start], len(epochs)
-            if min(epochs[start:]) != epoch or max(epochs[start:]) != epoch:
+            epoch, stop = epochs[start], min((b for b in breaks if b > start), default=len(epochs))
+            if min(epochs[start:stop]) != epoch or max(epochs[start:stop]) != epoch:
                 stop = next(i for i in range(start, stop) if epochs[i] != epoch)
             if table[_MAGIC][start] == MAGIC:
-                if runs and runs[-1].epoch == epoch:
+                begins = start in breaks and bases[start] in self.job.epoch_starts
+                if runs and runs[-1].epoch == epoch and not begins:
                     last = runs.pop()
                     first, position = last.first_offset, last.position
                 else:
@@ -479,7 +486,9 @@ class _SegmentScan:
         if self.offset_index is not None:
             self.offset_index.finish(self.size, self.skipped)
         has_time_index = filenames.TIME_INDEX_SUFFIX in self.job.files
-        self.time_index.finish(self.job.trimmed and has_time_index, self.trusted)
+        self.time_index.finish(
+            self.job.trimmed and has_time_index, self.trusted and not result.tail
+        )
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
         if result.end_offset < 0:
             result.first_offset = result.end_offset = self.job.base

@@ -15,12 +15,15 @@ from logstore.errors import ConfigError, LogDirLockedError
 from logstore.storage import File, Storage, open_storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
+from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage
 
 STORAGES: dict[str, Callable[[], Storage]] = {
     "local": LocalStorage,
     "memory": MemoryStorage,
     "faulty": FaultyStorage,
+    "overlay": lambda: OverlayStorage(MemoryStorage()),
+    "overlay_on_disk": lambda: OverlayStorage(LocalStorage()),
 }
 
 

@@ -139,7 +139,7 @@ class _Search:
                     self.close()
                     return
         except SimulatedCrash as crash:
-            self.note(f"crash {crash}")
+            self.note(f"crash {crash}, in {self.doing()}")
         except LogstoreError as error:
             if fault is None or not fault.struck:
                 raise
@@ -148,6 +148,9 @@ class _Search:
             self.check_refusals()
         storage.heal()
         self.crash(rng.choice(MODES))
+
+    def doing(self) -> str:
+        return ", ".join(f"{w.partition.partition}: {w.doing}" for w in self.works)
 
     def plan_fault(self) -> Fault:
         operation, error = self.rng.choice(FAULTS)
@@ -249,7 +252,7 @@ class _Search:
                 f"the log starts at {start}, below its checkpoint {model.durable_start}"
             )
             assert log.recovery_point <= max(log.log_end_offset, start)
-            check_end(log, [b for b in batches if b.last >= start], candidates)
+            check_end(log, [b for b in batches if b.last >= start], candidates, model.leo)
             self.settle(work, log, batches)
 
     def floor(self, work: Work) -> int:
@@ -265,8 +268,12 @@ class _Search:
         check_producers(log, known, whole=not model.forgotten)
         check_once(known)
         check_lookups(log, batches, self.rng)
+        before = model.ghost or model.batches
         model.batches = [batch for batch in batches if batch.last >= log.log_start_offset]
-        model.ghost = None
+        if self.powered_off:
+            model.ghost = None
+        elif work.pending is not None and len(work.pending) < len(before):
+            model.ghost = before  # cut by a process that died: only the cache knows of it
         model.start, model.leo = log.log_start_offset, log.log_end_offset
         model.epoch = max(model.epoch, log.latest_epoch)
         model.durable_start = min(model.durable_start, model.start)

@@ -30,6 +30,7 @@ class Work:
         self.model = model
         self.pending: list[Batch] | None = None
         self.pending_start = 0
+        self.doing = ""
         self.manager: LogManager
         self.log: PartitionLog
         self._rng = rng
@@ -53,6 +54,7 @@ class Work:
         """Do something; what it was, for the trace."""
         self.pending, self.pending_start = None, 0
         chosen = self._rng.choices(self._steps, self._weights)[0]
+        self.doing = chosen.__name__
         told = chosen()
         self.pending = None
         return told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import mmh3
 import pytest
@@ -93,7 +94,7 @@ def test_null_keys_stick_until_the_batch_is_complete() -> None:
         visited += batch
         chosen.on_new_batch()
     assert set(visited) == {0, 1, 2}
-    assert all(a != b for a, b in zip(visited, visited[1:], strict=False))
+    assert all(a != b for a, b in pairwise(visited))
 
 
 def test_null_keys_follow_a_changed_number_of_partitions() -> None:

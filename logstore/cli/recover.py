@@ -1,0 +1,201 @@
+"""``logstore recover``: open logs as a start after a crash does, for real or on an overlay."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from logstore.cli import EXIT_FINDINGS, fail, json_option
+
+_MIB = 1 << 20
+
+
+@click.command()
+@click.argument("path", metavar="PATH")
+@click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
+@click.option(
+    "--keep-cut",
+    type=click.Choice(["never", "valid", "always"]),
+    default="valid",
+    show_default=True,
+    help="Keep bytes that are cut as *.cut files; valid: when whole batches are among them.",
+)
+@json_option
+@click.pass_context
+def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json: bool) -> None:
+    """Do what a start after a crash does: scan, cut what is torn, rebuild indexes.
+
+    PATH is a log directory or one partition directory in it; it must not be in use. Recovery goes
+    by the recovery points and the clean-shutdown marker on file. Afterwards the directory counts
+    as cleanly shut down, unless only a partition of it was recovered.
+
+    Exit code 0: nothing was cut. 1: something was, or with --dry-run would be. 2: an error.
+    """
+    from logstore.recovery import RecoveryOptions
+
+    if not os.path.isdir(path):
+        fail(f"{path}: not a directory")
+    options = RecoveryOptions(keep_cut=keep_cut)
+    if is_partition(path):
+        reports = [_recover_partition(path, options, dry_run)]
+    elif dry_run:
+        reports = list(_rehearse(path, options))
+    else:
+        reports = _recover_all(path, options)
+    if as_json:
+        result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
+        click.echo(json.dumps(result, indent=2))
+    else:
+        _print(reports, dry_run)
+    cut = any(report.bytes_cut for report in reports)
+    ctx.exit(EXIT_FINDINGS if cut else 0)
+
+
+def is_partition(path: str) -> bool:
+    """Whether ``path`` is the directory of one partition, by its name and what is around it."""
+    from logstore.errors import InvalidTopicError
+    from logstore.format import filenames
+
+    try:
+        parsed = filenames.parse_partition_dir(os.path.basename(os.path.abspath(path)))
+    except InvalidTopicError:
+        return False
+    if parsed.suffix:
+        fail(f"{path}: a {parsed.suffix} directory is not recovered by itself")
+    return not _is_log_dir(path)
+
+
+def _is_log_dir(path: str) -> bool:
+    from checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINT
+    from logstore.log_manager import LOCK
+
+    known = (LOCK, META_PROPERTIES, RECOVERY_POINT, CLEAN_SHUTDOWN)
+    return any(os.path.exists(os.path.join(path, name)) for name in known)
+
+
+def _partitions(path: str) -> list[str]:
+    """Names of the partitions that a start would load; an odd name stops it (F-6)."""
+    from logstore.format import filenames
+
+    skipped = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
+    names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    found = [n for n in names if n not in skipped and not filenames.parse_partition_dir(n).suffix]
+    if not found and not _is_log_dir(path):
+        fail(f"{path}: neither a log directory nor a partition")
+    return found
+
+
+def _recover_all(path: str, options: Any) -> list[Any]:
+    """Through the log manager, as a broker starts and stops."""
+    from logstore.log_manager import LogManager
+
+    _partitions(path)
+    with LogManager([path], options=options) as manager:
+        return manager.recovery_reports
+
+
+def _rehearse(path: str, options: Any) -> Iterator[Any]:
+    """Partition by partition, each on an overlay of its own, so that memory stays that of one."""
+    names = _partitions(path)
+    with _locked(path):
+        for name in names:
+            yield _open(os.path.join(path, name), path, options, dry_run=True)
+
+
+def _recover_partition(path: str, options: Any, dry_run: bool) -> Any:
+    parent = os.path.dirname(os.path.abspath(path))
+    if not _is_log_dir(parent):
+        return _open(path, None, options, dry_run)
+    with _locked(parent, create=not dry_run):
+        return _open(path, parent, options, dry_run)
+
+
+@contextmanager
+def _locked(log_dir: str, create: bool = False) -> Iterator[None]:
+    """Hold the lock of a log directory; where no lock file exists a dry run makes none (F-9)."""
+    from logstore.log_manager import LOCK
+    from logstore.storage.local import LocalStorage
+
+    path = os.path.join(log_dir, LOCK)
+    lock = LocalStorage().lock(path) if create or os.path.exists(path) else None
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
+    """Open one log with what its log directory has on file, and close it; the report."""
+    from checkpoints import CLEAN_SHUTDOWN, LOG_START, RECOVERY_POINT, clean_shutdown
+    from checkpoints.types import TopicPartition
+    from logstore.format import filenames
+    from logstore.log import PartitionLog
+    from logstore.storage import Storage
+    from logstore.storage.local import LocalStorage
+    from logstore.storage.overlay import OverlayStorage
+
+    storage: Storage = OverlayStorage(LocalStorage()) if dry_run else LocalStorage()
+    name = os.path.basename(os.path.abspath(path))
+    tp: TopicPartition = filenames.parse_partition_dir(name).topic_partition
+    clean, offsets = False, {RECOVERY_POINT: 0, LOG_START: 0}
+    if log_dir is not None:
+        clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
+        offsets = {n: _offset(os.path.join(log_dir, n), tp, storage) for n in offsets}
+    log = PartitionLog.open(
+        path,
+        storage=storage,
+        clean_shutdown=clean,
+        recovery_point=offsets[RECOVERY_POINT],
+        log_start_offset=offsets[LOG_START],
+        options=options,
+    )
+    if dry_run:
+        log.crash()
+    else:
+        log.close()
+    return log.recovery_report
+
+
+def _offset(path: str, tp: Any, storage: Any) -> int:
+    """An offset on file; 0 where there is none, or the file cannot be read (F-32, S-55)."""
+    from checkpoints import MalformedCheckpointError, OffsetCheckpoint
+
+    try:
+        return OffsetCheckpoint(path, storage).read().get(tp, 0)
+    except MalformedCheckpointError as failure:
+        click.echo(f"warning: {failure}; treated as absent", err=True)
+        return 0
+
+
+def _print(reports: list[Any], dry_run: bool) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 160, highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("partition", no_wrap=True)
+    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for report in reports:
+        table.add_row(
+            escape(os.path.basename(os.path.abspath(report.directory))),
+            f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
+            f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
+            f"{report.log_end_offset}", f"{report.bytes_cut:,}",
+        )  # fmt: skip
+    console.print(table)
+    for report in reports:
+        for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):
+            click.echo(f"{os.path.basename(os.path.abspath(report.directory))}: {line}")
+    cut = sum(report.bytes_cut for report in reports)
+    verb = "would be cut" if dry_run else "cut"
+    click.echo(f"{len(reports):,} logs, {cut:,} bytes {verb}")

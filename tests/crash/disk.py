@@ -1,0 +1,97 @@
+"""Directories made by hand: logs in words, and copies of a disk to damage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from logstore.config import LogConfig
+from logstore.log import PartitionLog
+from logstore.recovery import RecoveryOptions
+from logstore.storage.base import Storage
+from logstore.testing import FaultyStorage, ManualClock
+from tests.crash.model import Batch, data_batch, segment_files
+
+DIRECTORY = "/d/t-0"
+CONFIG = LogConfig(segment_index_bytes=1200, index_interval_bytes=100, retention_ms=-1)
+T0 = 1_700_000_000_000
+Files = dict[str, bytes]
+
+
+def batches_of(
+    count: int, *, records: int = 3, size: int = 60, epoch: int = 0, base: int = 0
+) -> list[Batch]:
+    """``count`` batches one after the other; each value is unique."""
+    found = []
+    for at in range(count):
+        rows = [
+            (b"k", b"%08d" % (base + row) + b"v" * (size - 8), T0 + at * 10 + row)
+            for row in range(records)
+        ]
+        found.append(data_batch(base, epoch, rows))
+        base += records
+    return found
+
+
+def open_log(
+    storage: Storage, config: LogConfig = CONFIG, *, clean: bool = False,
+    recovery_point: int = 0, log_start_offset: int = 0, options: RecoveryOptions | None = None,
+) -> PartitionLog:  # fmt: skip
+    return PartitionLog.open(
+        DIRECTORY, config, storage=storage, clock=ManualClock(T0 + 100_000), clean_shutdown=clean,
+        recovery_point=recovery_point, log_start_offset=log_start_offset, options=options,
+    )  # fmt: skip
+
+
+def tree(storage: Storage, path: str = "/") -> Iterator[tuple[str, bytes]]:
+    for entry in storage.scan_dir(path):
+        inner = f"{path.rstrip('/')}/{entry.name}"
+        if entry.is_dir:
+            yield from tree(storage, inner)
+        else:
+            yield inner, storage.read_file(inner)
+
+
+def disk_with(files: Files) -> FaultyStorage:
+    """A disk on which ``files`` are durable."""
+    storage = FaultyStorage()
+    for path, data in files.items():
+        storage.make_dir(path.rpartition("/")[0])
+        storage.write_file(path, data)
+    storage.make_dir(DIRECTORY)
+    for path in {"/", "/d", DIRECTORY}:
+        storage.sync_dir(path)
+    return storage
+
+
+def written(
+    batches: list[Batch], config: LogConfig = CONFIG, *, closed: bool = True, rolls: int = 0
+) -> Files:
+    """The files of a log that holds ``batches``, with a roll after every ``rolls`` of them."""
+    storage = FaultyStorage()
+    log = open_log(storage, config)
+    for at, batch in enumerate(batches):
+        if rolls and at and at % rolls == 0:
+            log.roll()
+        log.append_as_follower(batch.data)
+    if closed:
+        log.close()
+    else:
+        log.crash()
+    return dict(tree(storage))
+
+
+def last_log(files: Files) -> str:
+    return max(path for path in files if path.endswith(".log"))
+
+
+def log_bytes(storage: Storage) -> bytes:
+    """All ``.log`` files in order."""
+    return b"".join(storage.read_file(path) for _, path in segment_files(storage, DIRECTORY))
+
+
+def joined(batches: list[Batch]) -> bytes:
+    return b"".join(batch.data for batch in batches)
+
+
+def logs_only(files: Files) -> Files:
+    return {path: data for path, data in files.items() if path.endswith(".log")}

@@ -1,0 +1,456 @@
+"""Each kind of fault, planted alone, is found with its rule and file, and nothing else is told."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+from verify_logs import LOG_DIR, PARTITION, check, cut, log_dir, names, patch, short
+
+from logstore.format.batch import encode_batch
+from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from logstore.format.reader import iter_batches
+from logstore.storage import File
+from logstore.storage.memory import MemoryStorage
+from logstore.verify import Severity, verify
+
+FIRST = "00000000000000000000"
+Plant = Callable[[MemoryStorage], None]
+FAULTS: dict[str, tuple[Plant, str, str, str]] = {}
+
+
+def fault(severity: str, rule: str, file: str) -> Callable[[Plant], Plant]:
+    """``file``: a name, ``first.log`` or ``last.log``."""
+
+    def add(plant: Plant) -> Plant:
+        FAULTS[plant.__name__] = (plant, severity, rule, file)
+        return plant
+
+    return add
+
+
+def log_of(storage: MemoryStorage, which: int) -> str:
+    return names(storage, ".log")[which]
+
+
+def batches(storage: MemoryStorage, path: str) -> list[tuple[int, int]]:
+    return [(b.position, b.size) for b in iter_batches(storage.read_file(path))]
+
+
+def unclean(storage: MemoryStorage) -> None:
+    storage.remove(f"{LOG_DIR}/.kafka_cleanshutdown")
+
+
+def write(storage: MemoryStorage, name: str, text: str) -> None:
+    storage.write_file(f"{LOG_DIR}/{name}", text.encode())
+
+
+def entry(storage: MemoryStorage, suffix: str, index: int, fmt: struct.Struct, *fields: int) -> None:
+    patch(storage, names(storage, suffix)[0], index * fmt.size, fmt.pack(*fields))
+
+
+# -- batches
+
+
+@fault("error", "F-53", "first.log")
+def flipped_payload(storage: MemoryStorage) -> None:
+    position, size = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + size - 1, b"\xff")
+
+
+@fault("error", "F-53", "first.log")
+def zeroed_sector(storage: MemoryStorage) -> None:
+    position, size = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 21, bytes(size - 21))
+
+
+@fault("error", "F-50", "first.log")
+def hole_of_zeros_over_three_batches(storage: MemoryStorage) -> None:
+    spans = batches(storage, log_of(storage, 0))[3:6]
+    patch(storage, log_of(storage, 0), spans[0][0], bytes(sum(size for _, size in spans)))
+
+
+@fault("error", "F-50", "first.log")
+def length_too_large(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 8, struct.pack(">i", 2**31 - 1))
+
+
+@fault("error", "F-50", "first.log")
+def length_negative(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 8, struct.pack(">i", -5))
+
+
+@fault("error", "F-52", "first.log")
+def magic_changed(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 16, b"\x01")
+
+
+@fault("error", "F-49", "first.log")
+def base_offset_changed(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 7, b"\x7f")
+
+
+@fault("error", "F-49", "first.log")
+def base_offset_of_the_last_batch_before_a_roll(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[-1]
+    patch(storage, log_of(storage, 0), position, struct.pack(">q", 1))
+
+
+@fault("error", "F-203", "first.log")
+def epoch_changed(storage: MemoryStorage) -> None:
+    position, _ = batches(storage, log_of(storage, 0))[3]
+    patch(storage, log_of(storage, 0), position + 12, struct.pack(">i", 2))
+
+
+@fault("error", "I-11", "last.log")
+def old_batch_repeated_at_the_end(storage: MemoryStorage) -> None:
+    unclean(storage)
+    path = log_of(storage, -1)
+    data = storage.read_file(path)
+    position, size = batches(storage, path)[0]
+    patch(storage, path, len(data), data[position : position + size])
+
+
+@fault("warning", "I-11", "last.log")
+def batch_of_another_log_at_the_end(storage: MemoryStorage) -> None:
+    unclean(storage)
+    path = log_of(storage, -1)
+    stranger = encode_batch([(b"k", b"v", 1)], base_offset=5000, leader_epoch=99)
+    patch(storage, path, len(storage.read_file(path)), bytes(stranger))
+    write_epochs(storage, 99, 5000)
+
+
+def write_epochs(storage: MemoryStorage, epoch: int, start: int) -> None:
+    path = f"{PARTITION}/leader-epoch-checkpoint"
+    lines = storage.read_file(path).decode().splitlines()
+    lines.append(f"{epoch} {start}")
+    lines[1] = str(len(lines) - 2)
+    storage.write_file(path, ("\n".join(lines) + "\n").encode())
+
+
+# -- tails
+
+
+@fault("warning", "F-106", "last.log")
+def torn_tail(storage: MemoryStorage) -> None:
+    unclean(storage)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        write(storage, name, "0\n1\norders 0 0\n")
+    cut(storage, log_of(storage, -1), -3)
+
+
+@fault("error", "F-258", "last.log")
+def torn_tail_behind_a_clean_shutdown(storage: MemoryStorage) -> None:
+    patch(storage, log_of(storage, -1), len(storage.read_file(log_of(storage, -1))), b"\x00" * 7 + b"x")
+
+
+@fault("error", "F-106", "last.log")
+def torn_tail_below_the_recovery_point(storage: MemoryStorage) -> None:
+    unclean(storage)
+    cut(storage, log_of(storage, -1), -3)
+
+
+@fault("error", "F-106", "first.log")
+def torn_segment_in_the_middle(storage: MemoryStorage) -> None:
+    cut(storage, log_of(storage, 0), -3)
+
+
+@fault("error", "F-107", "first.log")
+def zero_tail_in_the_middle(storage: MemoryStorage) -> None:
+    path = log_of(storage, 0)
+    patch(storage, path, len(storage.read_file(path)), bytes(4096))
+
+
+# -- segments
+
+
+@fault("warning", "I-11", "last.log")
+def segment_missing(storage: MemoryStorage) -> None:
+    base = log_of(storage, 1).removesuffix(".log")
+    for suffix in (".log", ".index", ".timeindex"):
+        storage.remove(base + suffix)
+
+
+@fault("error", "I-11", "first.log")
+def segment_twice(storage: MemoryStorage) -> None:
+    """S-53: a second copy of some batches under the base of their first."""
+    path = log_of(storage, 0)
+    data = storage.read_file(path)
+    position, _ = batches(storage, path)[-1]
+    base = int.from_bytes(data[position : position + 8], "big")
+    storage.write_file(f"{PARTITION}/{base:020d}.log", data[position:])
+    for suffix in (".index", ".timeindex"):
+        storage.write_file(f"{PARTITION}/{base:020d}{suffix}", b"")
+    timestamp = int.from_bytes(data[position + 35 : position + 43], "big")
+    delta = int.from_bytes(data[position + 23 : position + 27], "big")
+    storage.write_file(f"{PARTITION}/{base:020d}.timeindex", TIME_ENTRY.pack(timestamp, delta))
+
+
+@fault("warning", "F-16", "5.log")
+def odd_name(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/5.log", b"")
+
+
+# -- indexes
+
+
+@fault("error", "F-113", "first.index")
+def index_position_inside_a_batch(storage: MemoryStorage) -> None:
+    data = storage.read_file(names(storage, ".index")[0])
+    offset, position = OFFSET_ENTRY.unpack_from(data, 8)
+    entry(storage, ".index", 1, OFFSET_ENTRY, offset, position + 1)
+
+
+@fault("error", "F-113", "first.index")
+def index_position_past_the_end(storage: MemoryStorage) -> None:
+    data = storage.read_file(names(storage, ".index")[0])
+    entry(storage, ".index", 1, OFFSET_ENTRY, OFFSET_ENTRY.unpack_from(data, 8)[0], 10**6)
+
+
+@fault("error", "F-114", "first.index")
+def index_goes_back(storage: MemoryStorage) -> None:
+    entry(storage, ".index", 3, OFFSET_ENTRY, 1, 100)
+
+
+@fault("error", "F-113", "first.index")
+def index_offset_of_no_batch(storage: MemoryStorage) -> None:
+    data = storage.read_file(names(storage, ".index")[0])
+    path = log_of(storage, 0)
+    last = {b.last_offset for b in iter_batches(storage.read_file(path))}
+    offset, position = OFFSET_ENTRY.unpack_from(data, 8)
+    wrong = next(o for o in range(offset + 1, offset + 50) if o not in last)
+    entry(storage, ".index", 1, OFFSET_ENTRY, wrong, position)
+
+
+@fault("warning", "F-141", "first.index")
+def index_with_half_an_entry(storage: MemoryStorage) -> None:
+    cut(storage, names(storage, ".index")[0], -3)
+
+
+@fault("warning", "F-137", "first.index")
+def index_with_zeros(storage: MemoryStorage) -> None:
+    path = names(storage, ".index")[0]
+    cut(storage, path, len(storage.read_file(path)) + 80)
+
+
+@fault("warning", "F-242", "first.index")
+def index_missing(storage: MemoryStorage) -> None:
+    storage.remove(names(storage, ".index")[0])
+
+
+@fault("warning", "F-241", "00000000000000009999.index")
+def index_without_a_log(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/00000000000000009999.index", b"")
+
+
+@fault("error", "F-117", "first.timeindex")
+def time_too_small(storage: MemoryStorage) -> None:
+    data = storage.read_file(names(storage, ".timeindex")[0])
+    timestamp, offset = TIME_ENTRY.unpack_from(data, 12)
+    entry(storage, ".timeindex", 1, TIME_ENTRY, timestamp - 1, offset)
+
+
+@fault("error", "F-118", "first.timeindex")
+def time_goes_back(storage: MemoryStorage) -> None:
+    entry(storage, ".timeindex", 2, TIME_ENTRY, 1000, 3)
+
+
+@fault("warning", "F-135", "first.timeindex")
+def time_index_without_its_last_entry(storage: MemoryStorage) -> None:
+    cut(storage, names(storage, ".timeindex")[0], -12)
+
+
+@fault("error", "F-122", "first.txnindex")
+def aborted_transaction_missing(storage: MemoryStorage) -> None:
+    cut(storage, names(storage, ".txnindex")[0], -34)
+
+
+@fault("error", "F-121", "first.txnindex")
+def aborted_transaction_with_another_start(storage: MemoryStorage) -> None:
+    path = names(storage, ".txnindex")[0]
+    fields = list(TXN_ENTRY.unpack_from(storage.read_file(path)))
+    fields[2] += 1
+    patch(storage, path, 0, TXN_ENTRY.pack(*fields))
+
+
+@fault("error", "F-124", "first.txnindex")
+def aborted_transaction_of_another_version(storage: MemoryStorage) -> None:
+    patch(storage, names(storage, ".txnindex")[0], 34, b"\x00\x07")
+
+
+@fault("warning", "F-124", "first.txnindex")
+def half_an_aborted_transaction(storage: MemoryStorage) -> None:
+    path = names(storage, ".txnindex")[0]
+    patch(storage, path, len(storage.read_file(path)), b"half")
+
+
+# -- snapshots and checkpoints
+
+
+@fault("error", "F-126", "last.snapshot")
+def snapshot_flipped(storage: MemoryStorage) -> None:
+    patch(storage, names(storage, ".snapshot")[-1], 20, b"\xaa")
+
+
+@fault("warning", "F-182", "last.snapshot")
+def snapshot_of_another_state(storage: MemoryStorage) -> None:
+    """A valid file, but of the state at an earlier offset."""
+    first, last = names(storage, ".snapshot")[0], names(storage, ".snapshot")[-1]
+    storage.write_file(last, one_producer(storage.read_file(first)))
+
+
+def one_producer(snapshot: bytes) -> bytes:
+    from logstore.format.producer_snapshot import decode_snapshot, encode_snapshot
+
+    return encode_snapshot(decode_snapshot(snapshot)[:1])
+
+
+@fault("error", "F-33", "leader-epoch-checkpoint")
+def epochs_malformed(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"0\n2\n3 0\n")
+
+
+@fault("warning", "S-54", "leader-epoch-checkpoint")
+def epochs_empty(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"")
+
+
+@fault("error", "F-203", "leader-epoch-checkpoint")
+def epochs_that_descend(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"0\n2\n3 0\n2 9\n")
+
+
+@fault("warning", "F-249", "leader-epoch-checkpoint")
+def epoch_above_the_end(storage: MemoryStorage) -> None:
+    write_epochs(storage, 100, 10**6)
+
+
+@fault("error", "F-36", "partition.metadata")
+def topic_id_malformed(storage: MemoryStorage) -> None:
+    storage.write_file(f"{PARTITION}/partition.metadata", b"version: 0\ntopic_id: x")
+
+
+@fault("error", "F-39", "meta.properties")
+def meta_malformed(storage: MemoryStorage) -> None:
+    write(storage, "meta.properties", "version=1\nnode.id=many\n")
+
+
+@fault("warning", "F-10", "meta.properties")
+def meta_missing(storage: MemoryStorage) -> None:
+    storage.remove(f"{LOG_DIR}/meta.properties")
+
+
+@fault("error", "F-31", "replication-offset-checkpoint")
+def offsets_malformed(storage: MemoryStorage) -> None:
+    write(storage, "replication-offset-checkpoint", "0\n2\norders 0 1\n")
+
+
+@fault("error", "F-222", "last.log")
+def recovery_point_above_the_end(storage: MemoryStorage) -> None:
+    write(storage, "recovery-point-offset-checkpoint", "0\n1\norders 0 99999\n")
+
+
+@fault("error", "F-264", "last.log")
+def log_start_above_the_end(storage: MemoryStorage) -> None:
+    write(storage, "log-start-offset-checkpoint", "0\n1\norders 0 99999\n")
+
+
+@fault("error", "I-5", "last.log")
+def high_watermark_above_the_end(storage: MemoryStorage) -> None:
+    write(storage, "replication-offset-checkpoint", "0\n1\norders 0 99999\n")
+
+
+@fault("warning", "F-290", "last.log")
+def cleaner_above_the_end(storage: MemoryStorage) -> None:
+    write(storage, "cleaner-offset-checkpoint", "0\n1\norders 0 99999\n")
+
+
+@fault("warning", "S-55", "recovery-point-offset-checkpoint")
+def entry_of_an_unknown_partition(storage: MemoryStorage) -> None:
+    text = storage.read_file(f"{LOG_DIR}/recovery-point-offset-checkpoint").decode()
+    text = text.replace("0\n1\n", "0\n2\n", 1) + "gone 0 7\n"
+    write(storage, "recovery-point-offset-checkpoint", text)
+
+
+@fault("error", "F-6", "nonsense")
+def odd_directory(storage: MemoryStorage) -> None:
+    storage.make_dir(f"{LOG_DIR}/nonsense")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_found_and_nothing_else(name: str) -> None:
+    plant, severity, rule, file = FAULTS[name]
+    storage = log_dir(transactions=True, batches=150)
+    first, last = names(storage, ".log")[0], names(storage, ".log")[-1]
+    suffix = file.rsplit(".", 1)[-1]
+    expected = file
+    if file.startswith("first."):
+        expected = names(storage, f".{suffix}")[0].rsplit("/", 1)[-1]
+    elif file.startswith("last."):
+        expected = names(storage, f".{suffix}")[-1].rsplit("/", 1)[-1]
+    assert first != last
+    assert check(storage).findings == []
+    plant(storage)
+    report = check(storage)
+    found = short(report)
+    if name == "segment_missing":  # the batch after the hole may also end an unknown transaction
+        expected = names(storage, ".log")[1].rsplit("/", 1)[-1]
+        assert (severity, rule, expected) in found
+        return
+    assert found == [(severity, rule, expected)], [str(f) for f in report.findings]
+    worst = next(f for f in report.findings if f.severity is not Severity.INFO)
+    if file.endswith(".log"):
+        assert worst.segment_base >= 0 or worst.offset >= 0
+        assert (worst.topic, worst.partition) == ("orders", 0)
+
+
+def test_leftovers_are_mentioned() -> None:
+    storage = log_dir()
+    for name in ("00000000000000000000.log.deleted", f"{FIRST}.index.swap", f"{FIRST}.log.cleaned"):
+        storage.write_file(f"{PARTITION}/{name}", b"")
+    storage.write_file(f"{PARTITION}/leader-epoch-checkpoint.tmp", b"")
+    storage.write_file(f"{LOG_DIR}/meta.properties.tmp", b"")
+    storage.make_dir(f"{LOG_DIR}/old-1.0123456789abcdef0123456789abcdef-delete")
+    storage.make_dir(f"{LOG_DIR}/old-2.0123456789abcdef0123456789abcdef-stray")
+    report = check(storage)
+    assert report.clean
+    assert sorted(finding.rule for finding in report.findings) == ["F-24"] * 4 + ["F-26"] + ["F-3"] * 2
+
+
+def test_two_topic_ids_in_one_topic() -> None:
+    storage = log_dir()
+    storage.make_dir(f"{LOG_DIR}/orders-1")
+    text = b"version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA"
+    storage.write_file(f"{LOG_DIR}/orders-1/partition.metadata", text)
+    assert short(check(storage)) == [("error", "F-37", "partition.metadata")]
+
+
+def test_too_many_findings_are_counted() -> None:
+    storage = log_dir()
+    path = names(storage, ".log")[0]
+    for position, size in batches(storage, path):
+        patch(storage, path, position + size - 1, b"\xee")
+    report = check(storage, findings_max=5)
+    assert report.count(Severity.ERROR) <= 6  # and the last batch, which ends the file
+    assert report.suppressed > 5
+
+
+def test_a_file_that_vanishes_is_noted() -> None:
+    storage = log_dir()
+    victim = names(storage, ".log")[0]
+    opened = storage.open
+
+    def open_file(path: str, **how: bool) -> File:
+        if path == victim:
+            storage.remove(path)
+        return opened(path, **how)
+
+    storage.open = open_file  # type: ignore[method-assign]
+    report = verify([PARTITION], storage=storage)
+    assert [f.rule for f in report.findings if f.file == victim] == ["F-288"]
+    assert not [f for f in report.findings if f.severity is Severity.ERROR]
