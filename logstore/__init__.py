@@ -6,28 +6,64 @@ Start with ``LogManager`` (several log directories, topics and partitions) or ``
 
 from __future__ import annotations
 
-from checkpoints.types import TopicPartition
-from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import (
-    CorruptBatchError,
-    CorruptDataError,
-    CorruptIndexError,
-    LogDirLockedError,
-    LogstoreError,
-    OffsetOutOfRangeError,
-    RecordRejectedError,
-    StorageFailedError,
-)
-from logstore.fetch import FetchData
-from logstore.format.compression import Compression
-from logstore.kernels import AppendInfo
-from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
-from logstore.log_manager import LoadProgress, LogManager
-from logstore.producer_state import AppendOrigin
-from logstore.recovery import RecoveryOptions, RecoveryReport
-from logstore.types import Record
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from checkpoints.types import TopicPartition
+    from logstore.config import BrokerConfig, LogConfig
+    from logstore.errors import (
+        CorruptBatchError,
+        CorruptDataError,
+        CorruptIndexError,
+        LogDirLockedError,
+        LogstoreError,
+        OffsetOutOfRangeError,
+        RecordRejectedError,
+        StorageFailedError,
+    )
+    from logstore.fetch import FetchData
+    from logstore.format.compression import Compression
+    from logstore.kernels import AppendInfo
+    from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
+    from logstore.log_manager import LoadProgress, LogManager
+    from logstore.producer_state import AppendOrigin
+    from logstore.recovery import RecoveryOptions, RecoveryReport
+    from logstore.types import Record
 
 __version__ = "0.1.0"
+
+# Where each name lives; imported when first asked for, so that a command starts fast.
+_HOMES = {
+    "checkpoints.types": ("TopicPartition",),
+    "logstore.config": ("BrokerConfig", "LogConfig"),
+    "logstore.errors": (
+        "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "LogDirLockedError",
+        "LogstoreError", "OffsetOutOfRangeError", "RecordRejectedError", "StorageFailedError",
+    ),
+    "logstore.fetch": ("FetchData",),
+    "logstore.format.compression": ("Compression",),
+    "logstore.kernels": ("AppendInfo",),
+    "logstore.log": ("EARLIEST", "LATEST", "MAX_TIMESTAMP", "PartitionLog"),
+    "logstore.log_manager": ("LoadProgress", "LogManager"),
+    "logstore.producer_state": ("AppendOrigin",),
+    "logstore.recovery": ("RecoveryOptions", "RecoveryReport"),
+    "logstore.types": ("Record",),
+}  # fmt: skip
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 __all__ = [
     "EARLIEST",

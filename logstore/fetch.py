@@ -1,20 +1,56 @@
-"""What a read of a log gives: a slice of one segment, as bytes, records or columns."""
+"""Reading a log: from a snapshot of its segments, beside the writer.
+
+A reader takes a ``LogSnapshot`` under the log's lock and works on it without. What it reads may be
+deleted or cut meanwhile; the log tells it so, and it begins again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.errors import CorruptBatchError
-from logstore.format.reader import batch_records, iter_batches, read_records
-from logstore.index import AbortedTxn
-from logstore.segment import Slice
+from logstore.format.reader import read_records
+from logstore.index import AbortedTxn, TimestampOffset
+from logstore.segment import BatchSpan, Segment, Slice
 from logstore.types import Record
 
 if TYPE_CHECKING:
     import pyarrow
+
+EARLIEST = -2
+LATEST = -1
+MAX_TIMESTAMP = -3
+
+
+class LogSnapshot(NamedTuple):
+    """Segments and offsets of a log at one moment; ``cuts`` counts what was removed before it."""
+
+    segments: tuple[Segment, ...]
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    cuts: int
+
+    def end_of(self, at: int) -> int:
+        """First offset after the segment at index ``at``."""
+        if at + 1 < len(self.segments):
+            return self.segments[at + 1].base_offset
+        return self.log_end_offset
+
+    def floor(self, offset: int) -> int:
+        """Index of the segment that would hold ``offset``, at least 0."""
+        low, high = 0, len(self.segments)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.segments[middle].base_offset <= offset:
+                low = middle
+            else:
+                high = middle
+        return low
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,40 +83,25 @@ class FetchData:
         Raises:
             CorruptBatchError: a batch is damaged; names the file and the byte.
         """
-        path, base = (self.slice.segment.log_path, self.slice.position) if self.slice else ("", 0)
-        try:
-            if self.aborted:
-                return self._committed_records()
-            return read_records(
-                self.data, from_offset=self.start_offset, end_offset=self.end_offset
-            )
-        except CorruptBatchError as error:
-            raise error.located(path, base) from None
-
-    def _committed_records(self) -> list[Record]:
-        records: list[Record] = []
-        for batch in iter_batches(self.data):
-            if batch.is_control or batch.last_offset < self.start_offset:
-                continue
-            if batch.is_transactional and any(
-                txn.producer_id == batch.producer_id
-                and txn.first_offset <= batch.base_offset <= txn.last_offset
-                for txn in self.aborted
-            ):
-                continue
-            records += [
-                record
-                for record in batch_records(self.data, batch, from_offset=self.start_offset)
-                if record.offset < self.end_offset
-            ]
-        return records
+        return read_records(
+            self.data,
+            from_offset=self.start_offset,
+            end_offset=self.end_offset,
+            aborted=[(t.producer_id, t.first_offset, t.last_offset) for t in self.aborted],
+            path=self.slice.segment.log_path if self.slice else "",
+            base_position=self.slice.position if self.slice else 0,
+        )
 
     def to_arrow(self, *, headers: bool = False) -> pyarrow.RecordBatch:
         """The same records as Arrow columns (see ``logstore.arrow``)."""
         from logstore.arrow import read_columns
 
         return read_columns(
-            self.data, from_offset=self.start_offset, end_offset=self.end_offset, headers=headers
+            self.data,
+            from_offset=self.start_offset,
+            end_offset=self.end_offset,
+            headers=headers,
+            aborted=[(t.producer_id, t.first_offset, t.last_offset) for t in self.aborted],
         )
 
     @contextmanager
@@ -94,3 +115,120 @@ class FetchData:
             return
         with self.slice.segment.view(self.slice.position, self.slice.size) as window:
             yield window
+
+
+def fetch(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    limit: int,
+    max_bytes: int,
+    *,
+    minimum_one: bool,
+    committed: bool,
+) -> FetchData:
+    """Read from the first segment that holds anything in ``[start_offset, limit)`` (F-157)."""
+    empty = FetchData(
+        start_offset,
+        limit,
+        snapshot.log_start_offset,
+        snapshot.high_watermark,
+        snapshot.last_stable_offset,
+        snapshot.log_end_offset,
+    )
+    if start_offset >= limit:
+        return empty
+    for at in range(snapshot.floor(start_offset), len(snapshot.segments)):
+        segment = snapshot.segments[at]
+        if segment.base_offset >= limit:
+            break
+        end_position = _end_position(segment, limit, snapshot.end_of(at))
+        found = segment.read(start_offset, max_bytes, end_position, minimum_one)
+        if found is None:
+            continue  # nothing at or after it here: the next segment
+        data = segment.log.read_at(found.position, found.size)
+        aborted: tuple[AbortedTxn, ...] = ()
+        if committed:
+            bound = segment.offset_index.upper_bound(
+                found.position + found.size, segment.state.offset_entries
+            )
+            upper = snapshot.end_of(at) if bound is None else bound.offset
+            aborted = collect_aborted(snapshot.segments[at:], start_offset, upper)
+        return FetchData(
+            start_offset,
+            limit,
+            snapshot.log_start_offset,
+            snapshot.high_watermark,
+            snapshot.last_stable_offset,
+            snapshot.log_end_offset,
+            found,
+            data,
+            aborted,
+        )
+    return empty
+
+
+def _end_position(segment: Segment, limit: int, segment_end: int) -> int:
+    """Where the bytes for a reader of ``[…, limit)`` end; a batch with the limit inside counts."""
+    if limit >= segment_end:
+        return segment.size
+    span = segment.find(limit)
+    if span is None:
+        return segment.size
+    return span.position + (span.size if span.base_offset < limit else 0)
+
+
+def collect_aborted(
+    segments: tuple[Segment, ...], fetch_offset: int, upper_bound: int
+) -> tuple[AbortedTxn, ...]:
+    """Aborted transactions that overlap ``[fetch_offset, upper_bound)`` (F-125)."""
+    into: list[AbortedTxn] = []
+    for segment in segments:
+        if segment.aborted(fetch_offset, upper_bound, into):
+            break
+    return tuple(into)
+
+
+def find_timestamp(snapshot: LogSnapshot, timestamp: int) -> TimestampOffset | None:
+    """See ``PartitionLog.offset_for_timestamp``."""
+    start = snapshot.log_start_offset
+    if timestamp == EARLIEST:
+        return TimestampOffset(-1, start)
+    if timestamp == LATEST:
+        return TimestampOffset(-1, snapshot.log_end_offset)
+    if timestamp == MAX_TIMESTAMP:
+        return _find_max_timestamp(snapshot)
+    if timestamp < 0:
+        raise ValueError(f"timestamp {timestamp} has no meaning")
+    for at, segment in enumerate(snapshot.segments):
+        if segment.largest_timestamp < timestamp or snapshot.end_of(at) <= start:
+            continue
+        found = _first_at(segment, timestamp, start)
+        if found is not None:
+            return found
+    return None
+
+
+def _find_max_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
+    for segment in snapshot.segments:
+        segment.load_timestamp()
+    stamped = [s for s in snapshot.segments if s.state.max_timestamp >= 0]
+    if not stamped:
+        return None
+    best = max(stamped, key=lambda s: s.state.max_timestamp)
+    return _first_at(best, best.state.max_timestamp, snapshot.log_start_offset)
+
+
+def _first_at(segment: Segment, timestamp: int, start: int) -> TimestampOffset | None:
+    for span in segment.find_timestamp(timestamp, start):
+        for record in _records_of(segment, span, start):
+            if record.timestamp >= timestamp:
+                return TimestampOffset(record.timestamp, record.offset)
+    return None
+
+
+def _records_of(segment: Segment, span: BatchSpan, start: int) -> list[Record]:
+    data = segment.log.read_at(span.position, span.size)
+    try:
+        return read_records(data, from_offset=start, include_control=True)
+    except CorruptBatchError as error:
+        raise error.located(segment.log_path, span.position) from None

@@ -169,7 +169,7 @@ class _SparseIndex:
     def _mapped_entry(self, index: int) -> Entry:
         assert self._map is not None
         try:
-            return self.entry.unpack_from(self._map.buffer, index * self.entry.size)  # type: ignore[return-value]
+            return self.entry.unpack_from(self._map.buffer, index * self.entry.size)
         except struct.error:
             raise self._short(index) from None
 
@@ -177,7 +177,7 @@ class _SparseIndex:
         data = file.read_at(index * self.entry.size, self.entry.size)
         if len(data) < self.entry.size:
             raise self._short(index)
-        return self.entry.unpack(data)  # type: ignore[return-value]
+        return self.entry.unpack(data)
 
     def _short(self, index: int) -> CorruptIndexError:
         return CorruptIndexError(

@@ -15,6 +15,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ from logstore.append import (
     producer_batches,
 )
 from logstore.clock import Clock, SystemClock
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import (
     CorruptBatchError,
@@ -44,13 +45,21 @@ from logstore.errors import (
     RecordListTooLargeError,
     StorageFailedError,
 )
-from logstore.fetch import FetchData
+from logstore.fetch import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    FetchData,
+    LogSnapshot,
+    collect_aborted,
+    fetch,
+    find_timestamp,
+)
 from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.compression import Compression
-from logstore.format.reader import read_records
 from logstore.kernels import AppendInfo, analyse_batches
-from logstore.index import AbortedTxn, OffsetPosition, TimestampOffset
+from logstore.index import AbortedTxn, TimestampOffset
 from logstore.producer_state import (
     AppendOrigin,
     CompletedTxn,
@@ -59,20 +68,17 @@ from logstore.producer_state import (
 )
 from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
 from logstore.retention import deletable_segments
+from logstore.scan import record_chunks
 from logstore.segment import Segment
 from logstore.segments import Segments
-from logstore.storage.base import Storage
+from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import Buffer, Record, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-EARLIEST = -2
-LATEST = -1
-MAX_TIMESTAMP = -3
 _CODECS = {c.name.lower(): c for c in Compression} | {"producer": Compression.NONE,
                                                       "uncompressed": Compression.NONE}  # fmt: skip
-READ_WINDOW = 4 << 20
 
 Background = Callable[[Callable[[], None]], None]
 
@@ -115,13 +121,23 @@ class PartitionLog:
         self._topic_id: uuid.UUID | None = loaded.topic_id
         self._lock = threading.RLock()
         self._flush_lock = threading.RLock()
+        self._readers_lock = threading.Lock()
+        self._readers = 0
+        self._retired: list[File] = []
+        for segment in self._segments:
+            segment.retire = self._retire
         self._failed: LogstoreError | None = None
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         self._cut_count = 0  # truncations so far: a reader that saw another number reads again
         self._last_flush_ms = clock.wall_ms()
         self._compression = _CODECS[config.compression_type]
-        self._plain_topic = (
+        # Whether the largest timestamp of a batch says all that is asked of its timestamps.
+        self._largest_decides = (
             config.message_timestamp_type == "CreateTime"
+            and config.message_timestamp_before_max_ms == MAX_LONG
+        )
+        self._plain_topic = (
+            self._largest_decides
             and config.compression_type in ("producer", "uncompressed")
             and not config.compact
         )
@@ -432,7 +448,7 @@ class PartitionLog:
         with self._lock:
             self._check()
             epoch = max(self._epochs.latest_epoch, 0) if leader_epoch is None else leader_epoch
-            if self._plain_topic or self.config.message_timestamp_type == "CreateTime":
+            if self._largest_decides:
                 check_batch_size(analysis, self.config)
                 self._check_timestamps(analysis.max_timestamp)
                 prepared = Prepared(batch, analysis)
@@ -688,9 +704,8 @@ class PartitionLog:
         self._background(partial(self._flush_rolled, new_base, snapshot))
 
     def _new_segment(self, base_offset: int) -> Segment:
-        segment = Segment(
-            self._storage, self.directory, base_offset, self.config, self._clock
-        )
+        segment = Segment(self._storage, self.directory, base_offset, self.config, self._clock)
+        segment.retire = self._retire
         for suffix in filenames.SEGMENT_SUFFIXES:  # stale files of the new name
             try:
                 self._storage.remove(segment.path(suffix))
@@ -773,37 +788,60 @@ class PartitionLog:
             StorageFailedError: the disk refused; the log stays as it is (S-43).
         """
         while True:
-            with self._lock:
-                self._check()
-                leo, cuts = self._leo, self._cut_count
-                limit = leo if up_to is None else min(up_to, leo)
-                if committed:
-                    limit = min(limit, self.last_stable_offset)
-                if start_offset > leo or start_offset < self._log_start_offset:
-                    raise OffsetOutOfRangeError(
-                        self.name, start_offset, self._log_start_offset, leo
-                    )
-                empty = FetchData(
-                    start_offset, limit, self._log_start_offset, self._high_watermark,
-                    self.last_stable_offset, leo,
-                )  # fmt: skip
-                segments = self._segments.snapshot()
-                index = max(self._segments.floor_index(start_offset), 0)
-            if start_offset >= limit:
-                return empty
+            snapshot = self._snapshot()
+            start, end = snapshot.log_start_offset, snapshot.log_end_offset
+            if not start <= start_offset <= end:
+                raise OffsetOutOfRangeError(self.name, start_offset, start, end)
+            limit = end if up_to is None else min(up_to, end)
+            if committed:
+                limit = min(limit, snapshot.last_stable_offset)
             try:
-                fetched = self._read_segments(
-                    segments, index, start_offset, limit, max_bytes, minimum_one, committed, empty
-                )
+                with self._reading():
+                    fetched = fetch(
+                        snapshot, start_offset, limit, max_bytes,
+                        minimum_one=minimum_one, committed=committed,
+                    )  # fmt: skip
             except OSError as error:
-                if cuts != self._cut_count:
-                    continue  # the log was cut under the read: begin again
+                if snapshot.cuts != self._cut_count:
+                    continue  # something was removed under the read: begin again
                 # An unreadable block is not a torn write: nothing is cut, the caller is told.
                 raise StorageFailedError(self.directory, "read", str(error)) from error
-            if any(segment.index_suspect for segment in segments):
-                self._repair_indexes(segments)
-            if cuts == self._cut_count:
+            if any(segment.index_suspect for segment in snapshot.segments):
+                self._repair_indexes(snapshot.segments)
+            if snapshot.cuts == self._cut_count:
                 return fetched
+
+    def _snapshot(self) -> LogSnapshot:
+        with self._lock:
+            self._check()
+            return LogSnapshot(
+                self._segments.snapshot(), self._log_start_offset, self._leo,
+                self._high_watermark, self.last_stable_offset, self._cut_count,
+            )  # fmt: skip
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """No file is closed while a reader may be inside a call on it."""
+        with self._readers_lock:
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._readers_lock:
+                self._readers -= 1
+                done = [] if self._readers else self._retired
+                if done:
+                    self._retired = []
+            for file in done:
+                file.close()
+
+    def _retire(self, file: File) -> None:
+        """Close a file now, or when the last reader has left."""
+        with self._readers_lock:
+            if self._readers:
+                self._retired.append(file)
+                return
+        file.close()
 
     def _repair_indexes(self, segments: tuple[Segment, ...]) -> None:
         """Rebuild what a reader found misleading; its own answer came from a scan (S-32, S-33)."""
@@ -813,71 +851,12 @@ class PartitionLog:
                     logger.warning("%s: index rebuilt", segment.log_path)
                     self._guard("rebuild an index", segment.rebuild_indexes)
 
-    def _read_segments(
-        self,
-        segments: tuple[Segment, ...],
-        index: int,
-        start_offset: int,
-        limit: int,
-        max_bytes: int,
-        minimum_one: bool,
-        committed: bool,
-        empty: FetchData,
-    ) -> FetchData:
-        for at in range(index, len(segments)):
-            segment = segments[at]
-            if segment.base_offset >= limit:
-                break
-            end_position = segment.size
-            last = at + 1 == len(segments)
-            end = empty.log_end_offset if last else segments[at + 1].base_offset
-            if limit < end:
-                span = segment.find(limit)
-                end_position = span.position if span is not None else segment.size
-                if span is not None and span.base_offset < limit:
-                    end_position = span.position + span.size  # the limit lies inside a batch
-            found = segment.read(start_offset, max_bytes, end_position, minimum_one)
-            if found is None:
-                continue  # nothing at or after it here: the next segment (F-157)
-            data = segment.log.read_at(found.position, found.size)
-            aborted: tuple[AbortedTxn, ...] = ()
-            if committed:
-                upper = self._aborted_upper_bound(segments, at, found.position + found.size,
-                                                  empty.log_end_offset)  # fmt: skip
-                aborted = self._aborted(segments[at:], start_offset, upper)
-            return FetchData(
-                start_offset, limit, empty.log_start_offset, empty.high_watermark,
-                empty.last_stable_offset, empty.log_end_offset, found, data, aborted,
-            )  # fmt: skip
-        return empty
-
-    def _aborted_upper_bound(
-        self, segments: tuple[Segment, ...], at: int, position: int, leo: int
-    ) -> int:
-        segment = segments[at]
-        bound: OffsetPosition | None = segment.offset_index.upper_bound(
-            position, segment.state.offset_entries
-        )
-        if bound is not None:
-            return bound.offset
-        return segments[at + 1].base_offset if at + 1 < len(segments) else leo
-
-    @staticmethod
-    def _aborted(
-        segments: tuple[Segment, ...], fetch_offset: int, upper_bound: int
-    ) -> tuple[AbortedTxn, ...]:
-        into: list[AbortedTxn] = []
-        for segment in segments:
-            if segment.aborted(fetch_offset, upper_bound, into):
-                break
-        return tuple(into)
-
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
         """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125)."""
         with self._lock:
             self._check()
             segments = self._segments.from_floor(start_offset)
-        return self._aborted(segments, start_offset, end_offset)
+        return collect_aborted(segments, start_offset, end_offset)
 
     def records(
         self, start_offset: int | None = None, end_offset: int | None = None
@@ -891,23 +870,10 @@ class PartitionLog:
     ) -> Iterator[list[Record]]:
         """As ``records``, in lists of some thousands: the fast way to read a whole log.
 
-        Memory stays bounded by a window of 4 MiB and the records in it.
+        Memory stays bounded by a window of 4 MiB and one list.
         """
-        position = self._log_start_offset if start_offset is None else start_offset
-        while True:
-            limit = self._leo if end_offset is None else min(end_offset, self._leo)
-            if position >= limit:
-                return
-            fetched = self.read(position, READ_WINDOW, up_to=limit)
-            if fetched.slice is None:
-                return
-            chunk = fetched.records()
-            next_position = _end_of_whole_batches(fetched)
-            if chunk:
-                yield chunk
-            if next_position <= position:
-                return
-            position = next_position
+        start = self._log_start_offset if start_offset is None else start_offset
+        return record_chunks(self._snapshot, self._reading, start, end_offset)
 
     def to_arrow(
         self,
@@ -926,58 +892,9 @@ class PartitionLog:
 
         Source: F-149 … F-152. None when there is no such record.
         """
-        with self._lock:
-            self._check()
-            start, leo = self._log_start_offset, self._leo
-            segments = self._segments.snapshot()
-        if timestamp == EARLIEST:
-            return TimestampOffset(-1, start)
-        if timestamp == LATEST:
-            return TimestampOffset(-1, leo)
-        if timestamp == MAX_TIMESTAMP:
-            return self._offset_of_max_timestamp(segments, start)
-        if timestamp < 0:
-            raise ValueError(f"timestamp {timestamp} has no meaning")
-        for at, segment in enumerate(segments):
-            end = segments[at + 1].base_offset if at + 1 < len(segments) else leo
-            if segment.largest_timestamp < timestamp or end <= start:
-                continue
-            for span in segment.find_timestamp(timestamp, start):
-                found = self._first_in_batch(segment, span.position, span.size, timestamp, start)
-                if found is not None:
-                    return found
-        return None
-
-    def _offset_of_max_timestamp(
-        self, segments: tuple[Segment, ...], start: int
-    ) -> TimestampOffset | None:
-        for segment in segments:
-            segment.load_timestamp()
-        live = [s for s in segments if s.state.max_timestamp >= 0]
-        if not live:
-            return None
-        best = max(live, key=lambda s: s.state.max_timestamp)
-        for span in best.find_timestamp(best.state.max_timestamp, start):
-            found = self._first_in_batch(
-                best, span.position, span.size, best.state.max_timestamp, start
-            )
-            if found is not None:
-                return found
-        return None
-
-    @staticmethod
-    def _first_in_batch(
-        segment: Segment, position: int, size: int, timestamp: int, start: int
-    ) -> TimestampOffset | None:
-        data = segment.log.read_at(position, size)
-        try:
-            records = read_records(data, from_offset=start, include_control=True)
-        except CorruptBatchError as error:
-            raise error.located(segment.log_path, position) from None
-        for record in records:
-            if record.timestamp >= timestamp:
-                return TimestampOffset(record.timestamp, record.offset)
-        return None
+        snapshot = self._snapshot()
+        with self._reading():
+            return find_timestamp(snapshot, timestamp)
 
     # -- watermarks ----------------------------------------------------------------------------
 
@@ -1158,6 +1075,7 @@ class PartitionLog:
 
     def _discard(self, segments: Iterable[Segment]) -> None:
         """Rename to ``.deleted`` now, unlink after ``file.delete.delay.ms`` (F-288)."""
+        self._cut_count += 1
         due = self._clock.wall_ms() + self.config.file_delete_delay_ms
         for segment in segments:
             paths = segment.mark_deleted()
@@ -1249,20 +1167,6 @@ def _may_lack_key(records: Sequence[tuple[Any, ...]], config: LogConfig) -> bool
     if not config.compact:
         return False
     return any((r.key if isinstance(r, Record) else r[0]) is None for r in records)
-
-
-def _end_of_whole_batches(fetched: FetchData) -> int:
-    """First offset after the whole batches of a read."""
-    from logstore.segment import parse_span
-
-    assert fetched.slice is not None
-    position, end = 0, fetched.start_offset
-    while True:
-        span = parse_span(fetched.data, position, position, "")
-        if span is None or position + span.size > len(fetched.data):
-            return min(end, fetched.end_offset)
-        position += span.size
-        end = span.last_offset + 1
 
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "AppendInfo", "PartitionLog", "run_inline"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -105,6 +105,7 @@ class Segment:
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
         self.index_suspect = False
+        self.retire: Callable[[File], None] = File.close  # its log waits for readers first
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class Segment:
     @property
     def log(self) -> File:
         if self._log is None:
-            self._log = self._storage.open(self.log_path, create=True)
+            self._log = self._storage.open(self.log_path)
         return self._log
 
     def __repr__(self) -> str:
@@ -136,7 +137,7 @@ class Segment:
 
     def create(self) -> None:
         """Make the empty ``.log``, ``.index`` and ``.timeindex``."""
-        _ = self.log
+        self._log = self._storage.open(self.log_path, create=True)
         self.offset_index.create()
         self.time_index.create()
 
@@ -426,7 +427,7 @@ class Segment:
         old, self._log = self._log, None
         copy.close()
         if old is not None:
-            old.close()
+            self.retire(old)
         if attached:
             self.state.attach(
                 self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
@@ -495,9 +496,9 @@ class Segment:
         self.state.detach()
         self.offset_index.close()
         self.time_index.close()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        log, self._log = self._log, None
+        if log is not None:
+            self.retire(log)
 
     def mark_deleted(self) -> list[str]:
         """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.

@@ -95,6 +95,8 @@ class Disk:
         self.config = log_config(**config)
         self.directory = "/logs/topic-0"
         self.storage.make_dir(self.directory)
+        for parent in ("/", "/logs"):
+            self.storage.sync_dir(parent)
 
     def open(self, **arguments: Any) -> PartitionLog:
         """See ``PartitionLog.open``; recovers unless told ``clean_shutdown=True``."""

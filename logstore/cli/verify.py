@@ -45,9 +45,7 @@ def verify(
     Exit code 0: clean, or information only. 1: an error or a warning was found. 2: a path could not
     be read.
     """
-    options = VerifyOptions(
-        deep=not shallow, fingerprint=not no_fingerprint, threads=threads or 0
-    )
+    options = VerifyOptions(deep=not shallow, fingerprint=not no_fingerprint, threads=threads or 0)
     with _progress(quiet=as_json) as progress:
         report = verify_paths(paths, options, progress=progress)
     if as_json:

@@ -53,8 +53,8 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 def partition_table(partitions: list[PartitionOutcome]) -> Table:
     table = _table(
-        "\nPartitions (records)", "partition", "sent", "flushed", "recovered",
-        "MB scanned", "bytes cut", "recovery ms", "in the end",
+        "\nPartitions: records; recovery: MB scanned, bytes cut, ms taken",
+        "#", "sent", "flushed", "recovered", "scanned", "cut", "took", "in the end",
     )  # fmt: skip
     for p in partitions:
         table.add_row(

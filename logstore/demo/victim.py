@@ -13,7 +13,6 @@ from typing import Any
 
 from logstore.errors import LogstoreError
 
-
 _BATCH_SECONDS_MAX = 0.002  # a batch takes no longer, as long as nothing else is known
 
 

@@ -32,7 +32,7 @@ WHOLE_BATCH_MAX = 16 << 20
 """Bytes of a batch that is looked at in one piece; larger ones are hashed in pieces only."""
 
 _WINDOW = 4 << 20
-_CANDIDATES_MAX = 10_000
+_CANDIDATES_MAX = 1_000_000
 _CANDIDATE_BYTES_MAX = 64 << 20
 _HEAD = struct.Struct(">qiibI")
 _FRAMED = (SCAN_BAD_CRC, SCAN_BAD_HEADER, SCAN_BAD_MAGIC, SCAN_BAD_OFFSET)
@@ -111,7 +111,8 @@ def _search(
         return Diagnosis(error("F-50", position, offset, message), size, last)
     if status in _FRAMED or length < 14:
         message = f"{SCAN_REASONS[status]}; no whole batch follows"
-        return Diagnosis(error("F-53", position, offset, message), UNKNOWN, tail=GARBAGE)
+        rule = "F-53" if status == SCAN_BAD_CRC else "F-106"
+        return Diagnosis(error(rule, position, offset, message), UNKNOWN, tail=GARBAGE)
     return Diagnosis(None, UNKNOWN, tail=TORN)
 
 
@@ -132,30 +133,36 @@ def find_batch(file: File, position: int, size: int, expected: int) -> tuple[int
     eight bytes known: candidates are found by a pattern, and few need a closer look.
     """
     budget = _CANDIDATE_BYTES_MAX
-    for count, at in enumerate(_candidates(file, position, size, expected)):
-        head = file.read_at(at, 17)
-        base, length = struct.unpack_from(">qi", head)
-        end = at + PREFIX + length
-        if base < expected or length < 14 or end > size or length > WHOLE_BATCH_MAX:
+    for count, (at, base, length) in enumerate(_candidates(file, position, size, expected)):
+        if count > _CANDIDATES_MAX:
+            return None
+        if base < expected or at + PREFIX + length > size or length > WHOLE_BATCH_MAX:
             continue
         budget -= length
-        if budget < 0 or count > _CANDIDATES_MAX:
+        if budget < 0:
             return None
-        if _valid_at(file, at, length + PREFIX):
+        if _valid_at(file, at, PREFIX + length):
             return at, base
     return None
 
 
-def _candidates(file: File, position: int, size: int, expected: int) -> Iterator[int]:
+def _candidates(
+    file: File, position: int, size: int, expected: int
+) -> Iterator[tuple[int, int, int]]:
+    """Position, base offset and length of whatever looks like a header."""
     high = max(expected, 0) >> 32
     highs = [re.escape(value.to_bytes(4, "big")) for value in (high, high + 1)]
     pattern = re.compile(
-        b"(?=(?:" + b"|".join(highs) + rb").{4}[\x00-\x7f].{7}[\x00-\x02])", re.DOTALL
+        b"(?=(?:"
+        + b"|".join(highs)
+        + rb").{4}(?!\0\0\0[\x00-\x0d])[\x00-\x7f].{7}[\x00-\x02])",  # a length of 14 or more
+        re.DOTALL,
     )
     for start in range(position, size, _WINDOW):
         data = file.read_at(start, min(_WINDOW + 16, size - start))
         for match in pattern.finditer(data):
-            yield start + match.start()
+            base, length = struct.unpack_from(">qi", data, match.start())
+            yield start + match.start(), base, length
 
 
 def _valid_at(file: File, position: int, length: int) -> bool:

@@ -65,9 +65,7 @@ class LogDirCheck:
 
     def _read_offsets(self, name: str) -> None:
         try:
-            state, offsets = OffsetCheckpoint(
-                os.path.join(self.path, name), self.storage
-            ).inspect()
+            state, offsets = OffsetCheckpoint(os.path.join(self.path, name), self.storage).inspect()
         except MalformedCheckpointError as failure:
             self._find(name, malformed("F-31", failure))
             return

@@ -9,7 +9,7 @@ work, which is what a parallel check needs. It finds accidents, not forgery.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -38,15 +38,15 @@ class Fingerprint:
         self._fold(base_offset, hasher.uintdigest())
 
     def add_all(
-        self, data: memoryview, places: Iterable[tuple[int, int, int]]
+        self, data: memoryview, offsets: Sequence[int], starts: Iterable[int], ends: Iterable[int]
     ) -> None:
-        """Append batches that lie in ``data``: ``(base offset, first byte, end)`` of each."""
+        """Append batches that lie in ``data``: base offset, first byte and end of each."""
         digest = mmh3.mmh3_x64_128_uintdigest
-        value, scale = self.value, self.scale
-        for base_offset, start, end in places:
+        value = self.value
+        for base_offset, start, end in zip(offsets, starts, ends, strict=True):
             value = (value * _R + digest(data[start:end]) + base_offset * _K) & _MASK
-            scale = scale * _R & _MASK
-        self.value, self.scale = value, scale
+        self.value = value
+        self.scale = self.scale * pow(_R, len(offsets), _MASK + 1) & _MASK
 
     def _fold(self, base_offset: int, digest: int) -> None:
         self.value = (self.value * _R + digest + base_offset * _K) & _MASK

@@ -87,7 +87,7 @@ def ascending(
         problems.append(error(rule, entry.place, entry.offset, message))
 
     previous: Entry | None = None
-    held = deque(islice(entries, 3))
+    held = deque(islice(entries, 2))
     while held:
         entry = held.popleft()
         held.extend(islice(entries, 1))
@@ -168,9 +168,7 @@ class TimeIndexCheck:
         self.largest = UNKNOWN
         self.last_entry: Entry | None = None
 
-    def take(
-        self, lasts: Sequence[int], timestamps: Sequence[int], trusted: bool
-    ) -> None:
+    def take(self, lasts: Sequence[int], timestamps: Sequence[int], trusted: bool) -> None:
         """The largest timestamps of a table of batches. Not ``trusted``: one could not be read."""
         done = 0
         while (entry := self._next) is not None and entry.offset <= lasts[-1]:

@@ -94,9 +94,7 @@ def _check_producer(row: Row) -> Iterator[Problem]:
         yield warning("F-60", *at, f"a control batch with sequence {row.base_sequence}")
 
 
-def check_records(
-    row: Row, offsets: Sequence[int], timestamps: Sequence[int]
-) -> Iterator[Problem]:
+def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
     """Offsets and timestamps of the decoded records against their header (F-55, F-57, F-75)."""
     at = row.position, row.base_offset
     if not len(offsets):

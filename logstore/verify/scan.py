@@ -465,13 +465,11 @@ class _SegmentScan:
         bases: list[int],
     ) -> None:
         if self.options.fingerprint:
-            places = (
-                (base, position - start + (21 if magic == MAGIC else 16), position - start + size)
-                for base, position, size, magic in zip(
-                    bases, table[_POSITION], table[_SIZE], table[_MAGIC], strict=True
-                )
-            )
-            self.result.fingerprint.add_all(view, places)
+            positions, sizes, magics = table[_POSITION], table[_SIZE], table[_MAGIC]
+            skipped = (21 if magic == MAGIC else 16 for magic in magics)  # up to the checksum
+            starts = (p - start + skip for p, skip in zip(positions, skipped, strict=True))
+            ends = (p - start + size for p, size in zip(positions, sizes, strict=True))
+            self.result.fingerprint.add_all(view, bases, starts, ends)
         if self.options.deep:
             rows = rows or [Row(*fields) for fields in zip(*table, strict=True)]
             problems = self._problems(filenames.LOG_SUFFIX)

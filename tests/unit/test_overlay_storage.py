@@ -53,7 +53,7 @@ def test_errors_below_come_through() -> None:
     below = FaultyStorage()
     below.make_dir("/d")
     below.write_file("/d/a", b"abc")
-    below.inject("read", "/d/a", error=5)
+    below.fail("read", "/d/a")
     with pytest.raises(OSError, match="5"):
         OverlayStorage(below).read_file("/d/a")
 

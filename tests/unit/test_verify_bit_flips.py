@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -49,7 +50,15 @@ def flips(storage: MemoryStorage, count: int, seed: int, unprotected: bool) -> l
         at = rng.randrange(17 if unprotected else end - start)
         field = next((name for name, stop in FIELDS if at < stop), "records")
         out.append(
-            Flip(path, start + at, 1 << rng.randrange(8), start, end, (path, start, end) == spans[-1], field)
+            Flip(
+                path,
+                start + at,
+                1 << rng.randrange(8),
+                start,
+                end,
+                (path, start, end) == spans[-1],
+                field,
+            )
         )
     return out
 
@@ -99,6 +108,18 @@ def test_without_the_epoch_file_only_epochs_can_hide() -> None:
     _, unseen = run(storage, flips(storage, FLIPS, 12, unprotected=True))
     assert {flip.field for flip in unseen} <= {"leader epoch"}
     assert unseen  # at the ends of the log, and where an epoch begins
+
+
+@pytest.mark.slow
+def test_in_a_compacted_log_offsets_can_hide_in_gaps() -> None:
+    """Where gaps are normal, a base offset that stays between its neighbours is plausible too."""
+    storage = MemoryStorage()
+    storage.make_dir(PARTITION)
+    folder = Path(__file__).parents[1] / "golden" / "data" / "v2-compacted-none"
+    for file in folder.glob("0*"):
+        storage.write_file(f"{PARTITION}/{file.name}", file.read_bytes())
+    _, unseen = run(storage, flips(storage, FLIPS, 13, unprotected=True))
+    assert {flip.field for flip in unseen} <= {"leader epoch", "base offset"}
 
 
 def test_every_bit_outside_the_checksum_of_one_batch() -> None:

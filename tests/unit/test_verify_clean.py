@@ -23,7 +23,7 @@ from verify_logs import (
 from logstore.config import LogConfig
 from logstore.log import PartitionLog
 from logstore.storage.memory import MemoryStorage
-from logstore.testing import ManualClock
+from logstore.testing import FaultyStorage, ManualClock
 from logstore.verify import verify
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
@@ -98,9 +98,7 @@ def test_after_truncation_and_retention(transactions: bool) -> None:
 
 
 def test_append_time_and_preallocation() -> None:
-    config = LogConfig(
-        segment_bytes=5000, preallocate=True, message_timestamp_type="LogAppendTime"
-    )
+    config = LogConfig(segment_bytes=5000, preallocate=True, message_timestamp_type="LogAppendTime")
     report = check(log_dir(config, clean=False))
     assert short(report) == []
     assert check(log_dir(config)).findings == []
@@ -164,3 +162,16 @@ def test_progress_ends_at_the_total() -> None:
     verify([LOG_DIR], storage=storage, progress=lambda done, total: calls.append((done, total)))
     size = sum(len(storage.read_file(path)) for path in names(storage, ".log"))
     assert calls[-1] == (size, size)
+
+
+def test_a_medium_that_refuses_is_told_and_the_rest_is_checked() -> None:
+    storage = FaultyStorage()
+    for name in ("orders-0", "orders-1"):
+        storage.make_dir(f"{LOG_DIR}/{name}")
+        storage.write_file(f"{LOG_DIR}/{name}/{0:020d}.log", bytes(100))
+    storage.fail("read", "*orders-0/*.log")
+    report = check(storage)
+    assert len(report.unusable) == 1
+    assert "orders-0" in report.unusable[0]
+    assert [part.partition for part in report.partitions] == [1]
+    assert not report.clean

@@ -46,7 +46,9 @@ def write(storage: MemoryStorage, name: str, text: str) -> None:
     storage.write_file(f"{LOG_DIR}/{name}", text.encode())
 
 
-def entry(storage: MemoryStorage, suffix: str, index: int, fmt: struct.Struct, *fields: int) -> None:
+def entry(
+    storage: MemoryStorage, suffix: str, index: int, fmt: struct.Struct, *fields: int
+) -> None:
     patch(storage, names(storage, suffix)[0], index * fmt.size, fmt.pack(*fields))
 
 
@@ -146,7 +148,12 @@ def torn_tail(storage: MemoryStorage) -> None:
 
 @fault("error", "F-258", "last.log")
 def torn_tail_behind_a_clean_shutdown(storage: MemoryStorage) -> None:
-    patch(storage, log_of(storage, -1), len(storage.read_file(log_of(storage, -1))), b"\x00" * 7 + b"x")
+    patch(
+        storage,
+        log_of(storage, -1),
+        len(storage.read_file(log_of(storage, -1))),
+        b"\x00" * 7 + b"x",
+    )
 
 
 @fault("error", "F-106", "last.log")
@@ -419,7 +426,9 @@ def test_leftovers_are_mentioned() -> None:
     storage.make_dir(f"{LOG_DIR}/old-2.0123456789abcdef0123456789abcdef-stray")
     report = check(storage)
     assert report.clean
-    assert sorted(finding.rule for finding in report.findings) == ["F-24"] * 4 + ["F-26"] + ["F-3"] * 2
+    assert (
+        sorted(finding.rule for finding in report.findings) == ["F-24"] * 4 + ["F-26"] + ["F-3"] * 2
+    )
 
 
 def test_two_topic_ids_in_one_topic() -> None:

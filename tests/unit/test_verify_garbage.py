@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from verify_logs import LOG_DIR, PARTITION, check, log_dir, patch, state_of
 
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import verify
+
+pytestmark = pytest.mark.slow
 
 FILES = (
     "00000000000000000000.log", "00000000000000000000.index", "00000000000000000000.timeindex",
