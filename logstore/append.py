@@ -85,19 +85,18 @@ def prepare_leader(
         if not analysis.dense:
             raise InvalidRecordError("record count and last offset delta of a batch disagree")
     append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
-    pieces = [
-        _prepare_batch(memoryview(data)[header.position : header.position + header.size],
-                       header, config, origin, now_ms)
-        for header in headers(data, analysis.size)
-    ]  # fmt: skip
-    if all(piece is None for piece in pieces):
-        return Prepared(data, analysis, append_time)
+    view = memoryview(data)
     joined = bytearray()
-    for piece, header in zip(pieces, headers(data, analysis.size), strict=True):
-        if piece is None:
-            piece = memoryview(data)[header.position : header.position + header.size]
-        joined += piece
-    rewritten = analyse(joined, max_batch_size=config.max_message_bytes, deep=False, check_crc=False)
+    changed = False
+    for header in headers(data, analysis.size):
+        batch = view[header.position : header.end_position]
+        rewritten_batch = _prepare_batch(batch, header, config, origin, now_ms)
+        changed |= rewritten_batch is not None
+        joined += batch if rewritten_batch is None else rewritten_batch
+    if not changed:
+        return Prepared(data, analysis, append_time)
+    limit = config.max_message_bytes
+    rewritten = analyse(joined, max_batch_size=limit, deep=False, check_crc=False)
     check_batch_size(rewritten, config)  # a rebuilt batch may have grown (F-180)
     return Prepared(joined, rewritten, append_time)
 

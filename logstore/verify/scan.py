@@ -388,6 +388,8 @@ class _SegmentScan:
             following = self._following(rows, index)
             placed = self.order.place(row, following)
             problems.extend(placed.problems)
+            if placed.base_offset != row.base_offset:  # index entries may know its true offsets
+                self.skipped.add(row.position, row.end)
             bases.append(placed.base_offset)
             lasts.append(placed.last_offset)
         return bases, lasts

@@ -96,6 +96,16 @@ def _topics() -> list[CreateTopic]:
     ]
 
 
+def topic_configs() -> dict[str, dict[str, str | int]]:
+    """Return the configs of each topic by Kafka's names, as ``logstore.LogConfig`` takes them."""
+    return {
+        topic.topic: {
+            name.removeprefix("internal."): value for name, value in topic.configs.items()
+        }
+        for topic in _topics()
+    }
+
+
 def _records(seed: int, count: int) -> list[ProduceRecords]:
     """Return ``count`` records, and for transactions a fraction of it, for every topic."""
     start = 1_700_000_000_000 + seed * 100_000_000

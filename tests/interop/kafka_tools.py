@@ -146,6 +146,30 @@ def consume(
     return records
 
 
+def look_up(
+    bootstrap: str, questions: Sequence[tuple[str, int, int]], *, timeout_s: float = 120
+) -> list[tuple[int, int]]:
+    """Ask the broker for offsets by timestamp, as a consumer's ``offsetsForTimes`` does.
+
+    Args:
+        questions: topic, partition and timestamp in ms; or −1, −2, −3 for the end, the start and
+            the record with the largest timestamp.
+    Returns:
+        For each the offset and the timestamp found, both −1 where there is none.
+    """
+    fields = ("topic", "partition", "timestamp")
+    lines = [json.dumps(dict(zip(fields, question, strict=True))) for question in questions]
+    result = kafka_jars.run_java(
+        f"{PACKAGE}.LookUp",
+        bootstrap,
+        classes=kafka_jars.helper_classes(),
+        stdin="".join(line + "\n" for line in lines),
+        timeout_s=timeout_s,
+    )
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    return [(answer["offset"], answer["timestamp"]) for answer in answers]
+
+
 def dump_log(paths: Iterable[Path], *, deep: bool = True, timeout_s: float = 120) -> str:
     """Return what ``DumpLogSegments`` prints of ``.log``, index and ``.snapshot`` files.
 

@@ -15,7 +15,6 @@ from logstore.log_manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 
-
 pytestmark = pytest.mark.slow  # real fsyncs
 
 

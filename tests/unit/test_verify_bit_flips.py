@@ -127,11 +127,13 @@ def test_every_bit_outside_the_checksum_of_one_batch() -> None:
     storage = log_dir(batches=12)
     path = names(storage, ".log")[0]
     batch = list(iter_batches(storage.read_file(path)))[5]
-    wanted = [
-        Flip(path, batch.position + bit // 8, 1 << bit % 8, batch.position, batch.end_position, False,
-             next(name for name, stop in FIELDS if bit // 8 < stop))
-        for bit in range(17 * 8)
-    ]  # fmt: skip
+    wanted = []
+    for bit in range(17 * 8):
+        field = next(name for name, stop in FIELDS if bit // 8 < stop)
+        place = batch.position + bit // 8
+        wanted.append(
+            Flip(path, place, 1 << bit % 8, batch.position, batch.end_position, False, field)
+        )
     rules, unseen = run(storage, wanted)
     assert unseen == []
     assert sum(rules.values()) == len(wanted)
