@@ -479,7 +479,7 @@ class PartitionLog:
             if self._failed is not None:
                 raise self._failed
             try:
-                if self._plain_topic and leader_epoch == self._epochs.latest_epoch:
+                if self._plain_topic and 0 <= leader_epoch == self._epochs.latest_epoch:
                     found = self._segments.active.state.append_plain(
                         data,
                         deep,
@@ -546,15 +546,17 @@ class PartitionLog:
             first, last = analysis.first_offset, analysis.last_offset
             if analysis.magic_max < 2:
                 self._epochs.clear()
-            elif analysis.max_epoch != analysis.min_epoch or (
-                analysis.last_epoch != self._epochs.latest_epoch
+            elif (
+                analysis.min_epoch < 0
+                or analysis.max_epoch != analysis.min_epoch
+                or analysis.last_epoch != self._epochs.latest_epoch
             ):
                 self._assign_epochs(data, size)
         else:
             first, last = leo, leo + analysis.record_count - 1
+            if leader_epoch < 0:
+                raise InvalidRecordError(f"leader epoch {leader_epoch} is not valid")
             if leader_epoch != self._epochs.latest_epoch:
-                if leader_epoch < 0:
-                    raise InvalidRecordError(f"leader epoch {leader_epoch} is not valid")
                 self._guard("assign epoch", self._epochs.assign, leader_epoch, leo)
         if size > config.segment_bytes:
             raise RecordListTooLargeError(
@@ -600,9 +602,9 @@ class PartitionLog:
         from logstore.append import headers
 
         for header in headers(data, size):
+            if header.leader_epoch < 0:
+                raise InvalidRecordError("a fetched batch without leader epoch")
             if header.leader_epoch != self._epochs.latest_epoch:
-                if header.leader_epoch < 0:
-                    raise InvalidRecordError("a fetched batch without leader epoch")
                 self._guard(
                     "assign epoch", self._epochs.assign, header.leader_epoch, header.base_offset
                 )

@@ -291,7 +291,8 @@ class LogManager:
                 self._progress(progress)
             return log
 
-        threads = self.broker_config.num_recovery_threads_per_data_dir
+        # A clean start reads no record, so there is nothing to do without the interpreter's lock.
+        threads = 1 if log_dir.clean else self.broker_config.num_recovery_threads_per_data_dir
         with ThreadPoolExecutor(threads, thread_name_prefix="logstore-recovery") as pool:
             futures = [(tp, pool.submit(load, name, tp)) for name, tp in work]
             self._collect(log_dir, futures)

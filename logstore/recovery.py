@@ -36,7 +36,7 @@ from logstore.kernels import (
     RecoveryScan,
 )
 from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
-from logstore.segment import SCAN_ROWS, WINDOW, Segment
+from logstore.segment import WINDOW, Segment
 from logstore.segments import Segments
 from logstore.storage.base import FileInfo, Storage
 from logstore.types import TopicPartition
@@ -209,6 +209,8 @@ class _Loader:
 
     def _finish_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
         """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short."""
+        if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in files):
+            return files
         parsed = {n: p for n in files if (p := filenames.parse_segment_file(n)) is not None}
         cleaned = [p.offset for p in parsed.values() if p.transition == filenames.CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
@@ -283,7 +285,7 @@ class _Loader:
             p = filenames.parse_segment_file(name)
             if p is None or p.transition:
                 continue
-            if name != filenames.segment_file_name(p.offset, p.suffix):
+            if len(name) != 20 + len(p.suffix):
                 self.report.warnings.append(f"{name}: not a canonical segment name, ignored")
             elif p.suffix == filenames.SNAPSHOT_SUFFIX:
                 snapshots.append(p.offset)

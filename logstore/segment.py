@@ -6,11 +6,11 @@ Files are opened when first touched: a log that only waits costs no descriptors.
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 from logstore.clock import Clock
@@ -81,6 +81,7 @@ class Segment:
         sizes = sizes or {}
         self._storage = storage
         self.directory = directory
+        self.base_offset = base_offset
         self.config = config
         self._clock = clock
         self.suffix = ""
@@ -93,15 +94,10 @@ class Segment:
         state.created_ms = clock.wall_ms()
         state.offset_entries = sizes.get(filenames.INDEX_SUFFIX, 0) // 8
         state.time_entries = sizes.get(filenames.TIME_INDEX_SUFFIX, 0) // 12
-        self.offset_index = OffsetIndex(storage, self.path(filenames.INDEX_SUFFIX), base_offset)
-        self.time_index = TimeIndex(storage, self.path(filenames.TIME_INDEX_SUFFIX), base_offset)
-        self.txn_index = TransactionIndex(
-            storage, self.path(filenames.TXN_INDEX_SUFFIX), base_offset, sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
-        )
+        self._txn_index_size = sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
         self._log: File | None = None
         self._timestamp_loaded = self.file_size == 0
         self._views = 0
-        self._mtime_ms = 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
         self.index_suspect = False
@@ -110,17 +106,32 @@ class Segment:
     # -- identity ------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        name = filenames.segment_file_name(self.base_offset, suffix) + self.suffix
-        return os.path.join(self.directory, name)
-
-    @property
-    def base_offset(self) -> int:
-        return self.state.base_offset
+        name = filenames.segment_file_name(self.base_offset, suffix, self.suffix)
+        return f"{self.directory}/{name}"
 
     @property
     def size(self) -> int:
         """Bytes of whole batches."""
         return self.state.size
+
+    # Made when first asked for: most segments of most logs only wait.
+
+    @cached_property
+    def offset_index(self) -> OffsetIndex:
+        return OffsetIndex(self._storage, self.path(filenames.INDEX_SUFFIX), self.base_offset)
+
+    @cached_property
+    def time_index(self) -> TimeIndex:
+        return TimeIndex(self._storage, self.path(filenames.TIME_INDEX_SUFFIX), self.base_offset)
+
+    @cached_property
+    def txn_index(self) -> TransactionIndex:
+        return TransactionIndex(
+            self._storage,
+            self.path(filenames.TXN_INDEX_SUFFIX),
+            self.base_offset,
+            self._txn_index_size,
+        )
 
     @property
     def log_path(self) -> str:
@@ -218,10 +229,9 @@ class Segment:
         self.load_timestamp()
         if self.state.max_timestamp >= 0:
             return self.state.max_timestamp
-        if not self._mtime_ms:
-            info = self._storage.info(self.log_path)
-            self._mtime_ms = info.mtime_ms if info else self._clock.wall_ms()
-        return self._mtime_ms
+        # Asked anew each time: of an active segment it moves.
+        info = self._storage.info(self.log_path)
+        return info.mtime_ms if info else self._clock.wall_ms()
 
     def load_rolling_timestamp(self) -> None:
         """After a reload "the first append" means the first batch (F-143)."""

@@ -22,6 +22,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
+_PLAIN_SUFFIXES = frozenset((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX))
 TRANSITIONAL_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 DELETE_DIR_SUFFIX = "-delete"
@@ -144,6 +145,8 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
     Like Kafka's parser it does not insist on 20 digits (F-16).
     """
+    if name[20:] in _PLAIN_SUFFIXES and name[:20].isdecimal() and name.isascii():
+        return SegmentFile(int(name[:20]), name[20:])  # nearly every file of every directory
     transition = next((suffix for suffix in TRANSITIONAL_SUFFIXES if name.endswith(suffix)), "")
     stem = name.removesuffix(transition)
     number, dot, rest = stem.partition(".")

@@ -248,8 +248,8 @@ class PartitionCheck:
         for suffix in result.vanished:
             message = "vanished meanwhile: deleted by its broker"
             self._find_in(result.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
-        for suffix, problems in result.problems.items():
-            for problem in problems:
+        for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
+            for problem in result.problems[suffix]:
                 self._find_in(result.base, suffix, problem)
         if result.tail:
             problem = self._tail(result, active)

@@ -354,7 +354,8 @@ class _SegmentScan:
         end = table[_POSITION][-1] + table[_SIZE][-1]
         if self.offset_index is not None:
             self.offset_index.take(table[_POSITION], lasts, end, self.skipped)
-        self.time_index.take(lasts, table[_MAX_TIMESTAMP], self.trusted)
+        placed_anew = bases != table[_BASE]
+        self.time_index.take(lasts, table[_MAX_TIMESTAMP], self.trusted and not placed_anew)
         if view is not None:
             if max(table[_PRODUCER]) >= 0 or self._has_control(table):
                 rows = rows or [Row(*fields) for fields in zip(*table, strict=True)]

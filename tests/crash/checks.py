@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 
 from logstore.fetch import FetchData
 from logstore.log import MAX_TIMESTAMP, PartitionLog
@@ -47,9 +48,7 @@ def check_end(
         ends.add(leo)
     for candidate in candidates:
         ends |= {
-            after.base
-            for before, after in zip(candidate, candidate[1:], strict=False)
-            if before.base == live[-1].base
+            after.base for before, after in pairwise(candidate) if before.base == live[-1].base
         }
     assert log.log_end_offset in ends, f"LEO {log.log_end_offset}, but {ends} by the batches"
 

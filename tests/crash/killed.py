@@ -69,9 +69,7 @@ def child(directory: str, seed: int) -> None:
             first = log.log_end_offset
             info = log.append(batch_of(seed, partition, first))
             data = log.read(first).data[: info.size]
-            os.write(
-                out, REPORT.pack(b"a", partition, first, info.last_offset + 1, digest(data))
-            )
+            os.write(out, REPORT.pack(b"a", partition, first, info.last_offset + 1, digest(data)))
 
 
 # -- the parent ------------------------------------------------------------------------------------
@@ -168,8 +166,6 @@ def main() -> int:
         f"{time.monotonic() - started:.1f} s: nothing was lost"
     )
     return 0
-
-
 
 
 if __name__ == "__main__":

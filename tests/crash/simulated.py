@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
 from logstore.log import PartitionLog
-from logstore.log_manager import RECOVERY_POINT, LogManager
+from logstore.log_manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
@@ -287,7 +288,9 @@ class _Search:
         """What the logs of a copy of the disk hold once it was opened."""
         manager = open_manager(storage, self.config, self.clock)
         found = {
-            work.partition: stored_batches(storage, manager.get_or_create(*work.partition).directory)
+            work.partition: stored_batches(
+                storage, manager.get_or_create(*work.partition).directory
+            )
             for work in self.works
         }
         manager.crash()

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from checkpoints.offset_checkpoint import LOG_START, RECOVERY_POINT
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import (
     CorruptBatchError,
@@ -16,7 +17,7 @@ from logstore.errors import (
     OutOfOrderSequenceError,
 )
 from logstore.log import PartitionLog
-from logstore.log_manager import LOG_START, RECOVERY_POINT, LogManager
+from logstore.log_manager import LogManager
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -55,7 +56,7 @@ def test_s52_below_the_recovery_point_only_the_reader_sees_it(point: int) -> Non
     for batch in BATCHES:
         wanted = range(batch.base, batch.last + 1)
         if batch is BATCHES[BAD]:
-            with pytest.raises(CorruptBatchError, match="36.log") as error:
+            with pytest.raises(CorruptBatchError, match=r"36\.log") as error:
                 log.read(batch.base, 1).records()
             assert error.value.position == 2 * len(batch.data)
         else:
@@ -83,9 +84,7 @@ def test_s52_above_the_recovery_point_it_is_cut_and_kept_aside(keep: str) -> Non
 def joined_rotten() -> bytes:
     """Everything from the damage to the end, as it was."""
     logs = sorted(p for p in FILES if p.endswith(".log"))
-    return rotten()[PATH][2 * len(BATCHES[0].data) :] + b"".join(
-        FILES[p] for p in logs if p > PATH
-    )
+    return rotten()[PATH][2 * len(BATCHES[0].data) :] + b"".join(FILES[p] for p in logs if p > PATH)
 
 
 def segment_path(base: int) -> str:
@@ -126,7 +125,11 @@ def test_s53_a_name_that_is_not_canonical_is_ignored() -> None:
     assert any("36.log" in warning for warning in log.recovery_report.warnings)
 
 
-EPOCHS = [*batches_of(4, epoch=1), *batches_of(5, epoch=2, base=12), *batches_of(3, epoch=5, base=27)]
+EPOCHS = [
+    *batches_of(4, epoch=1),
+    *batches_of(5, epoch=2, base=12),
+    *batches_of(3, epoch=5, base=27),
+]
 EPOCH_FILES = written(EPOCHS, rolls=3)
 EPOCH_PATH = f"{DIRECTORY}/leader-epoch-checkpoint"
 EPOCH_DAMAGES: dict[str, bytes | None] = {
@@ -212,10 +215,7 @@ def test_s55_damaged_log_start_offsets(damage: str) -> None:
 def test_s55_a_checkpoint_that_is_a_directory() -> None:
     storage = disk_with(FILES)
     storage.make_dir(f"/d/{RECOVERY_POINT}")
-    try:
-        assert manager_on(storage).get("t", 0).log_end_offset == 120
-    except LogstoreError as error:
-        assert RECOVERY_POINT in str(error)
+    assert manager_on(storage).get("t", 0).log_end_offset == 120
 
 
 # -- producers -------------------------------------------------------------------------------------

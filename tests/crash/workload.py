@@ -1,4 +1,4 @@
-"""Random work on one partition, mirrored in a model; each step says what a crash in it may leave."""
+"""Random work on one partition, mirrored in a model that says what a crash may leave."""
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ class Work:
         )  # fmt: skip
         return self._lead([marker], AppendOrigin.COORDINATOR)
 
-    def _lead(
-        self, batches: Sequence[Batch], origin: AppendOrigin = AppendOrigin.CLIENT
-    ) -> str:
+    def _lead(self, batches: Sequence[Batch], origin: AppendOrigin = AppendOrigin.CLIENT) -> str:
         self.pending = [*self.model.batches, *batches]
         data = b"".join(map(as_client, batches))
         info = self.log.append_as_leader(data, self.model.epoch, origin)

@@ -63,7 +63,11 @@ class Machine:
     def append(self, count: int, size: int, jitter: int) -> None:
         first = self.model.end
         batch = [
-            (first + at, T0 + first + (jitter if at else -jitter), b"%d" % (first + at) + bytes(size))
+            (
+                first + at,
+                T0 + first + (jitter if at else -jitter),
+                b"%d" % (first + at) + bytes(size),
+            )
             for at in range(count)
         ]
         info = self.log.append([(b"k", value, stamp) for _, stamp, value in batch])
@@ -146,7 +150,7 @@ class Machine:
         self.shrink_to_data()
 
     def shrink_to_data(self) -> None:
-        """After a cut inside a batch the log ends before the offset it was cut to (F-272, F-252)."""
+        """After a cut inside a batch the log ends before its target (F-272, F-252)."""
         model = self.model
         model.end = self.log.log_end_offset
         model.start = self.log.log_start_offset
@@ -255,7 +259,9 @@ def test_hostile_bytes(name: str, data: st.DataObject, clean: bool, point: int) 
         log.crash()
     except (LogstoreError, CheckpointError):
         pass
-    present = {e.name: storage.read_file(f"{DIRECTORY}/{e.name}") for e in storage.scan_dir(DIRECTORY)}
+    present = {
+        e.name: storage.read_file(f"{DIRECTORY}/{e.name}") for e in storage.scan_dir(DIRECTORY)
+    }
     for other in (n for n in files if n.endswith(".log")):
         # What is left is how the file began; "valid" keeps aside what was good behind a cut.
         kept = present.get(other, b"")

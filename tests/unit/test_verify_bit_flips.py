@@ -34,6 +34,7 @@ class Flip(NamedTuple):
     next_batch: int
     is_last: bool
     field: str
+    previous: int = -1
 
 
 def flips(storage: MemoryStorage, count: int, seed: int, unprotected: bool) -> list[Flip]:
@@ -44,22 +45,16 @@ def flips(storage: MemoryStorage, count: int, seed: int, unprotected: bool) -> l
         for path in names(storage, ".log")
         for batch in iter_batches(storage.read_file(path))
     ]
+    before = {(path, end): start for path, start, end in spans}
     weights = [1 if unprotected else end - start for _, start, end in spans]
     out = []
     for path, start, end in rng.choices(spans, weights, k=count):
         at = rng.randrange(17 if unprotected else end - start)
         field = next((name for name, stop in FIELDS if at < stop), "records")
-        out.append(
-            Flip(
-                path,
-                start + at,
-                1 << rng.randrange(8),
-                start,
-                end,
-                (path, start, end) == spans[-1],
-                field,
-            )
-        )
+        last = (path, start, end) == spans[-1]
+        place, bit = start + at, 1 << rng.randrange(8)
+        previous = before.get((path, start), -1)
+        out.append(Flip(path, place, bit, start, end, last, field, previous))
     return out
 
 
@@ -85,8 +80,10 @@ def run(storage: MemoryStorage, wanted: list[Flip]) -> tuple[Counter[tuple[str, 
 
 
 def located(found: list[Finding], flip: Flip) -> bool:
-    """The first finding names the file and the batch, or for an offset the one right behind it."""
-    places = (flip.batch, flip.next_batch if flip.field in ("base offset", "leader epoch") else -1)
+    """The first finding names the file and the batch; what only order tells, maybe a neighbour."""
+    places = [flip.batch]
+    if flip.field in ("base offset", "leader epoch"):
+        places += [flip.next_batch, flip.previous]
     return found[0].file == flip.path and found[0].position in places
 
 
