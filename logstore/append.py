@@ -82,6 +82,9 @@ def prepare_leader(
     if origin is AppendOrigin.CLIENT:
         if not analysis.all_base_zero:
             raise InvalidRecordError("a client's batch must have base offset 0")
+        if analysis.has_producer and analysis.batch_count > 1:
+            # A retry must be all of an append or nothing of it (F-165, F-183).
+            raise InvalidRecordError("an append of a producer must be one batch")
         if not analysis.dense:
             raise InvalidRecordError("record count and last offset delta of a batch disagree")
     append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP

@@ -58,7 +58,6 @@ class RecoveryOptions:
 
     keep_cut: str = "valid"
     contiguous: bool = False
-    dry_run: bool = False
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from logstore.config import COMPRESSION_TYPES
 from logstore.errors import (
     CorruptBatchError,
     CorruptMessageError,
@@ -188,10 +189,11 @@ class TestLogValidator:
             assert [r.timestamp - NOW for r in log.records()] == [3, 9, 0]
 
     @pytest.mark.parametrize("codec", list(Compression))
-    @pytest.mark.parametrize("target", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"])
+    @pytest.mark.parametrize(
+        "target", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
+    )
     def test_target_codec(self, codec: Compression, target: str) -> None:
         """testRecompressionV2, testUncompressed…, testCompressedV2 (F-177, F-178)."""
-        data = produced(4, 0, 5)
         data = bytes(encode_batch(
             [(b"k", VALUE, NOW)] * 5, compression=codec, producer_id=4, producer_epoch=0,
             base_sequence=0,

@@ -230,19 +230,19 @@ class TestLogLoader:
             assert producer_facts(log)[1][-1] == expected[1][-1]
 
     def test_load_producers_after_delete_records_mid_segment(self) -> None:
-        """testLoadProducersAfterDeleteRecordsMidSegment: producers wholly below the log start are
-        dropped when the log is loaded without a snapshot above it; the others stay."""
+        """testLoadProducersAfterDeleteRecordsMidSegment: deleting records does not forget producers
+        (F-286), and whoever has a record left is known after a reload."""
         disk = Disk()
         log = disk.open()
         log.append_as_leader(produced(1, 0), 0)
         log.append_as_leader(produced(2, 0), 0)
         assert log.delete_records(1) == 1
-        assert set(log.producers.producers) == {1, 2}  # F-286: they stay while the log is open
+        assert set(log.producers.producers) == {1, 2}
         log.crash()
         with disk.open(log_start_offset=1) as log:
             assert log.log_start_offset == 1
-            assert 2 in log.producers.producers
-            assert log.first_unstable_offset is None
+            assert log.producers.producers[2].last_sequence == 0
+            assert log.append_as_leader(produced(2, 0), 0).duplicate
 
 
 def manager(disk: Disk) -> LogManager:

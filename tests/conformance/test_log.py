@@ -254,6 +254,29 @@ class TestUnifiedLog:
             assert log.read(0).data == data
             assert {i: p.last_sequence for i, p in log.producers.producers.items()} == {1: 1, 2: 0}
 
+    def test_a_producer_appends_one_batch_a_call(self) -> None:
+        """F-165, F-183: else a retry of the first batch would answer for the second one too.
+        Batches without a producer may be several, unlike in Kafka: nothing depends on the call."""
+        with Disk().open() as log:
+            log.append_as_leader(produced(1, 0), 0)
+            with pytest.raises(InvalidRecordError, match="one batch"):
+                log.append_as_leader(produced(1, 0) + produced(1, 1), 0)
+            assert log.log_end_offset == 1
+            log.append_as_leader(batch(count=2) + batch(count=3), 0)
+            assert log.log_end_offset == 6
+
+    def test_a_leader_epoch_is_not_negative(self) -> None:
+        """F-204, F-219: neither a leader's nor that of a fetched batch of magic 2."""
+        with Disk().open() as log:
+            for refused in (
+                lambda: log.append_as_leader(batch(), -1),
+                lambda: log.append_as_follower(batch(epoch=-1)),
+                lambda: log.append_as_follower(batch(0, epoch=3) + batch(1, epoch=-1)),
+            ):
+                with pytest.raises(InvalidRecordError, match="epoch"):
+                    refused()
+            assert log.log_end_offset == 0
+
     def test_old_producer_epoch(self) -> None:
         """testOldProducerEpoch: fenced (F-185)."""
         with Disk().open() as log:
@@ -454,9 +477,7 @@ class TestUnifiedLog:
         """testZombieCoordinatorFenced: a marker of an older coordinator is refused (F-195)."""
         with Disk().open() as log:
             log.append_as_leader(produced(1, 0, transactional=True), 0)
-            new, old = (
-                marker(commit=False, coordinator_epoch=epoch) for epoch in (1, 0)
-            )
+            new, old = (marker(commit=False, coordinator_epoch=epoch) for epoch in (1, 0))
             log.append_as_leader(new, 0, AppendOrigin.COORDINATOR)
             log.append_as_leader(produced(1, 1, transactional=True), 0)
             with pytest.raises(TransactionCoordinatorFencedError):
@@ -464,8 +485,8 @@ class TestUnifiedLog:
             assert log.first_unstable_offset == 2
 
     def test_log_flushes_partition_metadata_on_append(self) -> None:
-        """testLogFlushesPartitionMetadataOnAppend, testNoOpWhenKeepPartitionMetadataFileIsFalse …:
-        the topic id is on the disk before the first record (F-37); another one is refused."""
+        """testLogFlushesPartitionMetadataOnAppend, testAssigningTopicIdToExistingLog…: the
+        topic id is on the disk before the first record (F-37); another one is refused."""
         disk = Disk()
         with disk.open(topic_id=TOPIC_ID) as log:
             assert disk.read("partition.metadata").endswith(b"AQIDBAUGBwgJCgsMDQ4PEA")
@@ -756,6 +777,18 @@ class TestRetention:
             assert log.delete_old_segments() == 1
             assert bases(log) == [1]
 
+    def test_the_modification_time_moves(self) -> None:
+        """F-148: an append to the active segment makes it younger, whenever it was asked before."""
+        disk = Disk(retention_ms=1000)
+        with disk.open() as log:
+            log.append_as_leader(batch(timestamp=-1), 0)
+            disk.clock.advance(500)
+            assert log.delete_old_segments() == 0
+            log.append_as_leader(batch(timestamp=-1), 0)
+            disk.clock.advance(1000)
+            assert log.delete_old_segments() == 0
+            assert all_offsets(log) == [0, 1]
+
     def test_size_and_time_need_the_policy(self) -> None:
         """F-282."""
         disk = Disk(retention_ms=1, retention_bytes=0, cleanup_policy=("compact",))
@@ -841,7 +874,10 @@ class TestRetention:
             log.delete_old_segments()
             assert bases(log) == [16]
             assert all_offsets(log) == [20, 21, 22, 23]
-        with segmented(Disk(cleanup_policy=("compact",))) as log, pytest.raises(PolicyViolationError):
+        with (
+            segmented(Disk(cleanup_policy=("compact",))) as log,
+            pytest.raises(PolicyViolationError),
+        ):
             log.delete_records(5)
 
     def test_a_failing_disk_takes_the_log_offline(self) -> None:

@@ -34,9 +34,7 @@ def append(
 ) -> None:
     """One batch of one record at ``offset``."""
     change = state.prepare(producer_id, origin)
-    change.append(
-        ProducerBatch(producer_id, epoch, sequence, offset, offset, NOW, transactional)
-    )
+    change.append(ProducerBatch(producer_id, epoch, sequence, offset, offset, NOW, transactional))
     state.update(change)
     state.map_end_offset = offset + 1
 

@@ -149,12 +149,12 @@ class TestLogSegment:
         """testRecoveryFixesCorruptIndex, testRecoveryFixesCorruptTimeIndex: random bytes in an
         index are repaired by recovery (F-232)."""
         disk = Disk(index_interval_bytes=200)
-        log = filled(disk, 100)
+        log = filled(disk, 40)
         log.crash()
         whole = len(disk.read(file_name(0, suffix)))
         disk.write(file_name(0, suffix), random.Random(7).randbytes(whole))
         with disk.open() as log:
-            for offset in range(200):
+            for offset in range(80):
                 assert log.read(offset, 1).records()[0].offset == offset
                 found = log.offset_for_timestamp(NOW + offset // 2)
                 assert found == TimestampOffset(NOW + offset // 2, offset // 2 * 2)

@@ -79,6 +79,8 @@ def run(seed: int) -> Run:
         search.go()
     except (AssertionError, LogstoreError, OSError, ValueError, LookupError, TypeError) as error:
         search.run.error = error
+    finally:
+        search.release()
     search.run.struck += search.storage.struck
     return search.run
 
@@ -109,7 +111,15 @@ class _Search:
         self.works = [
             Work(TopicPartition("t", at), rng, self.clock, Model()) for at in range(count)
         ]
+        self.kept = {work.partition: 0 for work in self.works}
+        """Where each log must reach at least when it is opened next: a kill loses nothing."""
+        self.powered_off = False
+        self.managers: list[LogManager] = []
         self.note(f"{self.config}")
+
+    @property
+    def manager(self) -> LogManager:
+        return self.managers[-1]
 
     def note(self, text: str) -> None:
         self.run.trace.append(text)
@@ -120,6 +130,11 @@ class _Search:
             self.life()
         self.open(crashing=False)
         self.note("-- the end")
+
+    def release(self) -> None:
+        """Let go of files and maps, wherever the run ended."""
+        for manager in self.managers[-1:]:
+            manager.crash()
 
     # -- one life ------------------------------------------------------------------------------
 
@@ -193,20 +208,15 @@ class _Search:
         self.powered_off = mode != "all_kept"
         self.manager.crash()
 
-    kept: dict[TopicPartition, int]
-    powered_off = False
-
     # -- opening and checking ------------------------------------------------------------------
 
     def open(self, *, crashing: bool) -> None:
         """Open the directory, perhaps with crashes inside, and check all that recovery promises."""
-        if not hasattr(self, "kept"):
-            self.kept = {work.partition: 0 for work in self.works}
         expected = self.uninterrupted() if crashing else None
         while crashing:
             self.storage.crash_after(self.rng.randint(1, 25))
             try:
-                self.manager = open_manager(self.storage, self.config, self.clock)
+                self.managers.append(open_manager(self.storage, self.config, self.clock))
             except SimulatedCrash as crash:
                 self.run.struck["crash in recovery"] += 1
                 self.run.points += 1
@@ -224,7 +234,7 @@ class _Search:
                 self.adopt()
                 self.compare(expected)
                 return
-        self.manager = open_manager(self.storage, self.config, self.clock)
+        self.managers.append(open_manager(self.storage, self.config, self.clock))
         self.adopt()
         self.compare(expected)
         if self.rng.random() < 0.15:

@@ -87,6 +87,7 @@ def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> PartitionL
     return log
 
 
+@pytest.mark.slow
 def test_s36_crash_during_roll_and_the_next_append() -> None:
     """Either the roll happened or not; no hole where the old segment ended."""
 
@@ -98,6 +99,7 @@ def test_s36_crash_during_roll_and_the_next_append() -> None:
         assert_prefix(storage, place, BATCHES[:7])
 
 
+@pytest.mark.slow
 def test_s36_what_was_flushed_before_a_roll_stays() -> None:
     for storage, place in crashes(lambda: appended(BATCHES[:6], flush=True), PartitionLog.roll):
         assert_prefix(storage, place, BATCHES[:6], flushed=18, point=18)
@@ -106,6 +108,7 @@ def test_s36_what_was_flushed_before_a_roll_stays() -> None:
 NEW = batches_of(8, epoch=2, base=12, size=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> None:
     """A prefix of the old log or of the new one, also when both are of one leadership."""
@@ -128,6 +131,7 @@ def log_batches(log: PartitionLog, *versions: list[Batch]) -> list[Batch]:
     return [known[data] for data in stored_batches(log._storage, log.directory)]
 
 
+@pytest.mark.slow
 def test_s37_crash_during_a_full_truncation() -> None:
     new = batches_of(2, base=100, epoch=1)
 
@@ -185,6 +189,7 @@ def test_s38_a_split_cut_short_is_undone() -> None:
     assert [base for base, _ in segment_files(storage, DIRECTORY)] == [0, 12, 24]
 
 
+@pytest.mark.slow
 def test_s38_crash_while_finishing_a_swap() -> None:
     files = THREE | SWAP
     for storage, place in recovery_crashes(files):
@@ -223,6 +228,7 @@ DAMAGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", list(DAMAGED))
 def test_s41_crash_during_recovery(damage: str) -> None:
     files = THREE | DAMAGED[damage]
@@ -267,6 +273,7 @@ def test_s40a_a_crash_after_the_marker_is_a_clean_stop() -> None:
     assert log.log_end_offset == 36
 
 
+@pytest.mark.slow
 def test_s40b_a_crash_while_loading_is_unclean() -> None:
     for count in range(1, 40):
         for mode, seed in MODES:

@@ -13,6 +13,7 @@ from logstore.errors import (
     CorruptBatchError,
     CorruptDataError,
     InvalidProducerEpochError,
+    InvalidTopicError,
     LogstoreError,
     OutOfOrderSequenceError,
 )
@@ -213,9 +214,11 @@ def test_s55_damaged_log_start_offsets(damage: str) -> None:
 
 
 def test_s55_a_checkpoint_that_is_a_directory() -> None:
+    """Refused by name, as any directory that is no partition: it could not be written either."""
     storage = disk_with(FILES)
     storage.make_dir(f"/d/{RECOVERY_POINT}")
-    assert manager_on(storage).get("t", 0).log_end_offset == 120
+    with pytest.raises(InvalidTopicError, match=RECOVERY_POINT):
+        manager_on(storage)
 
 
 # -- producers -------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ def assert_holds(log: PartitionLog, batches: list[Batch]) -> None:
     assert log.append([(b"k", b"next")]).first_offset == (batches[-1].last + 1 if batches else 0)
 
 
+@pytest.mark.slow
 def test_s29_torn_batch_at_the_tail() -> None:
     whole = joined(TEN)
     start = len(whole) - len(TEN[-1].data)
@@ -179,6 +180,7 @@ def flipped(data: bytes, byte: int, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_s49_every_bit_on_append_as_leader() -> None:
     """The leader places offset and epoch itself: only those bits are without effect."""
     survivors = set()
@@ -195,6 +197,7 @@ def test_s49_every_bit_on_append_as_leader() -> None:
     assert survivors <= set(range(8)) | set(range(12, 16))
 
 
+@pytest.mark.slow
 def test_s49_every_bit_on_append_as_follower() -> None:
     """Base offsets and epochs are outside the CRC: what stays plausible cannot be told (I-22)."""
     survivors = []
@@ -211,6 +214,7 @@ def test_s49_every_bit_on_append_as_follower() -> None:
     assert {byte for byte, _ in survivors} <= set(range(8)) | set(range(12, 16))
 
 
+@pytest.mark.slow
 def test_s49_every_bit_in_recovery() -> None:
     survivors = []
     for byte, bit in flips():

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,7 @@ def damaged(data: bytes, op: list[Any]) -> bytes:
     return bytes(out)
 
 
+@cache
 def batch_positions(source: str) -> list[int]:
     return [line["position"] for line in lines(DATA / source / "batches.jsonl")]
 

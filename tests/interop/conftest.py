@@ -6,6 +6,7 @@ import os
 
 import kafka_jars
 import kafka_logs
+import our_logs as writers
 import pytest
 
 REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_KAFKA")
@@ -34,3 +35,9 @@ def kafka_directory(
 ) -> kafka_logs.KafkaDirectory:
     """Return log directories of a real broker with the records that a real consumer read."""
     return kafka_logs.build(tmp_path_factory.mktemp("kafka-directory"))
+
+
+@pytest.fixture(scope="session")
+def our_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, writers.OurLog]:
+    """Return partition directories that this library wrote, by topic. Do not change the files."""
+    return writers.build(tmp_path_factory.mktemp("our-logs"))

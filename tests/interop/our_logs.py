@@ -14,8 +14,8 @@ from typing import Any
 from kafka_logs import CODECS
 from reading import RecordFields
 
-from logstore import AppendInfo, AppendOrigin, LogConfig, PartitionLog
-from logstore.format.batch import encode_batch, end_transaction_marker, parse_header
+from logstore import AppendInfo, AppendOrigin, LogConfig, PartitionLog, RecoveryOptions
+from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.compression import Compression
 from logstore.format.control import ControlType
 from logstore.testing import ManualClock
@@ -74,7 +74,11 @@ class Writer:
 
     def open(self, *, clean: bool = True) -> None:
         self.log = PartitionLog.open(
-            self.root / f"{self.topic}-0", self.config, clock=self.clock, clean_shutdown=clean
+            self.root / f"{self.topic}-0",
+            self.config,
+            clock=self.clock,
+            clean_shutdown=clean,
+            options=RecoveryOptions(keep_cut="always"),  # files of ours that Kafka ignores
         )
 
     def records(self, count: int = BATCH_RECORDS, *, rich: bool = False) -> list[Tuple]:
@@ -99,33 +103,42 @@ class Writer:
         self._account(info, records, how.get("leader_epoch"))
         return info
 
-    def append_batches(
-        self, batches: int, *, producer_id: int = -1, transactional: bool = False, **how: Any
-    ) -> bytes:
-        """Append ready-made batches in one call, numbered when there is a producer; the bytes."""
+    def append_batches(self, batches: int, **how: Any) -> None:
+        """Append ready-made batches of no producer in one call."""
         data = bytearray()
         records: list[Tuple] = []
         for _ in range(batches):
             some = self.records()
-            fields = dict(how)
-            if producer_id >= 0:
-                sequence = self._sequences.get(producer_id, 0)
-                self._sequences[producer_id] = sequence + len(some)
-                fields |= {
-                    "producer_id": producer_id,
-                    "producer_epoch": 0,
-                    "base_sequence": sequence,
-                    "transactional": transactional,
-                }
-            data += encode_batch(some, **fields)
+            data += encode_batch(some, **how)
             records += some
         info = self.log.append_as_leader(bytes(data), max(self.log.latest_epoch, 0))
         self._account(info, records, None)
-        if transactional:
-            self._open.setdefault(producer_id, []).extend(
-                range(info.first_offset, info.last_offset + 1)
+
+    def produce(
+        self, producer_id: int, batches: int = 1, *, transactional: bool = False
+    ) -> bytes:
+        """Append numbered batches, each in its own call (F-165); the bytes of the last one."""
+        data = b""
+        for _ in range(batches):
+            some = self.records()
+            sequence = self._sequences.get(producer_id, 0)
+            self._sequences[producer_id] = sequence + len(some)
+            data = bytes(
+                encode_batch(
+                    some,
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    transactional=transactional,
+                )
             )
-        return bytes(data)
+            info = self.log.append_as_leader(data, max(self.log.latest_epoch, 0))
+            self._account(info, some, None)
+            if transactional:
+                self._open.setdefault(producer_id, []).extend(
+                    range(info.first_offset, info.last_offset + 1)
+                )
+        return data
 
     def end_transaction(self, producer_id: int, outcome: ControlType) -> None:
         self.log.append_as_leader(
@@ -234,18 +247,11 @@ def _idempotent(root: Path) -> OurLog:
     writer = Writer(root, "our-idempotent")
     for _ in range(20):
         for producer in range(3):
-            data = writer.append_batches(2, producer_id=FIRST_PRODUCER_ID + producer)
-        last = data[-_size(data) :]
+            last = writer.produce(FIRST_PRODUCER_ID + producer, 2)
         end = writer.log.log_end_offset
         writer.log.append_as_leader(last, 0)  # sent again: told, and not written (F-185)
         assert writer.log.log_end_offset == end
     return writer.close()
-
-
-def _size(two_batches: bytes) -> int:
-    """Return the size of the second one."""
-    first = parse_header(two_batches)
-    return len(two_batches) - first.size
 
 
 def _transactional(root: Path) -> OurLog:
@@ -254,17 +260,17 @@ def _transactional(root: Path) -> OurLog:
     outcomes = [ControlType.COMMIT, ControlType.ABORT, ControlType.ABORT, ControlType.COMMIT]
     first, second, third = (FIRST_PRODUCER_ID + 10 + number for number in range(3))
     for number in range(24):
-        writer.append_batches(1, producer_id=first, transactional=True)
-        writer.append_batches(2, producer_id=second, transactional=True)
+        writer.produce(first, transactional=True)
+        writer.produce(second, 2, transactional=True)
         writer.append()
         writer.end_transaction(first, outcomes[number % 4])
         if number % 3 == 0:
-            writer.append_batches(1, producer_id=third, transactional=True)
+            writer.produce(third, transactional=True)
             writer.end_transaction(third, outcomes[number // 3 % 4])
         writer.end_transaction(second, outcomes[number % 3])
-    writer.append_batches(1, producer_id=first, transactional=True)
+    writer.produce(first, transactional=True)
     writer.append()
-    writer.append_batches(1, producer_id=second, transactional=True)
+    writer.produce(second, transactional=True)
     writer.end_transaction(second, ControlType.COMMIT)
     return writer.close()
 
@@ -336,7 +342,7 @@ def _fill(writer: Writer) -> None:
     producer = FIRST_PRODUCER_ID + 20
     for number in range(30):
         writer.append(compression=CODECS[number % len(CODECS)])
-        writer.append_batches(3, producer_id=producer, transactional=True)
+        writer.produce(producer, 3, transactional=True)
         writer.end_transaction(producer, (ControlType.COMMIT, ControlType.ABORT)[number % 2])
 
 
