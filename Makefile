@@ -38,7 +38,8 @@ imports: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.bench
-	$(PYTEST) bench --benchmark-only $(ARGS)
+	@mkdir -p bench/results
+	$(PYTEST) bench --benchmark-only --benchmark-json=bench/results/run.json $(ARGS)
 
 build: $(VENV)/.dev
 	rm -rf build dist

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from checkpoints.errors import CheckpointError
+from logstore import __version__
 from logstore.errors import InvariantError, LogstoreError
 
 if TYPE_CHECKING:
@@ -88,6 +89,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="logstore")
+@click.version_option(__version__, prog_name="logstore")
 def main() -> None:
     """Read, check and write the log directories of Apache Kafka, without a broker."""

@@ -189,9 +189,7 @@ class TestLogValidator:
             assert [r.timestamp - NOW for r in log.records()] == [3, 9, 0]
 
     @pytest.mark.parametrize("codec", list(Compression))
-    @pytest.mark.parametrize(
-        "target", ["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
-    )
+    @pytest.mark.parametrize("target", COMPRESSION_TYPES)
     def test_target_codec(self, codec: Compression, target: str) -> None:
         """testRecompressionV2, testUncompressed…, testCompressedV2 (F-177, F-178)."""
         data = bytes(encode_batch(

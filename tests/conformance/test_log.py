@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -48,6 +49,10 @@ def lead(log: PartitionLog, count: int, *, timestamp: int = NOW) -> None:
 
 def bases(log: PartitionLog) -> list[int]:
     return [segment.base_offset for segment in log.segments]
+
+
+def epochs(log: PartitionLog) -> list[tuple[int, ...]]:
+    return [tuple(entry) for entry in log.epoch_entries]
 
 
 def segmented(disk: Disk, *, replicated: bool = True) -> PartitionLog:
@@ -166,7 +171,7 @@ class TestUnifiedLog:
             log.assign_epoch(9)
             assert log.latest_epoch == 9
             assert log.truncate_to(24) is False
-            assert log.epoch_entries == ((1, 0), (2, 8), (3, 16))
+            assert epochs(log) == [(1, 0), (2, 8), (3, 16)]
             log.assign_epoch(9)
             assert log.truncate_to(30) is False
             assert log.latest_epoch == 3
@@ -268,11 +273,12 @@ class TestUnifiedLog:
     def test_a_leader_epoch_is_not_negative(self) -> None:
         """F-204, F-219: neither a leader's nor that of a fetched batch of magic 2."""
         with Disk().open() as log:
-            for refused in (
+            calls: tuple[Callable[[], object], ...] = (
                 lambda: log.append_as_leader(batch(), -1),
                 lambda: log.append_as_follower(batch(epoch=-1)),
                 lambda: log.append_as_follower(batch(0, epoch=3) + batch(1, epoch=-1)),
-            ):
+            )
+            for refused in calls:
                 with pytest.raises(InvalidRecordError, match="epoch"):
                     refused()
             assert log.log_end_offset == 0
@@ -311,12 +317,13 @@ class TestUnifiedLog:
             log.append_as_leader(batch(key=b"k"), 0)
             log.append([(b"k", b"v")])
             log.append_columns([b"v"], [b"k"])
-            for refused in (
+            calls: tuple[Callable[[], object], ...] = (
                 lambda: log.append_as_leader(batch(), 0),
                 lambda: log.append([(b"k", b"v"), (None, b"v")]),
                 lambda: log.append_columns([b"v", b"v"], [b"k", None]),
                 lambda: log.append_columns([b"v"]),
-            ):
+            )
+            for refused in calls:
                 with pytest.raises(InvalidRecordError):
                     refused()
             assert log.log_end_offset == 3
@@ -349,10 +356,10 @@ class TestUnifiedLog:
         disk = Disk(retention_bytes=2 * 4 * PAIR)
         with segmented(disk) as log:
             assert log.delete_old_segments() == 1
-            assert log.epoch_entries == ((2, 8), (3, 16))
+            assert epochs(log) == [(2, 8), (3, 16)]
             assert disk.read("leader-epoch-checkpoint") == b"0\n2\n2 8\n3 16\n"
             log.maybe_increment_log_start_offset(20)
-            assert log.epoch_entries == ((3, 20),)
+            assert epochs(log) == [(3, 20)]
 
     def test_should_truncate_leader_epoch_checkpoint_file_when_truncating_log(self) -> None:
         """shouldTruncateLeaderEpochCheckpointFileWhenTruncatingLog: and it ends where the log
@@ -360,11 +367,11 @@ class TestUnifiedLog:
         disk = Disk()
         with segmented(disk) as log:
             log.truncate_to(18)
-            assert log.epoch_entries == ((1, 0), (2, 8), (3, 16))
+            assert epochs(log) == [(1, 0), (2, 8), (3, 16)]
             log.truncate_to(16)
-            assert log.epoch_entries == ((1, 0), (2, 8))
+            assert epochs(log) == [(1, 0), (2, 8)]
             log.truncate_to(0)
-            assert log.epoch_entries == ()
+            assert epochs(log) == []
             log.flush_epochs()
             assert disk.read("leader-epoch-checkpoint") == b"0\n0\n"
 
@@ -508,7 +515,7 @@ class TestTruncation:
             log.assign_epoch(5)
             before = {n: d for n, d in disk.files().items() if n != "leader-epoch-checkpoint"}
             assert log.truncate_to(24) is False
-            assert log.epoch_entries == ((1, 0), (2, 8), (3, 16))
+            assert epochs(log) == [(1, 0), (2, 8), (3, 16)]
             after = {n: d for n, d in disk.files().items() if n != "leader-epoch-checkpoint"}
             assert after == before
             assert log.recovery_point == log.high_watermark == 24
@@ -526,7 +533,7 @@ class TestTruncation:
             assert log.log_end_offset == target  # F-272
             assert log.recovery_point == target  # F-273
             assert log.log_start_offset == min(9, target)  # F-274
-            assert log.epoch_entries == (((2, 9),) if target > 9 else ())  # F-275
+            assert epochs(log) == ([(2, 9)] if target > 9 else [])  # F-275
             assert all(base <= target for base in disk.bases(".snapshot"))  # F-276
             assert log.high_watermark == target  # F-277
             log.check_invariants()
@@ -565,7 +572,7 @@ class TestTruncation:
             assert log.log_end_offset == start
             assert log.recovery_point == min(25, start)
             assert log.log_start_offset == (start if log_start is None else log_start)
-            assert log.epoch_entries == ()
+            assert epochs(log) == []
             assert disk.read("leader-epoch-checkpoint") == b"0\n0\n"
             assert not log.producers.producers
             assert not disk.bases(".snapshot")
@@ -585,7 +592,7 @@ class TestTruncation:
 
     def test_a_cut_survives_a_power_cut(self) -> None:
         """F-280, stricter: Kafka relies on the lowered recovery point; here the cut is on the disk
-        before anything is appended behind it."""
+        before anything is written behind it."""
         disk = Disk()
         log = segmented(disk)
         log.flush()
@@ -596,7 +603,7 @@ class TestTruncation:
         disk.storage.crash(mode="all_lost")
         with disk.open(recovery_point=10) as log:
             assert all_offsets(log) == list(range(12))
-            assert log.epoch_entries == ((1, 0), (2, 8), (8, 10))
+            assert epochs(log) == [(1, 0), (2, 8), (8, 10)]
 
 
 # -- rolling: section 7 ----------------------------------------------------------------------------
@@ -691,7 +698,7 @@ class TestRolling:
         """F-146: stale files of the new name go; the old segment is trimmed; a snapshot; the flush
         and the recovery point follow in the background."""
         disk = Disk()
-        later = []
+        later: list[Callable[[], None]] = []
         log = disk.open(background=later.append)
         disk.write(file_name(2, ".txnindex"), b"stale")
         log.append_as_leader(produced(1, 0, 2), 0)
@@ -845,7 +852,7 @@ class TestRetention:
             snapshots = disk.bases(".snapshot")
             log.maybe_increment_log_start_offset(25)
             assert log.recovery_point == 25
-            assert log.epoch_entries == ((3, 25),)
+            assert epochs(log) == [(3, 25)]
             assert 1 in log.producers.producers
             assert disk.bases(".snapshot") == snapshots
 

@@ -302,7 +302,7 @@ class TestByteBufferLogInputStream:
         """iteratorIgnoresIncompleteEntries: a torn last batch in memory is the end of the data."""
         data = batch(0, 2) + batch(2, 2)
         for cut in (1, 60, 100, PAIR - 1):
-            assert [b.base_offset for b in iter_batches(data[: 2 * PAIR - cut])] == [0]  # type: ignore[union-attr]
+            assert [b.base_offset for b in iter_batches(data[: 2 * PAIR - cut])] == [0]
 
     def test_iterator_raises_on_too_small_records(self) -> None:
         """iteratorRaisesOnTooSmallRecords: a size below the smallest is corruption."""

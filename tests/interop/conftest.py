@@ -6,6 +6,7 @@ import os
 
 import kafka_jars
 import kafka_logs
+import kafka_served
 import our_logs as writers
 import pytest
 
@@ -41,3 +42,13 @@ def kafka_directory(
 def our_logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, writers.OurLog]:
     """Return partition directories that this library wrote, by topic. Do not change the files."""
     return writers.build(tmp_path_factory.mktemp("our-logs"))
+
+
+@pytest.fixture(scope="session")
+def served(
+    kafka_directory: kafka_logs.KafkaDirectory,
+    our_logs: dict[str, writers.OurLog],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> kafka_served.Served:
+    """Return what a broker made of directories that this library wrote."""
+    return kafka_served.build(tmp_path_factory.mktemp("served"), kafka_directory, our_logs)

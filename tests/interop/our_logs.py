@@ -31,6 +31,9 @@ BATCH_RECORDS = 12
 FIRST_PRODUCER_ID = 9_000_000
 """Beyond what a broker of a test hands out: its own producers are others than ours."""
 
+CUT = (40, 5)
+"""What a truncation leaves: whole batches, and records of the next one, which is lost as a whole."""
+
 TORN = bytes(range(1, 200))
 """What a crash may leave behind the last batch: no whole one."""
 
@@ -300,7 +303,7 @@ def _truncated(root: Path) -> OurLog:
     writer = Writer(root, "our-truncated")
     for _ in range(60):
         writer.append(leader_epoch=2)
-    writer.truncate(40, 5)
+    writer.truncate(*CUT)
     for _ in range(20):
         writer.append(leader_epoch=3)
     return writer.close()
