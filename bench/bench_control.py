@@ -54,9 +54,7 @@ def test_truncate_to(benchmark: Any, claim: Any, kafka: Any, disk: Path, equal: 
     )
 
 
-def test_checkpoint_of_1000_partitions(
-    benchmark: Any, claim: Any, kafka: Any, disk: Path
-) -> None:
+def test_checkpoint_of_1000_partitions(benchmark: Any, claim: Any, kafka: Any, disk: Path) -> None:
     checkpoint = OffsetCheckpoint(str(disk / RECOVERY_POINT), LocalStorage())
     offsets = {TopicPartition("orders", p): 1_000_000 + p for p in range(1000)}
     data = b"".join(b"orders %d %d\n" % (tp.partition, o) for tp, o in offsets.items())

@@ -124,9 +124,7 @@ def test_append_python_records(benchmark: Any, claim: Any, disk: Path, how: str)
         "columns": lambda log: log.append_columns(VALUES, KEYS, START_MS),
         "tuples": lambda log: log.append(ROWS),
     }[how]
-    benchmark.pedantic(
-        lambda: write_with(disk, append, BATCHES), rounds=7, warmup_rounds=1
-    )
+    benchmark.pedantic(lambda: write_with(disk, append, BATCHES), rounds=7, warmup_rounds=1)
     rate = BATCHES * BATCH / benchmark.stats.stats.min / 1e6
     peers = {
         "LMDB": max(lmdb_write(disk / f"lmdb{i}", 300, sync=False) for i in range(3)),
@@ -194,7 +192,10 @@ def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: Partitio
     assert count == BATCH * BATCHES
     filled.crash()
     rate = count / benchmark.stats.stats.min / 1e6
-    peers = {"LMDB": lmdb_read(disk / "lmdb"), "aiokafka": max(aiokafka_read(300) for _ in range(3))}
+    peers = {
+        "LMDB": lmdb_read(disk / "lmdb"),
+        "aiokafka": max(aiokafka_read(300) for _ in range(3)),
+    }
     claim(
         what="full scan to Python tuples, CRC checked",
         ours=round(rate, 2),

@@ -1,4 +1,4 @@
-"""Fixtures of the benchmarks; figures go to ``benchmark.extra_info`` and from there to RESULTS.md."""
+"""Fixtures of the benchmarks; figures go by ``benchmark.extra_info`` to RESULTS.md."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ KEY, VALUE = bytes(range(16)), bytes(range(100))
 START_MS = 1_700_000_000_000
 RECORDS_PER_BATCH = (1, 10, 100, 1000)
 # Data in the page cache: nothing here may wait for a roll or a retention pass.
-CONFIG = LogConfig(
-    segment_bytes=2**31 - 1, segment_ms=2**62, message_timestamp_after_max_ms=2**62
-)
+CONFIG = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**62, message_timestamp_after_max_ms=2**62)
 
 
 def ready_batch(records: int, timestamp: int = START_MS) -> bytes:

@@ -48,7 +48,9 @@ class Prepared(NamedTuple):
     log_append_time: int = NO_TIMESTAMP
 
 
-def analyse(data: Buffer, *, max_batch_size: int, deep: bool, check_crc: bool = True) -> BatchAnalysis:
+def analyse(
+    data: Buffer, *, max_batch_size: int, deep: bool, check_crc: bool = True
+) -> BatchAnalysis:
     """One native pass over the batches of an append (F-163).
 
     Raises:
@@ -171,9 +173,7 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
     try:
         if header.compression is not Compression.NONE:
             payload = decompress(header.compression, payload)
-        records = decode_records(
-            payload, 0, header.base_timestamp, header.record_count, None, 0
-        )
+        records = decode_records(payload, 0, header.base_timestamp, header.record_count, None, 0)
     except CorruptBatchError as error:
         raise InvalidRecordError(error.reason) from None
     if [record.offset for record in records] != list(range(header.record_count)):
@@ -186,7 +186,8 @@ def _validate_records(
 ) -> None:
     """F-171 … F-176: one bad record fails the whole batch."""
     if config.compact:
-        missing = [(i, "a compacted topic needs a key") for i, r in enumerate(records) if r.key is None]
+        why = "a compacted topic needs a key"
+        missing = [(i, why) for i, record in enumerate(records) if record.key is None]
         if missing:
             raise InvalidRecordError("records without key", tuple(missing))
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:

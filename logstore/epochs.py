@@ -22,7 +22,7 @@ class EpochEntry(NamedTuple):
 class LeaderEpochCache:
     """Not thread-safe by itself: the log that owns it holds its lock around every call.
 
-    ``latest_epoch`` is −1 when the cache is empty; a plain attribute, because every append reads it.
+    ``latest_epoch`` is −1 when the cache is empty; a plain attribute: every append reads it.
 
     *assign* writes the file at once, because a lost entry could not be rebuilt when no batch
     carries it yet; truncations only mark it dirty, since loading a log repeats them (F-207).

@@ -285,8 +285,7 @@ class TransactionIndex:
         entries = self.entries()
         if entries and txn.last_offset <= entries[-1].last_offset:
             raise ValueError(
-                f"{self.path}: last offset {txn.last_offset} is not above "
-                f"{entries[-1].last_offset}"
+                f"{self.path}: last offset {txn.last_offset} is not above {entries[-1].last_offset}"
             )
         file = self._storage.open(self.path, create=True)
         try:
@@ -322,9 +321,7 @@ class TransactionIndex:
             file.close()
         self._dirty = True
 
-    def collect(
-        self, fetch_offset: int, upper_bound: int, into: list[AbortedTxn]
-    ) -> bool:
+    def collect(self, fetch_offset: int, upper_bound: int, into: list[AbortedTxn]) -> bool:
         """Add the transactions that overlap the range; True when the search is over (F-125)."""
         for txn in self.entries():
             if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from checkpoints.errors import CheckpointError
@@ -58,8 +59,8 @@ from logstore.fetch import (
 from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.compression import Compression
-from logstore.kernels import AppendInfo, analyse_batches
 from logstore.index import AbortedTxn, TimestampOffset
+from logstore.kernels import AppendInfo, analyse_batches
 from logstore.producer_state import (
     AppendOrigin,
     CompletedTxn,
@@ -238,7 +239,7 @@ class PartitionLog:
             segment.close()
 
     def crash(self) -> None:
-        """Release files without flushing or trimming, as the end of the process would; for tests."""
+        """Release files without flushing or trimming, as the end of the process does; for tests."""
         with self._flush_lock, self._lock:
             self._release()
 
@@ -523,9 +524,7 @@ class PartitionLog:
             if analysis.batch_count == 0:
                 return AppendInfo(-1, -1, -1, -1, self._log_start_offset, 0, 0)
             check_follower(analysis, self._leo)
-            return self._append_prepared(
-                Prepared(data, analysis), None, AppendOrigin.REPLICATION
-            )
+            return self._append_prepared(Prepared(data, analysis), None, AppendOrigin.REPLICATION)
 
     def _check_timestamps(self, max_timestamp: int) -> None:
         if max_timestamp > self._timestamp_limit:
@@ -1011,9 +1010,7 @@ class PartitionLog:
             self._storage.sync_dir(self.directory)
             active.state.cut_pending = False
 
-    def truncate_fully_and_start_at(
-        self, offset: int, log_start_offset: int | None = None
-    ) -> None:
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
         """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277)."""
         if offset < 0:
             raise ValueError(f"cannot start at offset {offset}")
@@ -1144,7 +1141,7 @@ class PartitionLog:
                 "segments ascend": bases == sorted(set(bases)),
                 "epochs ascend": all(
                     a.epoch < b.epoch and a.start_offset < b.start_offset
-                    for a, b in zip(entries, entries[1:], strict=False)
+                    for a, b in pairwise(entries)
                 ),
             }
             broken = [rule for rule, holds in rules.items() if not holds]

@@ -480,7 +480,9 @@ class LogManager:
         """
         for log_dir in list(self._dirs.values()):
             points = {tp: log.recovery_point for tp, log in log_dir.logs.items()}
-            if self._write_start_offsets(log_dir) and self._write(log_dir, log_dir.recovery_points, points):
+            if not self._write_start_offsets(log_dir):
+                continue
+            if self._write(log_dir, log_dir.recovery_points, points):
                 for tp, log in list(log_dir.logs.items()):
                     log.drop_old_snapshots(points.get(tp, 0))
 

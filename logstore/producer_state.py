@@ -10,6 +10,7 @@ import os
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -303,10 +304,8 @@ class ProducerStateManager:
     def remove_snapshot(self, offset: int) -> None:
         if offset in self.snapshots:
             self.snapshots.remove(offset)
-            try:
+            with suppress(FileNotFoundError):
                 self._storage.remove(self.snapshot_path(offset))
-            except FileNotFoundError:
-                pass
 
     def detach_snapshot(self, offset: int) -> str | None:
         """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
@@ -399,9 +398,12 @@ class ProducerStateManager:
         old = self.producers.get(entry.producer_id)
         if entry.producer_epoch < 0 and old is None:
             return
-        if old is not None and old.current_txn_first_offset >= 0:
-            if entry.current_txn_first_offset != old.current_txn_first_offset:
-                self._ongoing.remove((old.current_txn_first_offset, old.producer_id))
+        decided = old is not None and old.current_txn_first_offset not in (
+            -1,
+            entry.current_txn_first_offset,
+        )
+        if old is not None and decided:
+            self._ongoing.remove((old.current_txn_first_offset, old.producer_id))
         self.producers[entry.producer_id] = entry
         ongoing = (entry.current_txn_first_offset, entry.producer_id)
         if entry.current_txn_first_offset >= 0 and ongoing not in self._ongoing:

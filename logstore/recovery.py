@@ -112,9 +112,7 @@ def load_log(
 ) -> LoadedLog:
     """Open the partition directory, creating it when missing; see ``PartitionLog.open``."""
     loader = _Loader(storage, directory, config, clock, options)
-    return loader.load(
-        clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
-    )
+    return loader.load(clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms)
 
 
 class _Loader:
@@ -217,9 +215,9 @@ class _Loader:
         for name, p in parsed.items():
             if p.transition == filenames.DELETED_SUFFIX:
                 self._remove(name, "deletion was under way")
-            elif p.transition == filenames.CLEANED_SUFFIX:
-                self._remove(name, "its replacement was never complete")
-            elif p.transition == filenames.SWAP_SUFFIX and p.offset >= smallest:
+            elif p.transition == filenames.CLEANED_SUFFIX or (
+                p.transition == filenames.SWAP_SUFFIX and p.offset >= smallest
+            ):
                 self._remove(name, "its replacement was never complete")
             else:
                 continue
@@ -302,9 +300,7 @@ class _Loader:
                 path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
                 size = found[filenames.LOG_SUFFIX]
                 raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
-            segment = Segment(
-                self.storage, self.directory, base, self.config, self.clock, found
-            )
+            segment = Segment(self.storage, self.directory, base, self.config, self.clock, found)
             segment.name_durable = True  # once the directory is synced, at the end of the load
             self._found[base] = found
             segments.append(segment)
@@ -349,7 +345,8 @@ class _Loader:
         """
         snapshots = [offset for offset in self.producers.snapshots if offset <= base_offset]
         scratch = self._scratch
-        if scratch is None or not max(snapshots, default=0) <= scratch.map_end_offset <= base_offset:
+        newest = max(snapshots, default=0)
+        if scratch is None or not newest <= scratch.map_end_offset <= base_offset:
             scratch = self._scratch = ProducerStateManager(
                 self.storage, self.directory, self.producers.expiration_ms
             )
@@ -370,9 +367,7 @@ class _Loader:
         metadata = PartitionMetadataFile(path, self.storage).read()
         return metadata.topic_id if metadata else None
 
-    def _load_epochs(
-        self, files: dict[str, FileInfo], segments: list[Segment]
-    ) -> LeaderEpochCache:
+    def _load_epochs(self, files: dict[str, FileInfo], segments: list[Segment]) -> LeaderEpochCache:
         """The epoch file; when it cannot be read, what the batches say (S-54)."""
         path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
         checkpoint = LeaderEpochCheckpoint(path, self.storage)
@@ -639,7 +634,8 @@ def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManage
     rows = scan.take_producer_batches()
     if not rows:
         return
-    for (producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count) in rows:  # fmt: skip
+    for row in rows:
+        producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count = row
         if producer_id < 0:
             continue
         marker = None
@@ -701,9 +697,7 @@ def rebuild_producers(
     producers.take_snapshot(sync=False)
 
 
-def _replay_from(
-    producers: ProducerStateManager, segment: Segment, start: int, end: int
-) -> None:
+def _replay_from(producers: ProducerStateManager, segment: Segment, start: int, end: int) -> None:
     """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read."""
     if segment.size == 0 or segment.base_offset >= end:
         return
@@ -722,9 +716,7 @@ def _replay_from(
                     continue
                 _apply_row(producers, segment, columns, capacity, row, base)
         last = columns[_LAST * capacity + rows - 1]
-        base += (
-            columns[_POSITION * capacity + rows - 1] + columns[_SIZE * capacity + rows - 1]
-        )
+        base += columns[_POSITION * capacity + rows - 1] + columns[_SIZE * capacity + rows - 1]
         if last + 1 >= end:
             return
 

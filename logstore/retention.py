@@ -1,4 +1,4 @@
-"""Which segments may go: decisions only. Matches ``UnifiedLog.deleteOldSegments`` (F-282 … F-284)."""
+"""Which segments may go: decisions only. Kafka's ``deleteOldSegments`` (F-282 … F-284)."""
 
 from __future__ import annotations
 

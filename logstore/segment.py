@@ -209,18 +209,12 @@ class Segment:
         self._recompute_max_timestamp()  # an index that lost its end would hide what follows
 
     def _checked(self, entry: TimestampOffset) -> TimestampOffset:
-        """A time-index entry, if its offset is of a batch with just this largest timestamp (S-34)."""
+        """A time-index entry, if its offset is of a batch with this largest timestamp (S-34)."""
         if entry == (-1, self.base_offset):  # there is none
             return entry
         span = self.find(entry.offset) if entry.offset >= self.base_offset else None
-        if (
-            span is None
-            or span.max_timestamp != entry.timestamp
-            or span.base_offset > entry.offset
-        ):
-            raise CorruptIndexError(
-                self.time_index.path, 0, f"entry {tuple(entry)} is of no batch"
-            )
+        if span is None or span.max_timestamp != entry.timestamp or span.base_offset > entry.offset:
+            raise CorruptIndexError(self.time_index.path, 0, f"entry {tuple(entry)} is of no batch")
         return entry
 
     @property
@@ -296,7 +290,7 @@ class Segment:
         )
 
     def find(self, offset: int, start: int = 0) -> BatchSpan | None:
-        """The first batch whose last offset is at or after ``offset`` (F-111); None past the end."""
+        """The first batch whose last offset is ``offset`` or more (F-111); None past the end."""
         for span in self.walk(max(self._floor(offset), start)):
             if span.last_offset >= offset:
                 return span
@@ -366,9 +360,7 @@ class Segment:
         self.index_suspect = False
         state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
         state.last_time_entry = (
-            self.time_index.last(state.time_entries).timestamp
-            if state.time_entries
-            else -1
+            self.time_index.last(state.time_entries).timestamp if state.time_entries else -1
         )
         if active:
             limit = self.config.segment_index_bytes
@@ -485,7 +477,7 @@ class Segment:
     # -- durability, names, end ----------------------------------------------------------------
 
     def flush(self, *, indexes: bool) -> None:
-        """Sync ``.log``, then with ``indexes`` ``.index``, ``.timeindex``, ``.txnindex`` (F-220)."""
+        """Sync the ``.log`` and then, with ``indexes``, the three indexes (F-220)."""
         self.log.sync()
         if indexes:
             self.flush_indexes()

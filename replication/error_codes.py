@@ -1,4 +1,4 @@
-"""The one table of exception <-> Kafka wire code (section 19 of the format rules; ``Errors.java``)."""
+"""The one table of exception <-> Kafka wire code, as in Kafka's ``Errors``."""
 
 from __future__ import annotations
 

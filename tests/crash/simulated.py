@@ -278,7 +278,7 @@ class _Search:
         known = [batch for batch in batches if batch.base >= model.forgotten]
         check_producers(log, known, whole=not model.forgotten)
         check_once(known)
-        check_lookups(log, batches, self.rng)
+        check_lookups(log, batches, self.rng, model.forgotten)
         before = model.ghost or model.batches
         model.batches = [batch for batch in batches if batch.last >= log.log_start_offset]
         if self.powered_off:
@@ -346,7 +346,7 @@ class _Search:
         for work in self.works:
             log = manager.get_or_create(*work.partition)
             assert log.log_end_offset == work.log.log_end_offset
-            check_lookups(log, work.model.batches, self.rng)
+            check_lookups(log, work.model.batches, self.rng, work.model.forgotten)
         manager.crash()
         assert _logs(other, self.works) == before, "I-16: without checkpoints the log differs"
 

@@ -64,6 +64,7 @@ class KafkaDirectory:
     ``headers`` (headers, null keys, null values); ``jitter`` (timestamps out of order);
     ``append-time`` (stamped by the broker); ``compacted`` (cleaned, so that offsets have gaps);
     ``deleted`` (log start offset inside a segment); ``empty`` (never written).
+    Transactions and a consumer group fill the internal topics.
     """
 
     clean: LogDirectory
@@ -198,7 +199,7 @@ def _read(
     broker: KafkaBroker,
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[dict[str, Any]]]]:
     topics = [topic.topic for topic in _topics()]
-    uncommitted = kafka_tools.consume(broker.bootstrap, topics)
+    uncommitted = kafka_tools.consume(broker.bootstrap, topics, group="readers")
     committed = kafka_tools.consume(broker.bootstrap, topics, read_committed=True)
     return _by_topic(uncommitted), _by_topic(committed)
 

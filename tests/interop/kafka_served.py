@@ -124,7 +124,9 @@ def _checkpoint(broker: KafkaBroker, name: str, offsets: Mapping[TopicPartition,
     checkpoint.write(checkpoint.read() | offsets)
 
 
-def _serve(broker: KafkaBroker, logs: list[OurLog], left: Path, *, recovery_point: int = -1) -> Life:
+def _serve(
+    broker: KafkaBroker, logs: list[OurLog], left: Path, *, recovery_point: int = -1
+) -> Life:
     """Adopt our directories, append to each, read all, stop. The recovery point makes it unclean.
 
     The log start offset is no part of a partition directory, so the checkpoint goes with it (F-12).

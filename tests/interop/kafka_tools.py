@@ -115,9 +115,12 @@ def consume(
     topics: str | Sequence[str],
     *,
     read_committed: bool = False,
+    group: str = "",
     timeout_s: int = 60,
 ) -> list[dict[str, Any]]:
     """Read ``topics`` from their first offset to the end that the isolation level allows.
+
+    A ``group`` commits its offsets at the end, which fills ``__consumer_offsets``.
 
     Returns:
         One dict a record, in offset order within a partition: ``topic``, ``partition``,
@@ -132,6 +135,7 @@ def consume(
         bootstrap,
         "read_committed" if read_committed else "read_uncommitted",
         str(timeout_s),
+        group,
         *([topics] if isinstance(topics, str) else topics),
         classes=kafka_jars.helper_classes(),
         timeout_s=timeout_s + 30,

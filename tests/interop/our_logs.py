@@ -117,9 +117,7 @@ class Writer:
         info = self.log.append_as_leader(bytes(data), max(self.log.latest_epoch, 0))
         self._account(info, records, None)
 
-    def produce(
-        self, producer_id: int, batches: int = 1, *, transactional: bool = False
-    ) -> bytes:
+    def produce(self, producer_id: int, batches: int = 1, *, transactional: bool = False) -> bytes:
         """Append numbered batches, each in its own call (F-165); the bytes of the last one."""
         data = b""
         for _ in range(batches):

@@ -10,10 +10,9 @@ from pathlib import Path
 import kafka_served
 import pytest
 import reading
-from kafka_logs import CLEANER_CHECKPOINT, KafkaDirectory
+from kafka_logs import CLEANER_CHECKPOINT, COMPACTED, KafkaDirectory
 from kafka_served import APPENDED, RECOVERED_FROM, Life, Served
 from our_logs import CONFIG, OurLog
-from reading import RecordFields
 
 from checkpoints import clean_shutdown
 from checkpoints.meta_properties import MetaPropertiesFile
@@ -23,7 +22,7 @@ from checkpoints.offset_checkpoint import (
     RECOVERY_POINT,
     OffsetCheckpoint,
 )
-from logstore import LogManager, TopicPartition
+from logstore import LogManager, PartitionLog, TopicPartition
 from logstore.storage.local import LocalStorage
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
@@ -84,27 +83,31 @@ def test_a_broker_takes_our_checkpoints(served: Served) -> None:
 def test_lookups_by_time_agree_with_the_broker(served: Served) -> None:
     """F-149 … F-152, on the same files: what the broker left when it stopped.
 
-    The broker answers −1 where no record is as late, we answer with ``None``.
+    The broker answers −1 where no record is as late, we answer with ``None``. One answer differs
+    and has to: a segment that compaction emptied counts for the broker with the time of its file,
+    which is later than any record, and so it finds nothing behind such a segment. We look on; that
+    ours is right is checked against a scan in test_reads_kafka.py.
     """
     copy = served.managed.left.parent / "asked"
     shutil.copytree(served.managed.left, copy)
-    differences = []
-    with reading.open_broker_directory(copy) as manager:
-        for (topic, partition, timestamp), answer in served.managed.answers.items():
-            found = manager.get(topic, partition).offset_for_timestamp(timestamp)
-            ours = (-1, -1) if found is None else (found.offset, found.timestamp)
-            if ours != answer:
-                differences.append((topic, timestamp, ours, answer))
-    assert differences == [], "\n".join(map(str, differences))
     assert len(served.managed.answers) > 200
+    with reading.open_broker_directory(copy) as manager:
+        emptied = {log.name for log in manager.logs.values() if _emptied(log)}
+        assert emptied <= {f"{COMPACTED}-0"}
+        for (topic, partition, timestamp), answer in served.managed.answers.items():
+            log = manager.get(topic, partition)
+            found = log.offset_for_timestamp(timestamp)
+            ours = (-1, -1) if found is None else (found.offset, found.timestamp)
+            if answer == (-1, -1) and log.name in emptied:
+                continue
+            assert ours == answer, (topic, timestamp)
+
+
+def _emptied(log: PartitionLog) -> bool:
+    return any(segment.size == 0 for segment in log.segments[:-1])
 
 
 # --- our partition directories ------------------------------------------------------------------
-
-
-def _ours(records: list[RecordFields], log: OurLog) -> list[RecordFields]:
-    """Return the records that were there before the broker appended."""
-    return records[: len(records) - APPENDED]
 
 
 @pytest.mark.parametrize("life", LIVES)
@@ -185,9 +188,9 @@ def test_we_read_the_checkpoints_of_a_broker(
             return OffsetCheckpoint(str(data / name), LocalStorage()).read()
 
         marker = data / clean_shutdown.CLEAN_SHUTDOWN
-        assert clean_shutdown.read(str(marker), files) == json.loads(marker.read_text())[
-            "brokerEpoch"
-        ]
+        assert (
+            clean_shutdown.read(str(marker), files) == json.loads(marker.read_text())["brokerEpoch"]
+        )
         meta = MetaPropertiesFile(str(data / "meta.properties"), files).read()
         assert meta is not None and meta.node_id == 1
         copy = served.managed.left.parent / f"checked-{data.name}"
@@ -206,9 +209,7 @@ def test_ours_are_what_the_broker_would_write(
 ) -> None:
     """Where we changed nothing our manager writes the numbers that it found."""
     for name in (RECOVERY_POINT, HIGH_WATERMARK, CLEANER_CHECKPOINT):
-        before = OffsetCheckpoint(
-            str(kafka_directory.clean.path / name), LocalStorage()
-        ).read()
+        before = OffsetCheckpoint(str(kafka_directory.clean.path / name), LocalStorage()).read()
         after = served.checkpoints[name]
         changed = {where.topic for where in before if before[where] != after.get(where)}
         assert changed <= {kafka_served.WRITTEN_ON, kafka_served.TRUNCATED}, name

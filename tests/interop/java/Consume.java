@@ -17,6 +17,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -24,8 +25,9 @@ import java.util.Map;
 /**
  * Reads topics to their end with a real consumer and prints one JSON object a record.
  *
- * <p>Arguments: bootstrap address, isolation level, seconds, topics. The end is the one of the
- * isolation level: the high watermark, or the last stable offset.
+ * <p>Arguments: bootstrap address, isolation level, seconds, consumer group, topics. The end is the
+ * one of the isolation level: the high watermark, or the last stable offset. A group, unless empty,
+ * commits what was read.
  */
 public final class Consume {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -35,19 +37,23 @@ public final class Consume {
     }
 
     public static void main(String[] args) throws IOException {
-        Map<String, Object> config = Map.of(
+        Map<String, Object> config = new HashMap<>(Map.of(
             ConsumerConfig.BOOTSTRAP_SERVERS_CONFIG, args[0],
             ConsumerConfig.ISOLATION_LEVEL_CONFIG, args[1],
             ConsumerConfig.CHECK_CRCS_CONFIG, true,
             // A log that starts above the offset which was asked for is a fault to be told.
-            ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "none");
+            ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "none",
+            ConsumerConfig.ENABLE_AUTO_COMMIT_CONFIG, false));
+        if (!args[3].isEmpty()) {
+            config.put(ConsumerConfig.GROUP_ID_CONFIG, args[3]);
+        }
         long deadlineNs = System.nanoTime() + Long.parseLong(args[2]) * 1_000_000_000L;
         BufferedWriter out =
             new BufferedWriter(new OutputStreamWriter(System.out, StandardCharsets.UTF_8));
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(
                 config, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
             List<TopicPartition> partitions = new ArrayList<>();
-            for (String topic : Arrays.asList(args).subList(3, args.length)) {
+            for (String topic : Arrays.asList(args).subList(4, args.length)) {
                 consumer.partitionsFor(topic).forEach(
                     p -> partitions.add(new TopicPartition(topic, p.partition())));
             }
@@ -63,6 +69,9 @@ public final class Consume {
                     out.write(JSON.writeValueAsString(describe(record)));
                     out.write('\n');
                 }
+            }
+            if (!args[3].isEmpty()) {
+                consumer.commitSync(Duration.ofSeconds(30));
             }
         }
         out.flush();
