@@ -68,6 +68,7 @@ from logstore.producer_state import (
     ProducerStateManager,
 )
 from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
+from logstore.replay import rebuild_indexes, rebuild_producers
 from logstore.retention import deletable_segments
 from logstore.scan import record_chunks
 from logstore.segment import Segment
@@ -807,8 +808,7 @@ class PartitionLog:
                     continue  # something was removed under the read: begin again
                 # An unreadable block is not a torn write: nothing is cut, the caller is told.
                 raise StorageFailedError(self.directory, "read", str(error)) from error
-            if any(segment.index_suspect for segment in snapshot.segments):
-                self._repair_indexes(snapshot.segments)
+            self._repair_indexes(snapshot.segments)
             if snapshot.cuts == self._cut_count:
                 return fetched
 
@@ -846,11 +846,13 @@ class PartitionLog:
 
     def _repair_indexes(self, segments: tuple[Segment, ...]) -> None:
         """Rebuild what a reader found misleading; its own answer came from a scan (S-32, S-33)."""
+        if not any(segment.index_suspect for segment in segments):
+            return
         with self._flush_lock, self._lock:
             for segment in segments:
                 if segment.index_suspect and self._failed is None:
                     logger.warning("%s: index rebuilt", segment.log_path)
-                    self._guard("rebuild an index", segment.rebuild_indexes)
+                    self._guard("rebuild an index", rebuild_indexes, segment)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
         """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125)."""
@@ -895,7 +897,9 @@ class PartitionLog:
         """
         snapshot = self._snapshot()
         with self._reading():
-            return find_timestamp(snapshot, timestamp)
+            found = find_timestamp(snapshot, timestamp)
+        self._repair_indexes(snapshot.segments)
+        return found
 
     # -- watermarks ----------------------------------------------------------------------------
 
@@ -994,6 +998,7 @@ class PartitionLog:
         self._segments.replace_all(keep)
         active = self._segments.active
         active.truncate_to(offset)
+        active.activate()  # a segment that was rolled before gets its last time entry on close
         active.state.next_offset = offset
         active.state.cut_pending = True
         self._set_recovery_point(min(self._recovery_point, offset))
@@ -1034,8 +1039,6 @@ class PartitionLog:
         self._hw = max(offset, log_start_offset)
 
     def _rebuild_producers(self, offset: int) -> None:
-        from logstore.recovery import rebuild_producers
-
         rebuild_producers(
             self._producers, self._segments.snapshot(), self._log_start_offset, offset,
             self._clock.wall_ms(),

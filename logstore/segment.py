@@ -203,10 +203,10 @@ class Segment:
         try:
             last = self._checked(self.time_index.last(state.time_entries))
         except CorruptIndexError:
-            self.rebuild_indexes()
-            last = self.time_index.last(state.time_entries)
+            self.index_suspect = True  # the log rebuilds it under its lock
+            last = TimestampOffset(-1, self.base_offset)
         state.last_time_entry = last.timestamp
-        self._recompute_max_timestamp()  # an index that lost its end would hide what follows
+        self._max_timestamp_from(last)  # an index that lost its end would hide what follows
 
     def _checked(self, entry: TimestampOffset) -> TimestampOffset:
         """A time-index entry, if its offset is of a batch with this largest timestamp (S-34)."""
@@ -314,8 +314,8 @@ class Segment:
         try:
             floor = self._checked(self.time_index.lookup(timestamp, self.state.time_entries))
         except CorruptIndexError:
-            self.rebuild_indexes()
-            floor = self.time_index.lookup(timestamp, self.state.time_entries)
+            self.index_suspect = True
+            floor = TimestampOffset(-1, self.base_offset)
         position = self._floor(max(floor.offset, start_offset))
         return (
             span
@@ -342,13 +342,6 @@ class Segment:
             self._views -= 1
 
     # -- rebuild and truncate ------------------------------------------------------------------
-
-    def rebuild_indexes(self) -> None:
-        """Write both sparse indexes anew from the ``.log`` without touching it (I-15)."""
-        from logstore.recovery import scan_segment
-
-        scan = scan_segment(self)
-        self.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
 
     def install_indexes(self, offset_index: bytes, time_index: bytes) -> None:
         """Replace the content of both indexes; an active segment stays active."""
@@ -397,7 +390,7 @@ class Segment:
         state.bytes_since_index_entry = 0
         state.next_offset = min(state.next_offset, offset)
         if state.offset_of_max_timestamp >= offset:
-            self._recompute_max_timestamp()
+            self._max_timestamp_from(self.time_index.last(state.time_entries))
         if cut == 0:
             state.rolling_timestamp = -1
             state.created_ms = self._clock.wall_ms()
@@ -435,14 +428,13 @@ class Segment:
                 self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
             )
 
-    def _recompute_max_timestamp(self) -> None:
-        """The largest timestamp of what is left: the last time entry, then the headers after it."""
+    def _max_timestamp_from(self, last: TimestampOffset) -> None:
+        """The largest timestamp in the segment: that entry's, or one in the headers after it."""
         state = self.state
-        last = self.time_index.last(state.time_entries)
         state.max_timestamp, state.offset_of_max_timestamp = last
         if last.timestamp < 0:
             state.offset_of_max_timestamp = -1
-        start = self._floor(last.offset) if state.time_entries else 0
+        start = self._floor(last.offset) if last.timestamp >= 0 else 0
         for rows, columns, capacity in self.scan(start, check_crc=False):
             stamps = columns[_MAX_TIMESTAMP * capacity : _MAX_TIMESTAMP * capacity + rows]
             best = max(stamps)

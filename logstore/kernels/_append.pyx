@@ -103,6 +103,7 @@ cdef class AppendInfo:
                 f"size={self.size}, duplicate={self.duplicate})")
 
 
+@cython.no_gc_clear  # the maps must outlive the buffers that were taken of them
 cdef class SegmentState:
     """Sizes, offsets, timestamps and index counters of one segment (F-131 … F-143).
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkpoints import clean_shutdown
-from logstore import recovery
+from logstore import recovery, replay
 from logstore.epochs import LeaderEpochCache
 from logstore.log import PartitionLog
 from logstore.segment import Segment
@@ -128,7 +128,7 @@ def _assign_only_durably(
 
 def snapshots_not_replayed(patch: pytest.MonkeyPatch) -> None:
     """Producer state is what the newest snapshot says, with nothing after it."""
-    patch.setattr(recovery, "apply_batch", lambda producers, batch, segment: None)
+    patch.setattr(replay, "apply_batch", lambda producers, batch, segment: None)
 
 
 def stale_producers_after_truncation(patch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ FIRST_PRODUCER_ID = 9_000_000
 """Beyond what a broker of a test hands out: its own producers are others than ours."""
 
 CUT = (40, 5)
-"""What a truncation leaves: whole batches, and records of the next one, which is lost as a whole."""
+"""What a truncation leaves: whole batches, and records of the next one, lost as a whole."""
 
 TORN = bytes(range(1, 200))
 """What a crash may leave behind the last batch: no whole one."""
@@ -307,6 +307,16 @@ def _truncated(root: Path) -> OurLog:
     return writer.close()
 
 
+def _cut_last(root: Path) -> OurLog:
+    """Cut back into a segment that was rolled long ago, and closed without another append."""
+    config = CONFIG.with_properties({"index.interval.bytes": 4096})
+    writer = Writer(root, "our-cut-last", config)
+    for _ in range(50):
+        writer.append()
+    writer.truncate(33, 4)
+    return writer.close()
+
+
 def _deleted(root: Path) -> OurLog:
     """Retention by size, then a log start offset inside a batch (F-282 … F-288)."""
     config = CONFIG.with_properties({"retention.bytes": 4 * CONFIG.segment_bytes})
@@ -360,6 +370,7 @@ _WRITERS: Iterable[Callable[[Path], OurLog]] = (
     _append_time,
     _epochs,
     _truncated,
+    _cut_last,
     _deleted,
     _recovered,
     _killed,
