@@ -192,7 +192,8 @@ def test_we_read_the_checkpoints_of_a_broker(
             clean_shutdown.read(str(marker), files) == json.loads(marker.read_text())["brokerEpoch"]
         )
         meta = MetaPropertiesFile(str(data / "meta.properties"), files).read()
-        assert meta is not None and meta.node_id == 1
+        assert meta is not None
+        assert meta.node_id == 1
         copy = served.managed.left.parent / f"checked-{data.name}"
         shutil.copytree(data, copy)
         points, marks = offsets(RECOVERY_POINT), offsets(HIGH_WATERMARK)

@@ -112,7 +112,8 @@ def test_lookups_by_time_agree_with_a_scan(
         found = log.offset_for_timestamp(asked)
         assert (found and (found.offset, found.timestamp)) == expected, asked
     earliest, latest = (log.offset_for_timestamp(which) for which in (EARLIEST, LATEST))
-    assert earliest is not None and latest is not None
+    assert earliest is not None
+    assert latest is not None
     assert (earliest.offset, latest.offset) == (log.log_start_offset, log.log_end_offset)
 
 
@@ -187,7 +188,7 @@ def test_verify_finds_nothing_wrong(half: LogDirectory) -> None:
         if finding["severity"] == "info":
             assert finding["rule"] in ("F-24", "F-307"), finding
             continue
-        assert finding["severity"] == "warning" and not clean, finding
+        assert (finding["severity"], clean) == ("warning", False), finding
         file = Path(finding["file"])
         assert file.stem == max(path.stem for path in file.parent.glob("*.log")), finding
     assert result.returncode == (0 if report["clean"] else 1)
