@@ -16,10 +16,10 @@ demo: $(VENV)/.demo
 	$(BIN)/logstore demo $(ARGS)
 
 test: need-jdk $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
 
 test-slow: need-jdk $(VENV)/.test
-	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadgroup $(ARGS)
+	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
 
 crash: $(VENV)/.test
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)

@@ -15,7 +15,6 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -73,7 +72,7 @@ from logstore.retention import deletable_segments
 from logstore.scan import record_chunks
 from logstore.segment import Segment
 from logstore.segments import Segments
-from logstore.storage.base import File, Storage
+from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import Buffer, Record, TopicPartition
 
@@ -123,11 +122,7 @@ class PartitionLog:
         self._topic_id: uuid.UUID | None = loaded.topic_id
         self._lock = threading.RLock()
         self._flush_lock = threading.RLock()
-        self._readers_lock = threading.Lock()
-        self._readers = 0
-        self._retired: list[File] = []
-        for segment in self._segments:
-            segment.retire = self._retire
+        self._gate = loaded.gate
         self._failed: LogstoreError | None = None
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         self._cut_count = 0  # truncations so far: a reader that saw another number reads again
@@ -706,8 +701,9 @@ class PartitionLog:
         self._background(partial(self._flush_rolled, new_base, snapshot))
 
     def _new_segment(self, base_offset: int) -> Segment:
-        segment = Segment(self._storage, self.directory, base_offset, self.config, self._clock)
-        segment.retire = self._retire
+        segment = Segment(
+            self._storage, self.directory, base_offset, self.config, self._clock, gate=self._gate
+        )
         for suffix in filenames.SEGMENT_SUFFIXES:  # stale files of the new name
             try:
                 self._storage.remove(segment.path(suffix))
@@ -798,7 +794,7 @@ class PartitionLog:
             if committed:
                 limit = min(limit, snapshot.last_stable_offset)
             try:
-                with self._reading():
+                with self._gate.reading():
                     fetched = fetch(
                         snapshot, start_offset, limit, max_bytes,
                         minimum_one=minimum_one, committed=committed,
@@ -819,30 +815,6 @@ class PartitionLog:
                 self._segments.snapshot(), self._log_start_offset, self._leo,
                 self._high_watermark, self.last_stable_offset, self._cut_count,
             )  # fmt: skip
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """No file is closed while a reader may be inside a call on it."""
-        with self._readers_lock:
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._readers_lock:
-                self._readers -= 1
-                done = [] if self._readers else self._retired
-                if done:
-                    self._retired = []
-            for file in done:
-                file.close()
-
-    def _retire(self, file: File) -> None:
-        """Close a file now, or when the last reader has left."""
-        with self._readers_lock:
-            if self._readers:
-                self._retired.append(file)
-                return
-        file.close()
 
     def _repair_indexes(self, segments: tuple[Segment, ...]) -> None:
         """Rebuild what a reader found misleading; its own answer came from a scan (S-32, S-33)."""
@@ -876,7 +848,7 @@ class PartitionLog:
         Memory stays bounded by a window of 4 MiB and one list.
         """
         start = self._log_start_offset if start_offset is None else start_offset
-        return record_chunks(self._snapshot, self._reading, start, end_offset)
+        return record_chunks(self._snapshot, self._gate, start, end_offset)
 
     def to_arrow(
         self,
@@ -896,7 +868,7 @@ class PartitionLog:
         Source: F-149 … F-152. None when there is no such record.
         """
         snapshot = self._snapshot()
-        with self._reading():
+        with self._gate.reading():
             found = find_timestamp(snapshot, timestamp)
         self._repair_indexes(snapshot.segments)
         return found

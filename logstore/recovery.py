@@ -23,6 +23,7 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEntry, LeaderEpochCache
 from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
 from logstore.format import filenames
+from logstore.gate import ReaderGate
 from logstore.kernels import (
     SCAN_COLUMNS,
     SCAN_REASONS,
@@ -88,6 +89,7 @@ class LoadedLog:
     log_end_offset: int
     topic_id: uuid.UUID | None
     report: RecoveryReport
+    gate: ReaderGate
 
 
 def load_log(
@@ -127,6 +129,7 @@ class _Loader:
         self.parsed = filenames.parse_partition_dir(name)
         self._segments: list[Segment] = []
         self._scratch: ProducerStateManager | None = None
+        self.gate = ReaderGate()
 
     def load(
         self, clean: bool, recovery_point: int, log_start_offset: int, expiration_ms: int
@@ -181,7 +184,7 @@ class _Loader:
         report.seconds = time.perf_counter() - started
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
-            leo, topic_id, report,
+            leo, topic_id, report, self.gate,
         )  # fmt: skip
 
     # -- files ---------------------------------------------------------------------------------
@@ -292,7 +295,9 @@ class _Loader:
                 path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
                 size = found[filenames.LOG_SUFFIX]
                 raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
-            segment = Segment(self.storage, self.directory, base, self.config, self.clock, found)
+            segment = Segment(
+                self.storage, self.directory, base, self.config, self.clock, found, self.gate
+            )
             segment.name_durable = True  # once the directory is synced, at the end of the load
             self._found[base] = found
             segments.append(segment)
@@ -574,7 +579,9 @@ class _Loader:
         rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
 
     def _create_segment(self, base_offset: int) -> Segment:
-        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
+        segment = Segment(
+            self.storage, self.directory, base_offset, self.config, self.clock, gate=self.gate
+        )
         segment.create()
         return segment
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from logstore.clock import Clock
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
+from logstore.gate import ReaderGate
 from logstore.index import (
     AbortedTxn,
     OffsetIndex,
@@ -76,8 +77,9 @@ class Segment:
         config: LogConfig,
         clock: Clock,
         sizes: Mapping[str, int] | None = None,
+        gate: ReaderGate | None = None,
     ) -> None:
-        """``sizes`` are the files on disk by suffix, from a directory listing."""
+        """``sizes`` of the files on disk by suffix, from a listing; ``gate`` is the log's."""
         sizes = sizes or {}
         self._storage = storage
         self.directory = directory
@@ -97,11 +99,10 @@ class Segment:
         self._txn_index_size = sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
         self._log: File | None = None
         self._timestamp_loaded = self.file_size == 0
-        self._views = 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
         self.index_suspect = False
-        self.retire: Callable[[File], None] = File.close  # its log waits for readers first
+        self._gate = gate or ReaderGate()
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -334,12 +335,11 @@ class Segment:
     @contextmanager
     def view(self, position: int, size: int) -> Iterator[memoryview]:
         """A window on the bytes without a copy; the segment is not cut under it meanwhile."""
-        self._views += 1
-        try:
-            with self.log.view(position, size) as window:
-                yield window
-        finally:
-            self._views -= 1
+        with (
+            self._gate.reading(self.base_offset),
+            self.log.view(position, size) as window,
+        ):
+            yield window
 
     # -- rebuild and truncate ------------------------------------------------------------------
 
@@ -398,10 +398,12 @@ class Segment:
 
     def _cut_log(self, size: int) -> None:
         target = self.config.segment_bytes if self.config.preallocate else size
-        if self._views:
+        log = self.log
+        with self._gate.cutting(self.base_offset) as windowed:
+            if not windowed:
+                log.truncate(size)
+        if windowed:
             self._replace_log(size)
-        else:
-            self.log.truncate(size)
         if target > size and self.state.attached:
             self.log.truncate(target)
         self.file_size = target if self.state.attached else size
@@ -422,7 +424,7 @@ class Segment:
         old, self._log = self._log, None
         copy.close()
         if old is not None:
-            self.retire(old)
+            self._gate.retire(old)
         if attached:
             self.state.attach(
                 self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
@@ -492,7 +494,7 @@ class Segment:
         self.time_index.close()
         log, self._log = self._log, None
         if log is not None:
-            self.retire(log)
+            self._gate.retire(log)
 
     def mark_deleted(self) -> list[str]:
         """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.
