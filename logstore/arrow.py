@@ -11,21 +11,27 @@ pyarrow is imported at the first call; install it with ``logstore[arrow]``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from logstore.errors import CorruptBatchError
 from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE
-from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns, iter_batches
-from logstore.kernels import ColumnBuilder
+from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
+from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
 from logstore.types import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
 
+    from logstore.log import PartitionLog
+    from logstore.segment import BatchSpan, Segment
+
 _ALL = 2**62
 _WINDOW_BYTES = 4 << 20
+_BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
 
 
+@lru_cache
 def schema(
     *, keys: bool = True, values: bool = True, timestamps: bool = True, headers: bool = False
 ) -> pyarrow.Schema:
@@ -136,27 +142,70 @@ def _as_text(names: pyarrow.Array) -> pyarrow.Array:
 
 
 def read_log_columns(
-    log: Any, start_offset: int | None = None, end_offset: int | None = None, **columns: Any
+    log: PartitionLog,
+    start_offset: int | None = None,
+    end_offset: int | None = None,
+    *,
+    keys: bool = True,
+    values: bool = True,
+    timestamps: bool = True,
+    headers: bool = False,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Record batches of a ``PartitionLog`` from ``start_offset`` on, one for each 4 MiB read.
+    """Record batches of a ``PartitionLog`` from ``start_offset`` on, one for a few MiB read.
 
-    ``columns`` are the flags of ``read_columns``. Ends at ``end_offset``, or at the log's end as
-    it is when it gets there.
+    The flags are those of ``read_columns``; CRCs are checked. Ends at ``end_offset``, or at the
+    log's end as it is when it gets there. Memory stays bounded by one window and one record batch.
+
+    Raises:
+        CorruptBatchError: a batch is damaged; the record batches before it were given.
     """
-    position = log.log_start_offset if start_offset is None else start_offset
+    offset = log.log_start_offset if start_offset is None else start_offset
     while True:
-        limit = log.log_end_offset
+        snapshot = log._snapshot()
+        limit = snapshot.log_end_offset
         if end_offset is not None:
             limit = min(limit, end_offset)
-        if position >= limit:
+        if offset >= limit:
             return
-        fetched = log.read(position, _WINDOW_BYTES, up_to=limit)
-        batch = read_columns(fetched.data, from_offset=position, end_offset=limit, **columns)
-        if batch.num_rows:
+        at = snapshot.floor(offset)
+        segment = snapshot.segments[at]
+        with log._gate.reading():
+            span = segment.find(offset)
+        if span is None:  # nothing at or after it here: a gap up to the next segment
+            if at + 1 == len(snapshot.segments):
+                return
+            offset = snapshot.segments[at + 1].base_offset
+            continue
+        options = ReadOptions(from_offset=offset, end_offset=limit)
+        builder = ColumnBuilder(keys, values, timestamps, headers)
+        for _ in _fill_from(segment, span, builder, options):
+            if log._snapshot().cuts != snapshot.cuts:
+                break  # what was removed may have been under us: find the place anew
+            batch = to_record_batch(builder, keys, values, timestamps, headers)
+            offset = batch.column(0)[-1].as_py() + 1
             yield batch
-        read_to = position
-        for header in iter_batches(fetched.data):
-            read_to = header.next_offset
-        if read_to <= position:
+        else:
+            offset = max(offset, min(snapshot.end_of(at), limit))
+
+
+def _fill_from(
+    segment: Segment, span: BatchSpan, builder: ColumnBuilder, options: ReadOptions
+) -> Iterator[None]:
+    """Fill ``builder`` again and again with the records from ``span`` on; the caller empties it."""
+    position, size, window_size = span.position, segment.size, max(_WINDOW_BYTES, span.size)
+    while position < size:
+        want = min(window_size, size - position)
+        done, status = 0, DECODE_FULL
+        while status == DECODE_FULL:  # compressed batches may unpack to more than one portion
+            # Not while the caller works on what it got: the window holds up whoever cuts the log.
+            with segment.view(position, want) as window:
+                try:
+                    done, status = fill_columns(window, done, builder, _ALL, _BATCH_BYTES, options)
+                except CorruptBatchError as error:
+                    raise error.located(segment.log_path, position) from None
+            if builder.rows:
+                yield
+        if status == DECODE_LIMIT or (want == size - position and status == DECODE_END):
             return
-        position = read_to
+        window_size = _WINDOW_BYTES if done else window_size * 2  # a batch longer than the window
+        position += done

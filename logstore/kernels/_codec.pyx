@@ -760,6 +760,28 @@ cdef object hand_out(Block *block, int width):
     return result
 
 
+cdef extern from "columns.h" nogil:
+    ctypedef struct ls_strings:
+        int32_t *offsets
+        uint8_t *data
+        uint8_t *valid
+        int64_t count, size, nulls
+
+    ctypedef struct ls_columns:
+        int64_t *offsets
+        int64_t *timestamps
+        int64_t rows
+        ls_strings keys, values
+
+    void ls_put_string(
+        ls_strings *s, const uint8_t *bytes, int32_t size, const uint8_t *readable) noexcept nogil
+    int32_t ls_fill_columns(
+        ls_columns *columns, const uint8_t **at, const uint8_t *end, const uint8_t *readable,
+        int32_t count, int32_t *previous, int64_t base_offset, int64_t base_timestamp,
+        bint log_append, int64_t log_append_time, int64_t from_offset, int64_t end_offset,
+        int64_t ahead) noexcept nogil
+
+
 ctypedef struct Strings:
     # An Arrow column of binary values: offsets has count + 1 int32, valid one bit per value, all
     # set ahead of use so that only nulls cost anything.
@@ -785,21 +807,25 @@ cdef bint make_room(Strings *s, int64_t count, int64_t size) noexcept nogil:
     return True
 
 
+cdef inline void lend(Strings *s, ls_strings *to) noexcept nogil:
+    to.offsets = <int32_t *> s.offsets.data
+    to.data = s.data.data
+    to.valid = s.valid.data
+    to.count, to.size, to.nulls = s.count, s.data.size, s.nulls
+
+
+cdef inline void settle(Strings *s, const ls_strings *lent) noexcept nogil:
+    s.offsets.size += 4 * (lent.count - s.count)
+    s.count, s.data.size, s.nulls = lent.count, lent.size, lent.nulls
+
+
 cdef inline void put(Strings *s, const uint8_t *bytes, int32_t size,
                      const uint8_t *readable) noexcept nogil:
     """Append one value; ``make_room`` came before, and ``readable`` ends the source."""
-    if likely(size > 0):
-        if likely(readable - bytes >= LS_SLACK):
-            ls_copy_slack(s.data.data + s.data.size, bytes, size)
-        else:
-            ls_copy(s.data.data + s.data.size, bytes, size)
-        s.data.size += size
-    elif size < 0:
-        s.valid.data[s.count >> 3] &= ~(<uint8_t> (1 << (s.count & 7)))
-        s.nulls += 1
-    s.count += 1
-    (<int32_t *> s.offsets.data)[s.count] = <int32_t> s.data.size
-    s.offsets.size += 4
+    cdef ls_strings lent
+    lend(s, &lent)
+    ls_put_string(&lent, bytes, size, readable)
+    settle(s, &lent)
 
 
 cdef void take_back(Strings *s, int64_t count, int64_t size, int64_t nulls) noexcept nogil:
@@ -870,6 +896,7 @@ cdef class ColumnBuilder:
                          int64_t end_offset, const uint8_t **at) noexcept nogil:
         """All records of a section, or none: an LS_RECORD_ code, and where it shows."""
         cdef ls_record r
+        cdef ls_columns lent
         cdef int64_t offset, size = end - p
         cdef int64_t rows = self.rows
         cdef int64_t key_count = self.keys.count, key_size = self.keys.data.size
@@ -878,12 +905,11 @@ cdef class ColumnBuilder:
         cdef int64_t name_count = self.header_names.count, name_size = self.header_names.data.size
         cdef int64_t header_size = self.header_values.data.size
         cdef int64_t header_nulls = self.header_values.nulls
-        cdef int32_t i, previous = -1
+        cdef int32_t i, done = 0, left = record_count, previous = -1
+        # No difference of offsets overflows; sections of unknown origin may have a base below 0.
+        cdef bint fast = (self.with_keys and self.with_values and self.with_timestamps
+                          and base_offset >= 0 and from_offset >= 0)
         cdef int code = LS_RECORD_OK
-        cdef const uint8_t *name
-        cdef const uint8_t *value
-        cdef const uint8_t *header
-        cdef int32_t one_name_size = 0, one_value_size = 0, h
         at[0] = p
         if record_count < 0 or record_count > size // LS_RECORD_SIZE_MIN:
             return LS_RECORD_COUNT
@@ -899,8 +925,30 @@ cdef class ColumnBuilder:
         if self.with_headers and self.header_lists.size == 0:
             (<int32_t *> self.header_lists.data)[0] = 0
             self.header_lists.size = 4
-        for i in range(record_count):
+        while True:
+            if fast:
+                lent.offsets = <int64_t *> self.offsets.data
+                lent.timestamps = <int64_t *> self.timestamps.data
+                lent.rows = rows
+                lend(&self.keys, &lent.keys)
+                lend(&self.values, &lent.values)
+                done = ls_fill_columns(
+                    &lent, &p, end, readable, left, &previous, base_offset, base_timestamp,
+                    log_append, log_append_time, from_offset, end_offset, size + LS_HEADER_SIZE)
+                settle(&self.keys, &lent.keys)
+                settle(&self.values, &lent.values)
+                if self.with_headers:
+                    for i in range(1, done + 1):
+                        (<int32_t *> self.header_lists.data)[rows + i] = \
+                            <int32_t> self.header_names.count
+            rows += done
+            left -= done
             at[0] = p
+            if left == 0:
+                if p != end:
+                    code = LS_RECORD_TRAILING
+                break
+            # One record that takes a closer look.
             code = ls_read_record(&p, end, &r)
             if unlikely(code != LS_RECORD_OK):
                 break
@@ -908,8 +956,9 @@ cdef class ColumnBuilder:
                 code = LS_RECORD_OFFSET
                 break
             previous = r.offset_delta
+            left -= 1
             offset = ls_add64(base_offset, r.offset_delta)
-            if unlikely(offset < from_offset or offset >= end_offset):
+            if offset < from_offset or offset >= end_offset:
                 continue
             (<int64_t *> self.offsets.data)[rows] = offset
             if self.with_timestamps:
@@ -921,23 +970,10 @@ cdef class ColumnBuilder:
                 put(&self.values, r.value, r.value_size, readable)
             rows += 1
             if self.with_headers:
-                if r.header_count:
-                    if (not make_room(&self.header_names, r.header_count, p - r.headers)
-                            or not make_room(&self.header_values, r.header_count,
-                                             p - r.headers)):
-                        code = LS_RECORD_MEMORY
-                        break
-                    header = r.headers
-                    for h in range(r.header_count):
-                        header = ls_header(header, p, &name, &one_name_size, &value,
-                                           &one_value_size)
-                        put(&self.header_names, name, one_name_size, readable)
-                        put(&self.header_values, value, one_value_size, readable)
+                if not self.add_headers(&r, p, readable):
+                    code = LS_RECORD_MEMORY
+                    break
                 (<int32_t *> self.header_lists.data)[rows] = <int32_t> self.header_names.count
-        else:
-            at[0] = p
-            if p != end:
-                code = LS_RECORD_TRAILING
         if unlikely(code != LS_RECORD_OK):
             take_back(&self.keys, key_count, key_size, key_nulls)
             take_back(&self.values, value_count, value_size, value_nulls)
@@ -951,6 +987,24 @@ cdef class ColumnBuilder:
         if self.with_headers:
             self.header_lists.size = 4 * rows + 4
         return LS_RECORD_OK
+
+    cdef bint add_headers(self, const ls_record *r, const uint8_t *end,
+                          const uint8_t *readable) noexcept nogil:
+        """Append the headers of a record that ends at ``end``; false when memory ran out."""
+        cdef const uint8_t *name = NULL
+        cdef const uint8_t *value = NULL
+        cdef const uint8_t *header = r.headers
+        cdef int32_t name_size = 0, value_size = 0
+        if r.header_count == 0:
+            return True
+        if (not make_room(&self.header_names, r.header_count, end - header)
+                or not make_room(&self.header_values, r.header_count, end - header)):
+            return False
+        for _ in range(r.header_count):
+            header = ls_header(header, end, &name, &name_size, &value, &value_size)
+            put(&self.header_names, name, name_size, readable)
+            put(&self.header_values, value, value_size, readable)
+        return True
 
     cdef void expect(self, const ls_batch *b, int64_t left, int64_t max_rows,
                      int64_t max_bytes) noexcept nogil:

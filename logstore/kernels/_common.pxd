@@ -45,7 +45,7 @@ cdef extern from "wire.h" nogil:
     cdef enum:
         LS_END, LS_TAIL, LS_INCOMPLETE, LS_FULL, LS_BAD_SIZE, LS_BAD_CRC, LS_BAD_MAGIC
         LS_BAD_HEADER, LS_BAD_OFFSET, LS_BAD_EPOCH, LS_OK
-        LS_HEADER_SIZE, LS_RECORD_SIZE_MIN, LS_SLACK
+        LS_HEADER_SIZE, LS_RECORD_SIZE_MIN, LS_SLACK, LS_AHEAD_SIZE
         LS_RECORD_OK, LS_RECORD_LENGTH, LS_RECORD_FIELD, LS_RECORD_EXCESS, LS_RECORD_OFFSET
         LS_RECORD_COUNT, LS_RECORD_TRAILING, LS_RECORD_MEMORY
 
@@ -56,6 +56,10 @@ cdef extern from "wire.h" nogil:
         int32_t leader_epoch, base_sequence, record_count, last_offset_delta
         int16_t producer_epoch, attributes
         int8_t magic
+
+    ctypedef struct ls_ahead:
+        uint32_t crc[4]
+        int left
 
     ctypedef struct ls_record:
         const uint8_t *key
@@ -74,7 +78,9 @@ cdef extern from "wire.h" nogil:
     int ls_fields(ls_batch *b) noexcept nogil
     bint ls_crc_ok(const ls_batch *b) noexcept nogil
     int ls_values(const ls_batch *b) noexcept nogil
-    int ls_check(ls_batch *b, bint check_crc) noexcept nogil
+    bint ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t *crc) noexcept nogil
+    int ls_check(
+        ls_batch *b, const uint8_t *end, bint check_crc, ls_ahead *ahead) noexcept nogil
     const uint8_t *ls_header(
         const uint8_t *p, const uint8_t *end, const uint8_t **name, int32_t *name_size,
         const uint8_t **value, int32_t *value_size) noexcept nogil

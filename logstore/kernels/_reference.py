@@ -46,7 +46,7 @@ from logstore.kernels._vocabulary import (
     batch_error,
     record_error,
 )
-from logstore.types import Buffer, Record
+from logstore.types import Buffer, Header, Record
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -1266,7 +1266,8 @@ class ColumnBuilder:
         if self._values:
             result |= _strings("value", [r.value for r in records])
         if self._headers:
-            lists, headers = array("i", [0]), []
+            lists = array("i", [0])
+            headers: list[Header] = []
             for record in records:
                 headers += record.headers
                 lists.append(len(headers))

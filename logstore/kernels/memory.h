@@ -1,8 +1,9 @@
 /* Memory for buffers that grow: malloc for small ones, whole mappings for large ones.
  *
- * A column of some megabytes that is filled once spends most of its time in page faults: malloc
- * gets its pages one by one and gives them back when the column dies.  So large blocks are mapped
- * with huge pages, grow without a copy, and a few of them wait for the next user.
+ * A column that is filled once spends most of its time in page faults: malloc gets its pages one
+ * by one and gives them back when the column dies.  So large blocks are mapped, from a few
+ * megabytes on with huge pages, grow without a copy, and some of them wait for the next user: who
+ * reads a log as record batches of Arrow has two of them at a time, each of a dozen blocks.
  */
 #ifndef LOGSTORE_MEMORY_H
 #define LOGSTORE_MEMORY_H
@@ -14,9 +15,9 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 
-#define LS_LARGE (INT64_C(1) << 19)
-#define LS_PIECE (INT64_C(2) << 20) /* a huge page */
-#define LS_SPARES 8
+#define LS_LARGE (INT64_C(1) << 16)
+#define LS_HUGE (INT64_C(2) << 20)
+#define LS_SPARES 32
 #define LS_SPARE_BYTES (INT64_C(64) << 20) /* all spares together */
 
 static struct {
@@ -46,6 +47,7 @@ static inline uint8_t *ls_map(int64_t *capacity)
         int best = -1;
         for (int i = 0; i < LS_SPARES; i++)
             if (ls_spares.blocks[i].capacity >= *capacity &&
+                ls_spares.blocks[i].capacity <= 4 * *capacity && /* a larger one is for others */
                 (best < 0 || ls_spares.blocks[i].capacity < ls_spares.blocks[best].capacity))
                 best = i;
         if (best >= 0) {
@@ -64,7 +66,8 @@ static inline uint8_t *ls_map(int64_t *capacity)
     if (data == MAP_FAILED)
         return NULL;
 #ifdef MADV_HUGEPAGE
-    (void)madvise(data, (size_t)*capacity, MADV_HUGEPAGE); /* only faster: may be refused */
+    if (*capacity >= LS_HUGE)
+        (void)madvise(data, (size_t)*capacity, MADV_HUGEPAGE); /* only faster: may be refused */
 #endif
     return data;
 }
@@ -99,9 +102,11 @@ static inline void ls_free(uint8_t *data, int64_t capacity)
 static inline uint8_t *ls_grow(uint8_t *data, int64_t used, int64_t old, int64_t *capacity)
 {
     uint8_t *moved;
+    int64_t piece;
     if (*capacity < LS_LARGE)
         return realloc(data, (size_t)*capacity);
-    *capacity = (*capacity + LS_PIECE - 1) / LS_PIECE * LS_PIECE;
+    piece = *capacity >= LS_HUGE ? LS_HUGE : LS_LARGE;
+    *capacity = (*capacity + piece - 1) / piece * piece;
     if (old >= LS_LARGE) {
         moved = mremap(data, (size_t)old, (size_t)*capacity, MREMAP_MAYMOVE);
         return moved == MAP_FAILED ? NULL : moved;

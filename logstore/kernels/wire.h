@@ -327,12 +327,57 @@ static inline int ls_values(const ls_batch *b)
     return LS_OK;
 }
 
-static inline int ls_check(ls_batch *b, int check_crc)
+
+/* Checksums of the next batches, computed ahead of the walk over them. */
+typedef struct {
+    uint32_t crc[4];
+    int left; /* of them, from the end */
+} ls_ahead;
+
+enum { LS_AHEAD_SIZE = 512 }; /* larger batches keep the processor busy one by one */
+
+/* Compute the checksums of the four batches from p on; false where not all of them are whole, small
+ * and of magic 2. */
+static inline int ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t crc[4])
+{
+    const uint8_t *data[4];
+    size_t sizes[4];
+    for (int i = 0; i < 4; i++) {
+        int64_t size;
+        if (LS_UNLIKELY(end - p < LS_HEADER_SIZE) || LS_UNLIKELY(p[16] != 2))
+            return 0;
+        size = (int64_t)ls_load32(p + 8) + 12;
+        if (size < LS_HEADER_SIZE || size > LS_AHEAD_SIZE || LS_UNLIKELY(size > end - p))
+            return 0;
+        data[i] = p + 21;
+        sizes[i] = (size_t)size - 21;
+        p += size;
+    }
+    logstore_crc32c_four(data, sizes, crc);
+    return 1;
+}
+
+/* Whether b's checksum is right, as ls_crc_ok says.  A walk asks for batch after batch, with one
+ * ls_ahead whose `left` begins as 0. */
+static inline int ls_crc_ok_ahead(const ls_batch *b, const uint8_t *end, ls_ahead *ahead)
+{
+    if (ahead->left == 0) {
+        if (!ls_look_ahead(b->data, end, ahead->crc))
+            return ls_crc_ok(b);
+        ahead->left = 4;
+    }
+    return ahead->crc[4 - ahead->left--] == b->crc;
+}
+
+/* The batch at b->data, which ls_frame found; `end` is that of the data. */
+static inline int ls_check(ls_batch *b, const uint8_t *end, int check_crc, ls_ahead *ahead)
 {
     int status = ls_fields(b);
-    if (LS_UNLIKELY(status != LS_OK))
+    if (LS_UNLIKELY(status != LS_OK)) {
+        ahead->left = 0; /* a walk may go on behind it all the same */
         return status;
-    if (check_crc && LS_UNLIKELY(!ls_crc_ok(b)))
+    }
+    if (check_crc && LS_UNLIKELY(!ls_crc_ok_ahead(b, end, ahead)))
         return LS_BAD_CRC;
     return ls_values(b);
 }
@@ -389,8 +434,8 @@ static inline const uint8_t *ls_header(const uint8_t *p, const uint8_t *end, con
 }
 
 /* Read the record at *at and move *at behind it; F-73. */
-__attribute__((always_inline)) static inline int
-ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r)
+__attribute__((noinline)) static int ls_read_any_record(const uint8_t **at, const uint8_t *end,
+                                                        ls_record *r)
 {
     const uint8_t *p = *at, *record_end, *name, *value;
     int32_t length, name_size, value_size;
@@ -424,7 +469,106 @@ ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r)
     }
     if (LS_UNLIKELY(p != record_end))
         return LS_RECORD_EXCESS;
-    *at = record_end; /* p, known earlier: the next record need not wait for this one's fields */
+    *at = record_end;
+    return LS_RECORD_OK;
+}
+
+/* A zig-zagged number of one to three bytes at p, of which three can be read; false when it is
+ * longer. */
+__attribute__((always_inline)) static inline int ls_short(const uint8_t **p, uint32_t *zigzag)
+{
+    const uint8_t *q = *p;
+    uint32_t v = q[0];
+    if (LS_LIKELY(v < 0x80)) {
+        *p = q + 1;
+    } else if (LS_LIKELY(q[1] < 0x80)) {
+        v = (v & 0x7f) | (uint32_t)q[1] << 7;
+        *p = q + 2;
+    } else if (q[2] < 0x80) {
+        v = (v & 0x7f) | (uint32_t)(q[1] & 0x7f) << 7 | (uint32_t)q[2] << 14;
+        *p = q + 3;
+    } else {
+        return 0;
+    }
+    *zigzag = v;
+    return 1;
+}
+
+static inline int32_t ls_unzigzag(uint32_t v)
+{
+    return (int32_t)((v >> 1) ^ -(v & 1));
+}
+
+/* The record at p, or NULL where it takes a closer look: one with headers, numbers of more than
+ * three bytes, the end of the section near, or a fault.  It has the fewest branches that still
+ * check every bound. */
+__attribute__((always_inline)) static inline const uint8_t *
+ls_read_plain_record(const uint8_t *p, const uint8_t *end, ls_record *r)
+{
+    const uint8_t *record_end;
+    uint32_t length, time, offset, key, value;
+    int64_t size;
+    if (LS_UNLIKELY(end - p < 16)) /* length, attributes and three numbers: 13 bytes at most */
+        return NULL;
+    if (LS_UNLIKELY(!ls_short(&p, &length)) || LS_UNLIKELY(length & 1))
+        return NULL;
+    length >>= 1;
+    if (LS_UNLIKELY((int64_t)length > end - p))
+        return NULL;
+    record_end = p + length;
+    p++; /* attributes: unused */
+    if (LS_UNLIKELY(!ls_short(&p, &time)) || LS_UNLIKELY(!ls_short(&p, &offset)) ||
+        LS_UNLIKELY(!ls_short(&p, &key)))
+        return NULL;
+    r->timestamp_delta = ls_unzigzag(time);
+    r->offset_delta = ls_unzigzag(offset);
+    r->key = p;
+    r->key_size = key & 1 ? -1 : (int32_t)(key >> 1);
+    size = key & 1 ? 0 : key >> 1;
+    /* The value's length and the number of headers: two bytes at least, and if the first of them
+     * is not the last byte of its number, the record goes on. */
+    if (LS_UNLIKELY(record_end - p < size + 2))
+        return NULL;
+    p += size;
+    value = p[0];
+    if (LS_LIKELY(value < 0x80)) {
+        p += 1;
+    } else if (LS_LIKELY(p[1] < 0x80)) {
+        value = (value & 0x7f) | (uint32_t)p[1] << 7;
+        p += 2;
+    } else if (record_end - p > 2 && p[2] < 0x80) {
+        value = (value & 0x7f) | (uint32_t)(p[1] & 0x7f) << 7 | (uint32_t)p[2] << 14;
+        p += 3;
+    } else {
+        return NULL;
+    }
+    r->value = p;
+    r->value_size = value & 1 ? -1 : (int32_t)(value >> 1);
+    size = value & 1 ? 0 : value >> 1;
+    if (LS_UNLIKELY(record_end - p != size + 1) || LS_UNLIKELY(p[size] != 0))
+        return NULL;
+    r->headers = record_end;
+    r->header_count = 0;
+    return record_end; /* known early: the next record need not wait for this one's fields */
+}
+
+/* As ls_read_any_record. */
+__attribute__((always_inline)) static inline int
+ls_read_record(const uint8_t **at, const uint8_t *end, ls_record *r)
+{
+    const uint8_t *after = ls_read_plain_record(*at, end, r);
+    ls_record other; /* its address is given away; r can live in registers */
+    int code;
+    if (LS_LIKELY(after != NULL)) {
+        *at = after;
+        return LS_RECORD_OK;
+    }
+    after = *at;
+    code = ls_read_any_record(&after, end, &other);
+    if (LS_UNLIKELY(code != LS_RECORD_OK))
+        return code;
+    *at = after;
+    *r = other;
     return LS_RECORD_OK;
 }
 

@@ -26,7 +26,6 @@ _VIEW_MAPPED_MIN = 256 << 10
 
 _RESERVE_STEP = 64 << 10
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
-_MADV_POPULATE_READ = 22  # Linux 5.14; not in the mmap module
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
 _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
@@ -34,7 +33,12 @@ _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, leng
 # Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
-_populate_works = True  # until a kernel says EINVAL
+try:
+    from logstore.kernels._window import MappedWindow
+
+    _populate_works = True  # until a kernel says EINVAL
+except ImportError:  # not built: windows are copies
+    _populate_works = False
 
 
 class LocalMapping:
@@ -123,16 +127,15 @@ class LocalFile:
             with _copied(self, position, max(size, 0)) as copy:
                 yield copy
             return
-        whole = memoryview(mapped)
-        window = whole[position % mmap.ALLOCATIONGRANULARITY :]
+        window = memoryview(mapped)
         try:
             yield window
         finally:
-            with suppress(BufferError):  # somebody still reads through it
+            with suppress(BufferError):  # somebody still reads through it: unmapped after them
                 window.release()
-            _release(whole, mapped)
+                mapped.close()
 
-    def _map_populated(self, position: int, size: int) -> mmap.mmap | None:
+    def _map_populated(self, position: int, size: int) -> MappedWindow | None:
         """The window with every page read in, or ``None`` where reading must tell what is wrong.
 
         Without populating, a bad sector or a file cut meanwhile is a SIGBUS at the first touch.
@@ -142,19 +145,12 @@ class LocalFile:
         global _populate_works
         if not _populate_works:
             return None
-        start = position - position % mmap.ALLOCATIONGRANULARITY
         try:
-            mapped = mmap.mmap(
-                self._descriptor,
-                position - start + size,
-                access=mmap.ACCESS_READ,
-                offset=start,
-                **_MMAP_OPTIONS,
-            )
-        except (ValueError, OSError):  # ValueError: the file was cut since its size was read
+            mapped = MappedWindow(self._descriptor, position, size)
+        except OSError:
             return None
         try:
-            mapped.madvise(_MADV_POPULATE_READ)
+            mapped.populate()
         except OSError as error:
             mapped.close()
             if error.errno == errno.EINVAL:

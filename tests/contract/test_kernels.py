@@ -717,6 +717,112 @@ def test_max_timestamp_is_that_of_the_first_batch_that_reached_it(kernels):
 # ---- analysis ----
 
 
+def small_batches(count, contiguous=True):
+    """One record each: what the native walk takes four at a time."""
+    stamps = random.Random(1)
+    return [
+        make_batch(
+            [(b"k" * 16, bytes(i % 7), stamps.randrange(1000))],
+            base_offset=10 + (i if contiguous else 3 * i),
+        )
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("window", [None, 200, 1000])
+def test_both_recover_small_batches_alike(window, strict, contiguous):
+    """Whole, and with one byte changed in any field of any batch of a group of four."""
+    batches = small_batches(11)
+    whole = b"".join(batches)
+    start = len(b"".join(batches[:4]))
+    size = sum(len(b) for b in batches[4:8])
+    cases = [whole, b"".join(small_batches(11, contiguous=False)), whole[:-1]]
+    for at in range(start, start + size, 1 if window is None else 13):
+        for bit in (0x01, 0x80):
+            cases.append(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+    for data in cases:
+        options = {"window": window, "strict": strict, "contiguous": contiguous}
+        mine, others = (recover(k, data, 10, 200, **options) for k in (native, reference))
+        assert summary(*mine) == summary(*others)
+
+
+def test_both_analyse_small_batches_alike():
+    whole = b"".join(small_batches(9))
+    for at in range(0, len(whole), 5):
+        data = whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :]
+        mine, others = (outcome(k.analyse_batches, data) for k in (native, reference))
+        assert mine[0] == others[0]
+        if mine[0] == "value":
+            fields = reference.BatchAnalysis.__slots__
+            assert [getattr(mine[1], f) for f in fields] == [getattr(others[1], f) for f in fields]
+        columns = array("q", bytes(8 * 20 * len(v.SCAN_COLUMNS)))
+        other = array("q", columns)
+        assert native.scan_batches(data, 0, columns, True, False) == reference.scan_batches(
+            data, 0, other, True, False
+        )
+        assert columns == other
+
+
+@pytest.mark.parametrize("from_offset", [0, 1500, 1501, 1999])
+@pytest.mark.parametrize("end_offset", [END, 1501, 1900])
+def test_columns_of_every_shape(kernels, from_offset, end_offset):
+    """Values around the sizes of inline copies, nulls, long numbers, headers; bounds inside."""
+    sizes = [0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 160, 161, 8191, 8192]
+    rows = []
+    for i in range(1000):
+        key = None if i % 5 == 0 else bytes([i % 251]) * sizes[i % len(sizes)]
+        value = None if i % 11 == 0 else bytes([i % 241]) * sizes[i * 7 % len(sizes)]
+        stamp = 10**12 + (i if i % 3 else i * 10**7)
+        rows.append((key, value, stamp, [("h", b"x")] if i % 97 == 0 else []))
+    data = make_batch(rows, base_offset=1000)
+    want = [
+        Record(1000 + i, row[2], row[0], row[1], tuple(row[3]))
+        for i, row in enumerate(rows)
+        if from_offset <= 1000 + i < end_offset
+    ]
+    for headers in (True, False):
+        builder = kernels.ColumnBuilder(True, True, True, headers)
+        builder.add_run(data, 0, 10**6, 10**9, from_offset, end_offset)
+        expected = want if headers else [r._replace(headers=()) for r in want]
+        assert columns_as_records(builder.finish()) == expected
+
+
+def test_a_mapped_window(tmp_path):
+    window = pytest.importorskip("logstore.kernels._window")
+    path = tmp_path / "f"
+    content = os.urandom(20_000)
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        mapped = window.MappedWindow(file.fileno(), 5000, 9000)
+        with pytest.raises(OSError):
+            window.MappedWindow(-1, 0, 10)
+        for position, size in ((-1, 5), (0, 0), (0, -1)):
+            with pytest.raises(ValueError):
+                window.MappedWindow(file.fileno(), position, size)
+        past = window.MappedWindow(file.fileno(), 15_000, 50_000)
+    mapped.populate()
+    with pytest.raises(OSError):
+        past.populate()  # and no signal
+    past.close()
+    view = memoryview(mapped)
+    assert (view, view.readonly, len(mapped)) == (content[5000:14_000], True, 9000)
+    with pytest.raises(BufferError):
+        mapped.close()
+    part = view[10:20]
+    del view, mapped
+    assert part == content[5010:5020]
+    mapped = part.obj
+    part.release()
+    mapped.close()
+    mapped.close()
+    with pytest.raises(BufferError):
+        memoryview(mapped)
+    with pytest.raises(ValueError):
+        mapped.populate()
+
+
 def test_analysis_of_a_client_batch(kernels):
     data = make_batch([(b"k", b"v", 5), (None, b"v", 9), (b"k", None, 7)])
     found = kernels.analyse_batches(data + data[:30], deep=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import gc
-import mmap
 import os
 import shutil
 import signal
@@ -314,7 +313,7 @@ def test_large_views_are_mapped_where_the_kernel_can(storage: LocalStorage, tmp_
     file = big_file(storage, tmp_path)
     with file.view(5000, 1 << 19) as view:
         if local._populate_works:
-            assert isinstance(view.obj, mmap.mmap)
+            assert isinstance(view.obj, local.MappedWindow)
         assert view == (bytes(range(256)) * 4096)[5000 : 5000 + (1 << 19)]
     with pytest.raises(ValueError):
         view[0]
@@ -327,7 +326,7 @@ def test_views_without_madvise_populate_read_are_copies(
     """Linux before 5.14 answers EINVAL: asked once, and never again."""
     file = big_file(storage, tmp_path)
     monkeypatch.setattr(local, "_populate_works", True)
-    monkeypatch.setattr(local, "_MADV_POPULATE_READ", 9999)
+    monkeypatch.setattr(local, "MappedWindow", OldKernelWindow)
     for _ in range(2):
         with file.view(5000, 1 << 19) as view:
             assert isinstance(view.obj, bytes)
@@ -354,20 +353,25 @@ def test_a_file_cut_while_it_is_mapped_is_a_short_view_and_no_signal(
             assert len(view) == cut_to
         monkeypatch.setattr(local.LocalFile, "size", size)
     # and after the mapping was made, before its pages are read in
-    monkeypatch.setattr(local.mmap, "mmap", CuttingMap)
-    CuttingMap.descriptor = file.fileno()
+    monkeypatch.setattr(local, "MappedWindow", CutWindow)
+    CutWindow.descriptor = file.fileno()
     file.truncate(1 << 20)
     with file.view(0, 1 << 20) as view:
         assert len(view) == 8192
     file.close()
 
 
-class CuttingMap(mmap.mmap):
+class CutWindow(local.MappedWindow):
     descriptor = -1
 
-    def madvise(self, option: int, *rest: int) -> None:
+    def populate(self) -> None:
         os.ftruncate(self.descriptor, 8192)
-        super().madvise(option, *rest)
+        super().populate()
+
+
+class OldKernelWindow(local.MappedWindow):
+    def populate(self) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 # --- writes

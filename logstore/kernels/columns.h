@@ -1,0 +1,127 @@
+/* The inner loop of decoding to Arrow columns: plain records, a few dozen instructions for each. */
+#ifndef LOGSTORE_COLUMNS_H
+#define LOGSTORE_COLUMNS_H
+
+#include "wire.h"
+
+/* Where the next value of a binary column goes; the caller has made room for all of them. */
+typedef struct {
+    int32_t *offsets; /* all of them: offsets[count] is where value `count` begins */
+    uint8_t *data;    /* followed by LS_SLACK bytes that may be overwritten */
+    uint8_t *valid;   /* a bit for each value, set ahead of use */
+    int64_t count, size, nulls;
+} ls_strings;
+
+typedef struct {
+    int64_t *offsets, *timestamps;
+    int64_t rows;
+    ls_strings keys, values;
+} ls_columns;
+
+__attribute__((always_inline)) static inline void
+ls_put_string(ls_strings *s, const uint8_t *bytes, int32_t size, const uint8_t *readable)
+{
+    if (LS_LIKELY(size >= 0)) {
+        if (LS_LIKELY(readable - bytes >= LS_SLACK))
+            ls_copy_slack(s->data + s->size, bytes, size);
+        else
+            ls_copy(s->data + s->size, bytes, size);
+        s->size += size;
+    } else {
+        s->valid[s->count >> 3] &= (uint8_t) ~(1 << (s->count & 7));
+        s->nulls++;
+    }
+    s->offsets[++s->count] = (int32_t)s->size;
+}
+
+/* Next to nothing for a value of up to 128 bytes, with LS_SLACK bytes more on either side. */
+__attribute__((always_inline)) static inline void ls_copy_short(uint8_t *to, const uint8_t *from,
+                                                                int64_t size)
+{
+    if (LS_LIKELY(size <= 32)) {
+        memcpy(to, from, 32);
+    } else if (LS_LIKELY(size <= 128)) {
+        memcpy(to, from, 64);
+        memcpy(to + 64, from + 64, 64);
+    } else {
+        memcpy(to, from, (size_t)size);
+    }
+}
+
+#define LS_BATCH_AHEAD (256 << 10) /* two of them and their columns fit a second-level cache */
+
+/* Append up to `count` records from *at on and move *at behind them; the result is how many.  Ends
+ * early, before the record, at one that is not plain, whose offset delta is not above *previous,
+ * whose offset is outside [from_offset, end_offset), or which lies at the end of what is readable:
+ * the caller looks closer.  Keys, values and timestamps must be wanted.
+ *
+ * `ahead` is the distance to the next batch, which is fetched into the cache meanwhile: decoding
+ * leaves the memory idle, and the checksum of that batch would wait for it.  0 fetches nothing. */
+static inline int32_t ls_fill_columns(ls_columns *c, const uint8_t **at, const uint8_t *end,
+                                      const uint8_t *readable, int32_t count, int32_t *previous,
+                                      int64_t base_offset, int64_t base_timestamp, int log_append,
+                                      int64_t log_append_time, int64_t from_offset,
+                                      int64_t end_offset, int64_t ahead)
+{
+    /* All in registers, for a store to a byte could change anything in memory. */
+    int64_t *offsets = c->offsets + c->rows, *timestamps = c->timestamps + c->rows;
+    int32_t *key_ends = c->keys.offsets + c->keys.count + 1;
+    int32_t *value_ends = c->values.offsets + c->values.count + 1;
+    uint8_t *key_data = c->keys.data, *value_data = c->values.data;
+    int64_t key_size = c->keys.size, value_size = c->values.size;
+    const uint8_t *p = *at;
+    const int64_t low = ls_sub64(from_offset, base_offset), high = ls_sub64(end_offset, base_offset);
+    const int64_t limit = high > INT32_MAX ? INT32_MAX : high;
+    const int64_t add_deltas = log_append ? 0 : -1;
+    int64_t last = *previous >= low ? *previous : low - 1;
+    int32_t done;
+    if (log_append)
+        base_timestamp = log_append_time;
+    if (ahead > LS_BATCH_AHEAD)
+        ahead = 0;
+    for (done = 0; done < count; done++) {
+        ls_record r;
+        const uint8_t *after = ls_read_plain_record(p, end, &r);
+        if (LS_UNLIKELY(after == NULL) || LS_UNLIKELY(r.offset_delta <= last) ||
+            LS_UNLIKELY(r.offset_delta >= limit) || LS_UNLIKELY(readable - r.value < LS_SLACK))
+            break;
+        if (ahead) {
+            __builtin_prefetch(p + ahead, 0, 2);
+            __builtin_prefetch(p + ahead + 64, 0, 2);
+        }
+        last = r.offset_delta;
+        p = after;
+        offsets[done] = ls_add64(base_offset, last);
+        timestamps[done] = ls_add64(base_timestamp, r.timestamp_delta & add_deltas);
+        if (LS_LIKELY(r.key_size >= 0)) {
+            ls_copy_short(key_data + key_size, r.key, r.key_size);
+            key_size += r.key_size;
+        } else {
+            int64_t row = c->keys.count + done;
+            c->keys.valid[row >> 3] &= (uint8_t) ~(1 << (row & 7));
+            c->keys.nulls++;
+        }
+        if (LS_LIKELY(r.value_size >= 0)) {
+            ls_copy_short(value_data + value_size, r.value, r.value_size);
+            value_size += r.value_size;
+        } else {
+            int64_t row = c->values.count + done;
+            c->values.valid[row >> 3] &= (uint8_t) ~(1 << (row & 7));
+            c->values.nulls++;
+        }
+        key_ends[done] = (int32_t)key_size;
+        value_ends[done] = (int32_t)value_size;
+    }
+    if (done) {
+        c->rows += done;
+        c->keys.count += done;
+        c->values.count += done;
+        c->keys.size = key_size;
+        c->values.size = value_size;
+        *at = p;
+        *previous = (int32_t)last;
+    }
+    return done;
+}
+
+#endif
