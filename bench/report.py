@@ -1,9 +1,9 @@
-"""Turn the JSON of a benchmark run into the tables of ``RESULTS.md``.
+"""Turn the JSON of benchmark runs into the tables of ``RESULTS.md``.
 
-    python -m pytest bench --benchmark-only --benchmark-json=bench/results/run.json
+    make bench
     python bench/report.py bench/results/run.json
 
-Only the part of RESULTS.md between the two marker lines is replaced.
+Several files are put one after the other: a long run may be made in parts. Only the part of RESULTS.md between the two marker lines is replaced.
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def tables(run: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    run = json.loads(Path(sys.argv[1]).read_text())
+    runs = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    run = runs[0]
+    run["benchmarks"] = [benchmark for each in runs for benchmark in each["benchmarks"]]
     text = RESULTS.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
