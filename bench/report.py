@@ -3,7 +3,8 @@
     make bench
     python bench/report.py bench/results/run.json
 
-Several files are put one after the other: a long run may be made in parts. Only the part of RESULTS.md between the two marker lines is replaced.
+Several files are put one after the other: a long run may be made in parts. Only the part of
+RESULTS.md between the two marker lines is replaced.
 """
 
 from __future__ import annotations

@@ -67,6 +67,7 @@ cdef inline int64_t batch_max_timestamp(const uint8_t* batch) noexcept nogil:
     return ls_load64(batch + 18) if batch[16] == 1 else -1
 
 
+@cython.final
 @cython.freelist(8)
 cdef class AppendInfo:
     """What an append did; see ``_append_reference.AppendInfo``."""
