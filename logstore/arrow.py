@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 from logstore.errors import CorruptBatchError
 from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
-from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.kernels import ColumnBuilder
+from logstore.scan import portions
 from logstore.types import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
 
     from logstore.log import PartitionLog
-    from logstore.segment import BatchSpan, Segment
 
 _ALL = 2**62
-_WINDOW_BYTES = 4 << 20
 _BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
 
 
@@ -159,53 +158,16 @@ def read_log_columns(
     Raises:
         CorruptBatchError: a batch is damaged; the record batches before it were given.
     """
-    offset = log.log_start_offset if start_offset is None else start_offset
-    while True:
-        snapshot = log._snapshot()
-        limit = snapshot.log_end_offset
-        if end_offset is not None:
-            limit = min(limit, end_offset)
-        if offset >= limit:
-            return
-        at = snapshot.floor(offset)
-        segment = snapshot.segments[at]
-        with log._gate.reading():
-            span = segment.find(offset)
-        if span is None:  # nothing at or after it here: a gap up to the next segment
-            if at + 1 == len(snapshot.segments):
-                return
-            offset = snapshot.segments[at + 1].base_offset
-            continue
-        options = ReadOptions(from_offset=offset, end_offset=limit)
-        builder = ColumnBuilder(keys, values, timestamps, headers)
-        for _ in _fill_from(segment, span, builder, options):
-            if log._snapshot().cuts != snapshot.cuts:
-                break  # what was removed may have been under us: find the place anew
-            batch = to_record_batch(builder, keys, values, timestamps, headers)
-            offset = batch.column(0)[-1].as_py() + 1
-            yield batch
-        else:
-            offset = max(offset, min(snapshot.end_of(at), limit))
+    builder = ColumnBuilder(keys, values, timestamps, headers)
 
+    def fill(
+        window: memoryview, position: int, options: ReadOptions
+    ) -> tuple[int, int, tuple[pyarrow.RecordBatch, int] | None]:
+        position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
+        if not builder.rows:
+            return position, status, None
+        batch = to_record_batch(builder, keys, values, timestamps, headers)
+        return position, status, (batch, batch.column(0)[-1].as_py() + 1)
 
-def _fill_from(
-    segment: Segment, span: BatchSpan, builder: ColumnBuilder, options: ReadOptions
-) -> Iterator[None]:
-    """Fill ``builder`` again and again with the records from ``span`` on; the caller empties it."""
-    position, size, window_size = span.position, segment.size, max(_WINDOW_BYTES, span.size)
-    while position < size:
-        want = min(window_size, size - position)
-        done, status = 0, DECODE_FULL
-        while status == DECODE_FULL:  # compressed batches may unpack to more than one portion
-            # Not while the caller works on what it got: the window holds up whoever cuts the log.
-            with segment.view(position, want) as window:
-                try:
-                    done, status = fill_columns(window, done, builder, _ALL, _BATCH_BYTES, options)
-                except CorruptBatchError as error:
-                    raise error.located(segment.log_path, position) from None
-            if builder.rows:
-                yield
-        if status == DECODE_LIMIT or (want == size - position and status == DECODE_END):
-            return
-        window_size = _WINDOW_BYTES if done else window_size * 2  # a batch longer than the window
-        position += done
+    start = log.log_start_offset if start_offset is None else start_offset
+    return portions(log.source, start, end_offset, fill)

@@ -69,7 +69,7 @@ from logstore.producer_state import (
 from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
 from logstore.replay import rebuild_indexes, rebuild_producers
 from logstore.retention import deletable_segments
-from logstore.scan import record_chunks
+from logstore.scan import Source, fill_chunk, portions
 from logstore.segment import Segment
 from logstore.segments import Segments
 from logstore.storage.base import Storage
@@ -816,6 +816,11 @@ class PartitionLog:
                 self._high_watermark, self.last_stable_offset, self._cut_count,
             )  # fmt: skip
 
+    @property
+    def source(self) -> Source:
+        """For readers of whole logs (``scan``, ``arrow``)."""
+        return Source(self._snapshot, self._gate)
+
     def _repair_indexes(self, segments: tuple[Segment, ...]) -> None:
         """Rebuild what a reader found misleading; its own answer came from a scan (S-32, S-33)."""
         if not any(segment.index_suspect for segment in segments):
@@ -848,7 +853,7 @@ class PartitionLog:
         Memory stays bounded by a window of 4 MiB and one list.
         """
         start = self._log_start_offset if start_offset is None else start_offset
-        return record_chunks(self._snapshot, self._gate, start, end_offset)
+        return portions(self.source, start, end_offset, fill_chunk)
 
     def to_arrow(
         self,
@@ -860,7 +865,7 @@ class PartitionLog:
         """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``)."""
         from logstore.arrow import read_log_columns
 
-        yield from read_log_columns(self, start_offset, end_offset, headers=headers)
+        return read_log_columns(self, start_offset, end_offset, headers=headers)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.
