@@ -83,8 +83,8 @@ def test_time_to_serve(
         unit="s to serve",
         peer="" if kafka_seconds is None else f"Kafka {kafka_seconds:.2f} s",
         ratio="" if kafka_seconds is None else round(kafka_seconds / seconds, 1),
-        goal="linear",
-        met=True,
+        goal="see the plot",
+        met=None,
         note=f"{bytes_on_disk / seconds / 1e9:.1f} GB/s",
     )
     shutil.rmtree(directory)

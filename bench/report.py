@@ -19,7 +19,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def row(claim: dict[str, Any]) -> str:
-    met = "yes" if claim["met"] else "**no**"
+    met = {True: "yes", False: "**no**", None: ""}[claim["met"]]
     ratio = f"{claim['ratio']}x" if claim["ratio"] != "" else ""
     cells = [
         claim["what"], f"{claim['ours']} {claim['unit']}", claim["peer"], ratio, claim["goal"],

@@ -15,6 +15,11 @@ RECORDS_PER_BATCH = (1, 10, 100, 1000)
 # Data in the page cache: nothing here may wait for a roll or a retention pass.
 CONFIG = LogConfig(segment_bytes=2**31 - 1, segment_ms=2**62, message_timestamp_after_max_ms=2**62)
 
+# Five segments in a few kilobytes: for what a start costs beside the records.
+START_CONFIG = CONFIG.with_properties(
+    {"segment.bytes": 4000, "index.interval.bytes": 512, "segment.index.bytes": 4096}
+)
+
 
 def ready_batch(records: int, timestamp: int = START_MS) -> bytes:
     """One batch as a client sends it."""
