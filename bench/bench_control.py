@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from workloads import CONFIG, START_CONFIG, make_log, ready_batch
+from workloads import START_CONFIG, make_log, ready_batch
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT, OffsetCheckpoint
 from logstore import AppendOrigin, LogManager, TopicPartition
