@@ -1040,10 +1040,12 @@ class PartitionLog:
                     self._roll(self._leo)
                 rest = [s for s in self._segments if s not in doomed]
                 self._log_start_offset = max(self._log_start_offset, rest[0].base_offset)
-                self._discard(doomed)
+                # The oldest first, and durably one by one: a crash leaves no hole in the log. The
+                # epochs of a segment may be forgotten once a crash cannot bring it back.
+                for segment in doomed:
+                    self._discard([segment])
+                    self._storage.sync_dir(self.directory)
                 self._segments.replace_all(rest)
-                # The epochs of a segment may be forgotten once a crash cannot bring it back.
-                self._storage.sync_dir(self.directory)
                 self._epochs.truncate_from_start(self._log_start_offset)
                 self._epochs.flush()
                 self._producers.on_log_start_changed(self._log_start_offset)
