@@ -104,7 +104,7 @@ cdef class AppendInfo:
                 f"size={self.size}, duplicate={self.duplicate})")
 
 
-@cython.no_gc_clear  # the maps must outlive the buffers that were taken of them
+@cython.no_gc  # else a collector could clear a map's view before the buffer taken of it: a crash
 cdef class SegmentState:
     """Sizes, offsets, timestamps and index counters of one segment (F-131 … F-143).
 
