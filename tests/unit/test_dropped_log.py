@@ -1,4 +1,4 @@
-"""A log that is dropped without being closed, in a reference cycle, is let go of without a crash."""
+"""A log dropped without being closed, in a reference cycle, is let go of without a crash."""
 
 from __future__ import annotations
 
