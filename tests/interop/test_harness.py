@@ -20,7 +20,7 @@ from broker import CLEAN_SHUTDOWN, BrokerFailed, KafkaBroker
 from kafka_logs import CODECS, COMPACTED, DELETED, SEGMENT_BYTES, TRANSACTIONAL, KafkaDirectory
 from kafka_tools import CreateTopic, ProduceRecords
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 
 def _of(topic: str, records: list[dict[str, Any]]) -> list[dict[str, Any]]:

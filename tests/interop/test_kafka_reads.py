@@ -18,7 +18,7 @@ from our_logs import TORN, OurLog, Writer
 
 from logstore.format.reader import iter_batches
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 OurLogs = dict[str, OurLog]
 

@@ -25,7 +25,7 @@ from checkpoints.offset_checkpoint import (
 from logstore import LogManager, PartitionLog, TopicPartition
 from logstore.storage.local import LocalStorage
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 SKIPPED = re.compile(r"Skipping recovery of (\d+) logs from .+ since clean shutdown file was found")
 RECOVERING = re.compile(r"LogLoader partition=(\S+)-0, .*Recovering unflushed segment (\d+)\.")

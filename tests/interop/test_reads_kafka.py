@@ -20,7 +20,7 @@ from reading import RecordFields
 from logstore import EARLIEST, LATEST, LogManager, PartitionLog, Record
 from logstore.format.reader import read_records
 
-pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+pytestmark = pytest.mark.kafka
 
 TOPICS = sorted(kafka_logs.topic_configs())
 HALVES = ("clean", "killed")
