@@ -22,12 +22,12 @@ COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-def _key(name: str, default: Any, low: int | None = None, high: int | None = None) -> Any:
+def kafka_key(name: str, default: Any, low: int | None = None, high: int | None = None) -> Any:
     return field(default=default, metadata={"key": name, "low": low, "high": high})
 
 
-class _Properties:
-    """Reading and checking by Kafka key, shared by the two configurations."""
+class Properties:
+    """Reading and checking by Kafka key; the base of every configuration."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> Self:
@@ -99,35 +99,35 @@ def _text(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig(_Properties):
+class LogConfig(Properties):
     """The keys of one topic. ``*_ms`` are milliseconds, ``*_bytes`` bytes, −1 is "no limit"."""
 
-    segment_bytes: int = _key("segment.bytes", 1 << 30, 14, MAX_INT)
-    segment_ms: int = _key("segment.ms", 604_800_000, 1)
-    segment_jitter_ms: int = _key("segment.jitter.ms", 0, 0)
-    segment_index_bytes: int = _key("segment.index.bytes", 10 << 20, 4, MAX_INT)
-    index_interval_bytes: int = _key("index.interval.bytes", 4096, 0, MAX_INT)
-    preallocate: bool = _key("preallocate", False)
-    flush_messages: int = _key("flush.messages", MAX_LONG, 1)
-    flush_ms: int = _key("flush.ms", MAX_LONG, 0)
-    retention_bytes: int = _key("retention.bytes", -1)
-    retention_ms: int = _key("retention.ms", 604_800_000, -1)
-    file_delete_delay_ms: int = _key("file.delete.delay.ms", 60_000, 0)
-    cleanup_policy: tuple[str, ...] = _key("cleanup.policy", ("delete",))
-    max_message_bytes: int = _key("max.message.bytes", (1 << 20) + MESSAGE_OVERHEAD, 0, MAX_INT)
-    compression_type: str = _key("compression.type", "producer")
-    compression_gzip_level: int = _key("compression.gzip.level", -1, -1, 9)
-    compression_lz4_level: int = _key("compression.lz4.level", 9, 1, 17)
-    compression_zstd_level: int = _key("compression.zstd.level", 3, -131072, 22)
-    message_timestamp_type: str = _key("message.timestamp.type", "CreateTime")
-    message_timestamp_before_max_ms: int = _key("message.timestamp.before.max.ms", MAX_LONG, 0)
-    message_timestamp_after_max_ms: int = _key("message.timestamp.after.max.ms", 3_600_000, 0)
-    delete_retention_ms: int = _key("delete.retention.ms", 86_400_000, 0)
-    min_compaction_lag_ms: int = _key("min.compaction.lag.ms", 0, 0)
-    max_compaction_lag_ms: int = _key("max.compaction.lag.ms", MAX_LONG, 1)
-    min_cleanable_dirty_ratio: float = _key("min.cleanable.dirty.ratio", 0.5)
-    min_insync_replicas: int = _key("min.insync.replicas", 1, 1)
-    unclean_leader_election_enable: bool = _key("unclean.leader.election.enable", False)
+    segment_bytes: int = kafka_key("segment.bytes", 1 << 30, 14, MAX_INT)
+    segment_ms: int = kafka_key("segment.ms", 604_800_000, 1)
+    segment_jitter_ms: int = kafka_key("segment.jitter.ms", 0, 0)
+    segment_index_bytes: int = kafka_key("segment.index.bytes", 10 << 20, 4, MAX_INT)
+    index_interval_bytes: int = kafka_key("index.interval.bytes", 4096, 0, MAX_INT)
+    preallocate: bool = kafka_key("preallocate", False)
+    flush_messages: int = kafka_key("flush.messages", MAX_LONG, 1)
+    flush_ms: int = kafka_key("flush.ms", MAX_LONG, 0)
+    retention_bytes: int = kafka_key("retention.bytes", -1)
+    retention_ms: int = kafka_key("retention.ms", 604_800_000, -1)
+    file_delete_delay_ms: int = kafka_key("file.delete.delay.ms", 60_000, 0)
+    cleanup_policy: tuple[str, ...] = kafka_key("cleanup.policy", ("delete",))
+    max_message_bytes: int = kafka_key("max.message.bytes", (1 << 20) + MESSAGE_OVERHEAD, 0, MAX_INT)
+    compression_type: str = kafka_key("compression.type", "producer")
+    compression_gzip_level: int = kafka_key("compression.gzip.level", -1, -1, 9)
+    compression_lz4_level: int = kafka_key("compression.lz4.level", 9, 1, 17)
+    compression_zstd_level: int = kafka_key("compression.zstd.level", 3, -131072, 22)
+    message_timestamp_type: str = kafka_key("message.timestamp.type", "CreateTime")
+    message_timestamp_before_max_ms: int = kafka_key("message.timestamp.before.max.ms", MAX_LONG, 0)
+    message_timestamp_after_max_ms: int = kafka_key("message.timestamp.after.max.ms", 3_600_000, 0)
+    delete_retention_ms: int = kafka_key("delete.retention.ms", 86_400_000, 0)
+    min_compaction_lag_ms: int = kafka_key("min.compaction.lag.ms", 0, 0)
+    max_compaction_lag_ms: int = kafka_key("max.compaction.lag.ms", MAX_LONG, 1)
+    min_cleanable_dirty_ratio: float = kafka_key("min.cleanable.dirty.ratio", 0.5)
+    min_insync_replicas: int = kafka_key("min.insync.replicas", 1, 1)
+    unclean_leader_election_enable: bool = kafka_key("unclean.leader.election.enable", False)
 
     def __post_init__(self) -> None:
         self._check()
@@ -159,21 +159,21 @@ class LogConfig(_Properties):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerConfig(_Properties):
+class BrokerConfig(Properties):
     """The keys of a log manager: its periodic tasks, threads and the producers it remembers."""
 
-    num_recovery_threads_per_data_dir: int = _key("num.recovery.threads.per.data.dir", 2, 1)
-    log_initial_task_delay_ms: int = _key("log.initial.task.delay.ms", 30_000, 0)
-    log_retention_check_interval_ms: int = _key("log.retention.check.interval.ms", 300_000, 1)
-    log_flush_scheduler_interval_ms: int = _key("log.flush.scheduler.interval.ms", MAX_LONG, 1)
-    log_flush_offset_checkpoint_interval_ms: int = _key(
+    num_recovery_threads_per_data_dir: int = kafka_key("num.recovery.threads.per.data.dir", 2, 1)
+    log_initial_task_delay_ms: int = kafka_key("log.initial.task.delay.ms", 30_000, 0)
+    log_retention_check_interval_ms: int = kafka_key("log.retention.check.interval.ms", 300_000, 1)
+    log_flush_scheduler_interval_ms: int = kafka_key("log.flush.scheduler.interval.ms", MAX_LONG, 1)
+    log_flush_offset_checkpoint_interval_ms: int = kafka_key(
         "log.flush.offset.checkpoint.interval.ms", 60_000, 0
     )
-    log_flush_start_offset_checkpoint_interval_ms: int = _key(
+    log_flush_start_offset_checkpoint_interval_ms: int = kafka_key(
         "log.flush.start.offset.checkpoint.interval.ms", 60_000, 0
     )
-    producer_id_expiration_ms: int = _key("producer.id.expiration.ms", 86_400_000, 1)
-    producer_id_expiration_check_interval_ms: int = _key(
+    producer_id_expiration_ms: int = kafka_key("producer.id.expiration.ms", 86_400_000, 1)
+    producer_id_expiration_check_interval_ms: int = kafka_key(
         "producer.id.expiration.check.interval.ms", 600_000, 1
     )
 

@@ -1,0 +1,135 @@
+"""What replication refuses, one class for each of Kafka's error codes that callers handle.
+
+All carry ``code``; ``error_for`` turns a code from a response back into an exception.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from logstore.errors import LogstoreError
+from replication.error_codes import ErrorCode
+
+
+class ReplicationError(LogstoreError):
+    """Base; ``retriable`` says whether the same request may succeed later (Kafka's sense)."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: ClassVar[bool] = False
+
+
+class _Retriable(ReplicationError):
+    retriable = True
+
+
+class NotLeaderOrFollowerError(_Retriable):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class LeaderNotAvailableError(_Retriable):
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class FencedLeaderEpochError(_Retriable):
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(_Retriable):
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class UnknownPartitionError(_Retriable):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class InvalidRequiredAcksError(ReplicationError):
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class NotEnoughReplicasError(_Retriable):
+    """acks=all was refused before the append: nothing was written (R-83)."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(_Retriable):
+    """Written, yet not on enough replicas: it may become committed or not (R-84)."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class RequestTimedOutError(_Retriable):
+    """The outcome is unknown (R-85)."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class OffsetNotAvailableError(_Retriable):
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class KafkaStorageError(_Retriable):
+    """The log directory of the replica is offline (R-151)."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class StaleControllerEpochError(ReplicationError):
+    code = ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+class StaleBrokerEpochError(ReplicationError):
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class NotControllerError(_Retriable):
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class InvalidRequestError(ReplicationError):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class BrokerUnavailableError(_Retriable):
+    """No answer from the broker: cut off, stopped, or too slow; the outcome is unknown."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
+_CLASSES: dict[ErrorCode, type[ReplicationError]] = {
+    kind.code: kind
+    for kind in (
+        NotLeaderOrFollowerError,
+        LeaderNotAvailableError,
+        FencedLeaderEpochError,
+        UnknownLeaderEpochError,
+        UnknownPartitionError,
+        InvalidRequiredAcksError,
+        NotEnoughReplicasError,
+        NotEnoughReplicasAfterAppendError,
+        RequestTimedOutError,
+        OffsetNotAvailableError,
+        KafkaStorageError,
+        StaleControllerEpochError,
+        StaleBrokerEpochError,
+        NotControllerError,
+        InvalidRequestError,
+        BrokerUnavailableError,
+    )
+}
+
+
+class ResponseError(ReplicationError):
+    """A code without a class of its own; ``code`` is that of the instance."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(f"{code.name}: {message}" if message else code.name)
+        self.__dict__["code"] = code
+
+
+def error_for(code: ErrorCode, message: str = "") -> ReplicationError:
+    """The exception that stands for an error code."""
+    kind = _CLASSES.get(code)
+    if kind is None:
+        return ResponseError(code, message)
+    return kind(f"{code.name}: {message}" if message else code.name)

@@ -1,0 +1,87 @@
+"""What the controller decides and the coordinator keeps: brokers, topics, partition registrations.
+
+Plain values; ``coordination.nodes`` gives them Kafka's JSON. A partition's registration changes by
+compare-and-set only; its version in the coordinator is the *partition epoch* (R-50).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+
+NO_LEADER = -1
+UNKNOWN_EPOCH = -1  # a broker epoch, or a leader epoch, that is not known
+
+
+class RecoveryState(IntEnum):
+    """Whether the leader was elected uncleanly and has not yet said that it recovered (R-58)."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+class BrokerRegistration(NamedTuple):
+    """One incarnation of a broker, alive as long as its session.
+
+    ``previous_broker_epoch`` proves a clean stop: it is the epoch in the clean-shutdown markers of
+    all its log directories, or −1 (KIP-966).
+    """
+
+    broker_id: int
+    host: str = "localhost"
+    port: int = -1
+    rack: str | None = None
+    previous_broker_epoch: int = UNKNOWN_EPOCH
+    timestamp_ms: int = 0
+
+
+class LiveBroker(NamedTuple):
+    """A registration with the epoch that the coordinator gave it (R-63)."""
+
+    registration: BrokerRegistration
+    broker_epoch: int
+
+
+class TopicAssignment(NamedTuple):
+    """A topic: its id, and the replicas of each partition in order of preference."""
+
+    topic_id: uuid.UUID
+    partitions: Mapping[int, tuple[int, ...]]
+    config: Mapping[str, str] = {}  # Kafka's topic keys that differ from the defaults
+    # Of a reassignment under way (R-62); empty where there is none.
+    adding: Mapping[int, tuple[int, ...]] = {}
+    removing: Mapping[int, tuple[int, ...]] = {}
+
+
+class PartitionRegistration(NamedTuple):
+    """Who leads a partition and who is in sync (Kafka's ``PartitionRegistration``).
+
+    ``elr`` are the eligible leader replicas of KIP-966: out of the ISR, yet known to hold every
+    committed record. ``last_known_leader`` is set while ISR and ELR are both empty (R-71).
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    recovery_state: RecoveryState = RecoveryState.RECOVERED
+    elr: tuple[int, ...] = ()
+    last_known_leader: int = NO_LEADER
+    controller_epoch: int = 0
+
+
+__all__ = [
+    "NO_LEADER",
+    "UNKNOWN_EPOCH",
+    "BrokerRegistration",
+    "LiveBroker",
+    "PartitionRegistration",
+    "RecoveryState",
+    "TopicAssignment",
+    "TopicPartition",
+]
