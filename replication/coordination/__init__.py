@@ -1,0 +1,115 @@
+"""The seam to coordination: sessions with a tree of versioned nodes, and where they come from.
+
+``embedded:DIRECTORY`` keeps the tree in this process, ``zookeeper://host:port,…/chroot`` is a real
+ZooKeeper (extra ``zookeeper``), and other packages add theirs as entry points of the group
+``logstore.coordinators``: a callable that takes what follows the scheme and options by keyword, and
+returns a ``CoordinatorService``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logstore.errors import ConfigError
+from replication.coordination.base import (
+    Check,
+    Coordinator,
+    CoordinatorFactory,
+    CoordinatorService,
+    Create,
+    Delete,
+    EventKind,
+    Node,
+    Op,
+    SessionState,
+    Set,
+    WatchEvent,
+)
+from replication.coordination.errors import (
+    BadVersionError,
+    CoordinationError,
+    CoordinatorUnavailableError,
+    CorruptNodeError,
+    CorruptStoreError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+
+ENTRY_POINT_GROUP = "logstore.coordinators"
+
+# Known without metadata too, so that a source tree which was never installed works.
+_BUILT_IN = {
+    "embedded": "replication.coordination:open_embedded",
+    "zookeeper": "replication.coordination:open_zookeeper",
+}
+
+
+def open_coordinator(url: str, **options: Any) -> CoordinatorService:
+    """The service that ``url`` names; its ``connect`` is a ``CoordinatorFactory``.
+
+    Raises:
+        ConfigError: no such scheme (the message lists the known ones), or a missing extra.
+        TypeError: an option which that service does not have.
+    """
+    from importlib.metadata import EntryPoint, entry_points  # 60 ms, needed by few
+
+    points = {key: EntryPoint(key, value, ENTRY_POINT_GROUP) for key, value in _BUILT_IN.items()}
+    points.update((point.name, point) for point in entry_points(group=ENTRY_POINT_GROUP))
+    scheme, colon, rest = url.partition(":")
+    if not colon or scheme not in points:
+        raise ConfigError(f"unknown coordinator {url!r}; known are: {', '.join(sorted(points))}")
+    service: CoordinatorService = points[scheme].load()(rest, **options)
+    return service
+
+
+def open_embedded(directory: str, **options: Any) -> CoordinatorService:
+    """A ``CoordinatorStore`` on this machine's disk and clock unless ``options`` bring others."""
+    from logstore.clock import SystemClock
+    from logstore.storage.local import LocalStorage
+    from replication.coordination.embedded import CoordinatorStore
+
+    if not directory:
+        raise ConfigError("embedded: needs a directory, as in embedded:/var/lib/logstore")
+    options = {"storage": LocalStorage(), "clock": SystemClock(), **options}
+    return CoordinatorStore(directory, **options)
+
+
+def open_zookeeper(address: str, **options: Any) -> CoordinatorService:
+    """``ZooKeeper`` at ``//host:port,host:port/chroot``."""
+    from replication.coordination.zookeeper import ZooKeeper
+
+    hosts = address.removeprefix("//").rstrip("/")
+    if not address.startswith("//") or not hosts or hosts.startswith("/"):
+        raise ConfigError(f"zookeeper:{address} is not zookeeper://host:port/chroot")
+    return ZooKeeper(hosts, **options)
+
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BadVersionError",
+    "Check",
+    "CoordinationError",
+    "Coordinator",
+    "CoordinatorFactory",
+    "CoordinatorService",
+    "CoordinatorUnavailableError",
+    "CorruptNodeError",
+    "CorruptStoreError",
+    "Create",
+    "Delete",
+    "EventKind",
+    "NoChildrenForEphemeralsError",
+    "NoNodeError",
+    "Node",
+    "NodeExistsError",
+    "NotEmptyError",
+    "Op",
+    "SessionExpiredError",
+    "SessionState",
+    "Set",
+    "WatchEvent",
+    "open_coordinator",
+]

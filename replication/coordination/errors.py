@@ -1,0 +1,76 @@
+"""What a coordinator refuses.
+
+CoordinationError
+├── NoNodeError, NodeExistsError, BadVersionError, NotEmptyError   nothing was changed
+├── NoChildrenForEphemeralsError                                   nothing was changed
+├── SessionExpiredError            the session is over: connect again, with a new object
+├── CoordinatorUnavailableError    no answer; whether a write was carried out is unknown
+├── CorruptNodeError               the bytes of a node are not what its path promises
+└── CorruptStoreError              the embedded store's file is damaged before its end
+"""
+
+from __future__ import annotations
+
+from logstore.errors import CorruptDataError, LogstoreError
+
+
+class CoordinationError(LogstoreError):
+    """Base; by itself an answer of a coordinator that fits nowhere else."""
+
+
+class _PathError(CoordinationError):
+    """A refusal because of one node; nothing was changed."""
+
+    reason = ""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class NoNodeError(_PathError):
+    """The node, or the parent of one to be created, does not exist."""
+
+    reason = "does not exist"
+
+
+class NodeExistsError(_PathError):
+    reason = "exists already"
+
+
+class BadVersionError(_PathError):
+    """A compare-and-set came too late: somebody else changed the node."""
+
+    reason = "has another version"
+
+
+class NotEmptyError(_PathError):
+    reason = "has children"
+
+
+class NoChildrenForEphemeralsError(_PathError):
+    reason = "its parent is ephemeral and has no children"
+
+
+class SessionExpiredError(CoordinationError):
+    """The session ended, by ``close`` or by its timeout, and its ephemeral nodes with it."""
+
+
+class CoordinatorUnavailableError(CoordinationError):
+    """No answer. May be retried; whether a write was carried out is unknown."""
+
+
+class CorruptNodeError(_PathError):
+    """The bytes of a node break its format."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path)
+        self.args = (path, reason)  # survives pickling
+        self.reason = reason
+
+
+class CorruptStoreError(CoordinationError, CorruptDataError):
+    """Damage before the end of the embedded store's file: nothing is cut, nothing is guessed."""

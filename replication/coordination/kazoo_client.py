@@ -1,0 +1,135 @@
+"""All of what is kazoo's: a client that ends with its session, and watches that stay.
+
+No release of kazoo up to 2.11 speaks ``addWatch`` (ZooKeeper 3.6), and after an expiry it would
+begin a new session by itself. Only this module reaches into kazoo, and only it imports kazoo.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kazoo import exceptions as zk
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Watch, write_string
+from kazoo.protocol.states import Callback, KeeperState
+
+from replication.coordination import errors
+
+_PERSISTENT_RECURSIVE = struct.pack(">i", 1)
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "max_delay": 1.0}  # seconds; until the session ends
+
+_REFUSALS: dict[type[Exception], Callable[[str], errors.CoordinationError]] = {
+    zk.NoNodeError: errors.NoNodeError,
+    zk.NodeExistsError: errors.NodeExistsError,
+    zk.BadVersionError: errors.BadVersionError,
+    zk.NotEmptyError: errors.NotEmptyError,
+    zk.NoChildrenForEphemeralsError: errors.NoChildrenForEphemeralsError,
+}
+_NO_ANSWER = (
+    KazooTimeoutError,
+    zk.ConnectionLoss,
+    zk.ConnectionClosedError,  # a kind of SessionExpiredError, so it must be looked at before
+    zk.OperationTimeoutError,
+    zk.RequestTimeoutError,
+    zk.SessionMovedError,
+    zk.ThrottledOpError,
+    zk.NotReadOnlyCallError,
+)
+# Other operations of the same transaction, which were refused only because one was.
+_BYSTANDERS = (zk.RolledBackError, zk.RuntimeInconsistency)
+
+
+class _AddWatch(NamedTuple):
+    """ZooKeeper's ``AddWatchRequest``; kazoo sends any request with these attributes."""
+
+    path: str
+
+    @property
+    def type(self) -> int:
+        return 106
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.path) + _PERSISTENT_RECURSIVE)
+
+    def deserialize(self, _bytes: bytes, _offset: int) -> bool:
+        return True  # the answer is in the header's error code
+
+
+class OneSessionClient(KazooClient):  # type: ignore[misc]
+    """A ``KazooClient`` whose life is one session.
+
+    Args:
+        on_event: gets the number of an event's type and its path without the chroot, in the thread
+            of the connection.
+    """
+
+    def __init__(self, on_event: Callable[[int, str], None], **options: Any) -> None:
+        logger = logging.getLogger(__name__)
+        super().__init__(connection_retry=dict(_RECONNECT), logger=logger, **options)
+        self._on_event = on_event
+        self._connection._read_watch_event = self._read_watch_event
+
+    def add_watch_async(self, path: str) -> Any:
+        """Ask for all events at and below ``path``, until the connection is lost."""
+        result = self.handler.async_result()
+        full = self.chroot + path if path != "/" else self.chroot or "/"
+        self._call(_AddWatch(full), result)
+        return result
+
+    def in_callback_thread(self, task: Callable[[], None]) -> None:
+        """Run ``task`` in kazoo's thread for that; an exception is logged there."""
+        self.handler.dispatch_callback(Callback("watch", task, ()))
+
+    def end(self) -> None:
+        """Close the session if it lives, release threads and sockets. Waits for kazoo's threads,
+        so it must not be called from one."""
+        if self._stopped.is_set():
+            self._safe_close()
+        else:
+            self.stop()
+        self.close()
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        event, _ = Watch.deserialize(buffer, offset)
+        self._on_event(event.type, self.unchroot(event.path))
+
+    def _session_callback(self, state: str) -> None:
+        if state == KeeperState.EXPIRED_SESSION:
+            self._stopped.set()  # else kazoo would go on with another session
+        super()._session_callback(state)
+
+
+def answer(result: Any, timeout_s: float, path: str) -> Any:
+    """Wait for the answer to a request that concerns ``path``.
+
+    Raises:
+        CoordinationError: the refusal, ``CoordinatorUnavailableError`` after ``timeout_s``, or
+            ``SessionExpiredError``.
+    """
+    try:
+        return result.get(timeout=timeout_s)
+    except (zk.KazooException, KazooTimeoutError) as error:
+        raise translated(error, path) from error
+
+
+def translated(error: Exception, path: str) -> errors.CoordinationError:
+    """Ours for kazoo's."""
+    for kind, refusal in _REFUSALS.items():
+        if isinstance(error, kind):
+            return refusal(path)
+    if isinstance(error, _NO_ANSWER):
+        return errors.CoordinatorUnavailableError(f"{path}: {type(error).__name__}")
+    if isinstance(error, zk.SessionExpiredError):
+        return errors.SessionExpiredError(f"{path}: the session is over")
+    return errors.CoordinationError(f"{path}: {type(error).__name__} {error}".rstrip())
+
+
+def first_refusal(results: list[Any]) -> tuple[int, Exception] | None:
+    """Which operation of a transaction was impossible, and why."""
+    refused = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
+    guilty = [(i, r) for i, r in refused if not isinstance(r, _BYSTANDERS)]
+    return (guilty or refused or [None])[0]

@@ -1,0 +1,323 @@
+"""The coordinator over a real ZooKeeper (3.6 or later), through kazoo.
+
+ZooKeeper keeps the tree and the sessions; kazoo pings, and reconnects while a session lives. Added
+here: bounded waiting, typed errors, watches that survive a reconnect, one object for one session.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import ConfigError
+from replication.coordination.base import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Deliver,
+    EventKind,
+    Node,
+    Op,
+    Result,
+    SessionState,
+    Set,
+    StateListener,
+    WatchEvent,
+    WatchListener,
+    ancestors_of,
+    check_data,
+    check_op,
+    check_path,
+    parent_of,
+)
+from replication.coordination.errors import (
+    CoordinationError,
+    CoordinatorUnavailableError,
+    NoNodeError,
+    SessionExpiredError,
+)
+
+if TYPE_CHECKING:
+    from replication.coordination.kazoo_client import OneSessionClient
+
+logger = logging.getLogger(__name__)
+
+_STATES = {
+    "CONNECTED": SessionState.CONNECTED,
+    "SUSPENDED": SessionState.SUSPENDED,
+    "LOST": SessionState.EXPIRED,
+}
+_KINDS = {1: EventKind.CREATED, 2: EventKind.DELETED, 3: EventKind.CHANGED}
+
+
+class ZooKeeper:
+    """An ensemble; ``connect`` begins a session with it. Holds nothing itself.
+
+    Args:
+        hosts: ``host:port,host:port/chroot``; the chroot is created when it is missing.
+        session_timeout_ms: asked for; the servers have their own bounds.
+        request_timeout_ms: how long a call waits for its answer; by default the session's timeout.
+        connect_timeout_ms: how long ``connect`` waits.
+        deliver: runs notifications; by default in a thread of kazoo, from which a session must not
+            be closed.
+        options: more arguments of ``KazooClient``, such as ``auth_data`` or ``use_ssl``.
+    Raises:
+        ConfigError: kazoo is not installed.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 18_000,
+        request_timeout_ms: int | None = None,
+        connect_timeout_ms: int = 18_000,
+        deliver: Deliver | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        try:
+            import replication.coordination.kazoo_client
+        except ModuleNotFoundError as error:
+            if error.name != "kazoo":
+                raise
+            raise ConfigError(
+                "ZooKeeper needs the package kazoo: pip install 'logstore[zookeeper]'"
+            ) from None
+        self.hosts = hosts
+        self._session_timeout_ms = session_timeout_ms
+        self._request_timeout_ms = request_timeout_ms or session_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._deliver = deliver
+        self._options = dict(options or {})
+
+    def connect(self) -> ZooKeeperCoordinator:
+        return ZooKeeperCoordinator(
+            {"hosts": self.hosts, "timeout": self._session_timeout_ms / 1000, **self._options},
+            self._connect_timeout_ms,
+            self._request_timeout_ms,
+            self._deliver,
+        )
+
+    def close(self) -> None:
+        """Nothing to do: every session is closed for itself."""
+
+
+class ZooKeeperCoordinator:
+    """One session; see ``Coordinator``. Made by ``ZooKeeper.connect``."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        connect_timeout_ms: int,
+        request_timeout_ms: int,
+        deliver: Deliver | None,
+    ) -> None:
+        from replication.coordination import kazoo_client
+
+        self._kazoo = kazoo_client
+        self._timeout_s = request_timeout_ms / 1000
+        self._lock = threading.Lock()
+        self._state = SessionState.SUSPENDED
+        self._closed = False
+        self._watches: dict[str, list[WatchListener]] = {}
+        self._state_listeners: list[StateListener] = []
+        self._client: OneSessionClient = kazoo_client.OneSessionClient(self._on_event, **options)
+        self._deliver_to = deliver or self._client.in_callback_thread
+        self._client.add_listener(self._on_kazoo_state)
+        try:
+            live = self._client.start_async()
+            if not live.wait(connect_timeout_ms / 1000):
+                raise CoordinatorUnavailableError(f"{options['hosts']} does not answer")
+            identity = self._client.client_id
+            if identity is None:
+                raise CoordinatorUnavailableError(f"{options['hosts']}: connection lost")
+            self._session_id: int = identity[0]
+            if self._client.chroot:
+                self._answer(self._client.ensure_path_async("/"), "/")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_password(self) -> bytes:
+        """With the id it lets another client take the session over."""
+        return bytes(self._client._session_passwd)
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> tuple[str, int]:
+        check_op(Create(path, data, ephemeral, sequential))
+        self._check()
+        result = self._client.create_async(
+            path, data, ephemeral=ephemeral, sequence=sequential, makepath=parents,
+            include_data=True,
+        )  # fmt: skip
+        try:
+            real_path, stat = self._answer(result, path)
+        except NoNodeError:
+            raise NoNodeError(parent_of(path)) from None
+        return str(real_path), int(stat.czxid)
+
+    def get(self, path: str) -> Node | None:
+        check_path(path)
+        self._check()
+        try:
+            data, stat = self._answer(self._client.get_async(path), path)
+        except NoNodeError:
+            return None
+        # A node that another client made may have no data at all.
+        return Node(bytes(data or b""), stat.version, stat.czxid, stat.ephemeralOwner)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        check_path(path)
+        check_data(data)
+        self._check()
+        return int(self._answer(self._client.set_async(path, data, version), path).version)
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        check_path(path)
+        self._check()
+        self._answer(self._client.delete_async(path, version), path)
+
+    def children(self, path: str) -> list[str]:
+        check_path(path)
+        self._check()
+        try:
+            return sorted(self._answer(self._client.get_children_async(path), path))
+        except NoNodeError:
+            return []
+
+    def transact(self, ops: Sequence[Op]) -> list[Result]:
+        for op in ops:
+            check_op(op)
+        self._check()
+        if not ops:
+            return []
+        transaction = self._client.transaction()
+        for op in ops:
+            match op:
+                case Create(path, data, ephemeral, sequential):
+                    transaction.create(path, data, ephemeral=ephemeral, sequence=sequential)
+                case Set(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        results = self._answer(transaction.commit_async(), ops[0].path)
+        refused = self._kazoo.first_refusal(results)
+        if refused is not None:
+            index, error = refused
+            path = ops[index].path
+            translated = self._kazoo.translated(error, path)
+            if isinstance(translated, NoNodeError) and isinstance(ops[index], Create):
+                raise NoNodeError(parent_of(path))
+            raise translated
+        return [_result(op, result) for op, result in zip(ops, results, strict=True)]
+
+    def watch(self, path: str, listener: WatchListener) -> None:
+        check_path(path)
+        self._check()
+        with self._lock:
+            listeners = self._watches.setdefault(path, [])
+            listeners.append(listener)
+        try:
+            # Again for a further listener too: then the first may just have been refused.
+            self._answer(self._client.add_watch_async(path), path)
+        except CoordinationError:
+            with self._lock:
+                listeners.remove(listener)
+            raise
+
+    def on_state(self, listener: StateListener) -> None:
+        self._state_listeners.append(listener)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._state = SessionState.EXPIRED
+        try:
+            self._client.end()
+        except Exception:  # the servers end the session by its timeout
+            logger.warning("session %#x was not closed in order", self._id_or_0(), exc_info=True)
+
+    # --- parts
+
+    def _id_or_0(self) -> int:
+        return getattr(self, "_session_id", 0)
+
+    def _check(self) -> None:
+        """A request while there is no connection would wait, and be carried out who knows when."""
+        if self._state is SessionState.EXPIRED:
+            raise SessionExpiredError(f"session {self._id_or_0():#x} is over")
+        if self._state is SessionState.SUSPENDED:
+            raise CoordinatorUnavailableError("no connection to ZooKeeper")
+
+    def _answer(self, result: Any, path: str) -> Any:
+        return self._kazoo.answer(result, self._timeout_s, path)
+
+    def _deliver(self, task: Callable[[], None]) -> None:
+        try:
+            self._deliver_to(task)
+        except Exception:  # it would end kazoo's connection
+            logger.exception("a notification was lost")
+
+    def _on_event(self, kind: int, path: str) -> None:
+        """In kazoo's connection thread."""
+        if kind not in _KINDS:
+            return
+        event = WatchEvent(_KINDS[kind], path)
+        with self._lock:
+            listeners = [each for at in ancestors_of(path) for each in self._watches.get(at, ())]
+        for listener in listeners:
+            self._deliver(partial(listener, event))
+
+    def _on_kazoo_state(self, kazoo_state: str) -> None:
+        """In kazoo's connection thread."""
+        state = _STATES[kazoo_state]
+        with self._lock:
+            # An expiry is final: kazoo reports that its client is closed after it.
+            if self._closed or self._state in (state, SessionState.EXPIRED):
+                return
+            self._state = state
+            watched = list(self._watches) if state is SessionState.CONNECTED else []
+        for listener in list(self._state_listeners):
+            self._deliver(partial(listener, state))
+        for path in watched:  # the server forgot them with the connection
+            result = self._client.add_watch_async(path)
+            result.rawlink(partial(self._on_watch_back, path))
+
+    def _on_watch_back(self, path: str, result: Any) -> None:
+        """What happened between the connections is known to nobody: everyone reads again."""
+        if result.exception is not None:
+            return  # lost again; the next connection brings it back
+        with self._lock:
+            listeners = list(self._watches.get(path, ()))
+        for listener in listeners:
+            self._deliver(partial(listener, WatchEvent(EventKind.MISSED, path)))
+
+
+def _result(op: Op, result: Any) -> Result:
+    if isinstance(op, Create):
+        return str(result)
+    return int(result.version) if isinstance(op, Set) else None
