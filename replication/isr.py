@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from replication.state import UNKNOWN_EPOCH
 
+NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours counts from an unknown moment
+
 
 class Progress(NamedTuple):
     """What a leader knows about a follower (R-1 … R-6)."""
@@ -18,8 +20,8 @@ class Progress(NamedTuple):
     log_end: int = -1
     log_start: int = -1
     leader_end_at_fetch: int = 0  # our log end when its last fetch was read
-    last_fetch_ms: int = 0
-    caught_up_ms: int = 0  # the latest time at which it is known to have held everything
+    last_fetch_ms: int = NEVER_MS
+    caught_up_ms: int = NEVER_MS  # the latest time at which it is known to have held everything
     broker_epoch: int = UNKNOWN_EPOCH
 
 
@@ -43,13 +45,13 @@ def after_election(
     known: Progress, now_ms: int, leader_end: int, *, in_isr: bool, led_before: bool
 ) -> Progress:
     """R-11: a new leader epoch begins; members of the ISR get one lag time to show up."""
-    caught_up_ms = now_ms if in_isr else 0
+    seen_ms = now_ms if in_isr else NEVER_MS
     if not led_before:
-        return Progress(-1, -1, -1, 0, caught_up_ms)
+        return Progress(leader_end_at_fetch=-1, caught_up_ms=seen_ms)
     return known._replace(
         leader_end_at_fetch=leader_end,
-        last_fetch_ms=now_ms if in_isr else 0,
-        caught_up_ms=caught_up_ms,
+        last_fetch_ms=seen_ms,
+        caught_up_ms=seen_ms,
     )
 
 

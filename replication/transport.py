@@ -30,35 +30,86 @@ class Transport(Protocol):
 
 
 class LocalNetwork:
-    """Handlers of the live brokers of one process, and which links between them are cut."""
+    """Handlers of the live brokers of one process, and which links between them are cut.
+
+    A request that waits at a broker which goes away, or behind a link that is cut, fails at once,
+    as a connection that is reset.
+    """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Handler] = {}
+        self._waiting: dict[int, dict[_Call, None]] = {}  # by receiver, in order of sending
         self._cut: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     def bind(self, broker_id: int, handler: Handler) -> None:
         with self._lock:
             self._handlers[broker_id] = handler
+            self._waiting[broker_id] = {}
 
     def unbind(self, broker_id: int) -> None:
         with self._lock:
             self._handlers.pop(broker_id, None)
+            waiting = list(self._waiting.pop(broker_id, ()))
+        for call in waiting:
+            call.fail()
+
+    @property
+    def bound(self) -> list[int]:
+        """Ids of the brokers that can be reached, ascending."""
+        return sorted(self._handlers)
 
     def cut(self, sender: int, receiver: int) -> None:
         """Nothing passes from ``sender`` to ``receiver`` any more, responses included."""
         with self._lock:
             self._cut.add((sender, receiver))
+            calls = [call for calls in self._waiting.values() for call in calls]
+        for call in calls:
+            if (sender, receiver) in ((call.sender, call.receiver), (call.receiver, call.sender)):
+                call.fail()
 
     def heal(self) -> None:
         with self._lock:
             self._cut.clear()
 
+    def send(self, sender: int, receiver: int, request: Request, on_reply: OnReply) -> None:
+        handler = self._handlers.get(receiver)
+        waiting = self._waiting.get(receiver)
+        if handler is None or waiting is None or (sender, receiver) in self._cut:
+            on_reply(None)
+            return
+        call = _Call(self, sender, receiver, waiting, on_reply)
+        waiting[call] = None
+        if self._handlers.get(receiver) is not handler:  # unbound since
+            call.fail()
+            return
+        handler(request, call.reply)
+
     def is_cut(self, sender: int, receiver: int) -> bool:
         return (sender, receiver) in self._cut
 
-    def handler(self, broker_id: int) -> Handler | None:
-        return self._handlers.get(broker_id)
+
+class _Call:
+    """One request and who waits for its answer; it is answered once."""
+
+    __slots__ = ("_network", "_on_reply", "_waiting", "receiver", "sender")
+
+    def __init__(
+        self, network: LocalNetwork, sender: int, receiver: int, waiting: dict[_Call, None],
+        on_reply: OnReply,
+    ) -> None:  # fmt: skip
+        self._network, self._waiting, self._on_reply = network, waiting, on_reply
+        self.sender, self.receiver = sender, receiver
+
+    def reply(self, response: Response | None) -> None:
+        # Taking itself out of the dict is what makes it once: one operation of the interpreter.
+        if self._waiting.pop(self, self) is None:
+            lost = self._network.is_cut(self.receiver, self.sender)
+            self._on_reply(None if lost else response)
+
+    def fail(self) -> None:
+        if self._waiting.pop(self, self) is None:
+            self._on_reply(None)
 
 
 class LocalTransport:
@@ -69,15 +120,4 @@ class LocalTransport:
         self._from = broker_id
 
     def send(self, broker_id: int, request: Request, on_reply: OnReply) -> None:
-        network = self._network
-        handler = network.handler(broker_id)
-        if handler is None or network.is_cut(self._from, broker_id):
-            on_reply(None)
-            return
-
-        def reply(response: Response | None) -> None:
-            # The broker may have died, or the link been cut, while the request waited there.
-            lost = network.handler(broker_id) is not handler
-            on_reply(None if lost or network.is_cut(broker_id, self._from) else response)
-
-        handler(request, reply)
+        self._network.send(self._from, broker_id, request, on_reply)

@@ -95,7 +95,7 @@ def diverging_epoch(
 
 def check_leader_epoch(requested: int, current: int) -> ErrorCode:
     """R-99, R-100: a request of another leadership is refused; −1 is not checked."""
-    if requested == UNKNOWN_EPOCH or requested == current:
+    if requested in (UNKNOWN_EPOCH, current):
         return ErrorCode.NONE
     if requested < current:
         return ErrorCode.FENCED_LEADER_EPOCH

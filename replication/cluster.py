@@ -1,0 +1,460 @@
+"""``Cluster``: several brokers in one process, on real files and real threads.
+
+For services that embed a replicated log, and for tests of code that talks to one: brokers can be
+stopped, crashed, cut off and started again while others serve.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from checkpoints.types import TopicPartition
+from logstore.clock import SystemClock
+from logstore.config import BrokerConfig, LogConfig
+from logstore.errors import LogstoreError
+from logstore.fetch import LATEST
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from logstore.types import Record
+from replication.broker import Broker, BrokerState
+from replication.client import Client, Consumer, Producer, RecordMetadata
+from replication.config import ReplicationConfig
+from replication.coordination import (
+    BadVersionError,
+    Coordinator,
+    CoordinatorService,
+    NodeExistsError,
+    open_coordinator,
+)
+from replication.error_codes import ErrorCode
+from replication.errors import BrokerUnavailableError, NotControllerError, error_for
+from replication.messages import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    Request,
+    TopicResponse,
+)
+from replication.partition import Partition
+from replication.runtime import ThreadRuntime
+from replication.transport import LocalNetwork, LocalTransport
+
+logger = logging.getLogger(__name__)
+
+CLIENT = -1  # where clients sit in the network
+POLL_S = 0.002
+PRODUCER_IDS = "/latest_producer_id_block"
+
+
+class Cluster:
+    """Brokers 0, 1, 2, … in one process. Use as a context manager, or call ``close``.
+
+    Args:
+        brokers: how many, or their ids.
+        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
+            its own; a temporary one, removed at the end, by default.
+        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
+            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
+        log_config, broker_config, config: defaults of topics, of log directories, of replication.
+        session_timeout_ms: how long a broker that says nothing counts as alive (embedded only).
+    Raises:
+        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    """
+
+    def __init__(
+        self,
+        brokers: int | Iterable[int] = 3,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        coordinator: str | CoordinatorService = "embedded",
+        log_config: LogConfig | None = None,
+        broker_config: BrokerConfig | None = None,
+        config: ReplicationConfig | None = None,
+        storage: Storage | None = None,
+        log_dirs_per_broker: int = 1,
+        session_timeout_ms: int = 6000,
+    ) -> None:
+        self._temporary = directory is None
+        self.directory = os.fspath(directory or tempfile.mkdtemp(prefix="logstore-cluster-"))
+        self.network = LocalNetwork()
+        self._storage = storage or LocalStorage()
+        self._log_config = log_config
+        self._broker_config = broker_config
+        self._config = config or ReplicationConfig()
+        self._log_dirs = log_dirs_per_broker
+        self._runtime = ThreadRuntime("cluster")
+        self._service = self._open_coordinator(coordinator, session_timeout_ms)
+        self._sessions: dict[int, Coordinator] = {}
+        self._brokers: dict[int, Broker] = {}
+        self._closed = False
+        self.client = Client(LocalTransport(self.network, CLIENT), lambda: self.network.bound)
+        self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
+        try:
+            for broker_id in self.broker_ids:
+                self._start(broker_id)
+            self.wait_until(lambda: all(map(self._is_running, self.broker_ids)), "brokers register")
+            self.wait_until(lambda: self.controller_id is not None, "a controller")
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_coordinator(
+        self, coordinator: str | CoordinatorService, session_timeout_ms: int
+    ) -> CoordinatorService:
+        if not isinstance(coordinator, str):
+            return coordinator
+        if coordinator != "embedded":
+            return open_coordinator(coordinator)
+        directory = os.path.join(self.directory, "coordinator")
+        service = open_coordinator(
+            f"embedded:{directory}", storage=self._storage, session_timeout_ms=session_timeout_ms
+        )
+        self._runtime.every(session_timeout_ms / 4, self._keep_sessions)
+        return service
+
+    def _keep_sessions(self) -> None:
+        """In one process nobody else tells the embedded coordinator who is alive."""
+        for broker_id, session in list(self._sessions.items()):
+            broker = self._brokers.get(broker_id)
+            if broker is not None and broker.state is not BrokerState.STOPPED:
+                heartbeat: Callable[[], None] = getattr(session, "heartbeat", lambda: None)
+                try:
+                    heartbeat()
+                except LogstoreError:
+                    continue
+        expire: Callable[[int], None] = getattr(self._service, "expire_sessions", lambda now: None)
+        expire(SystemClock().monotonic_ns() // 1_000_000)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def log_dirs(self, broker_id: int) -> list[str]:
+        """The log directories of a broker."""
+        base = os.path.join(self.directory, f"broker-{broker_id}")
+        if self._log_dirs == 1:
+            return [base]
+        return [os.path.join(base, f"logs-{n}") for n in range(self._log_dirs)]
+
+    def broker(self, broker_id: int) -> Broker:
+        """
+        Raises:
+            BrokerUnavailableError: it is not running.
+        """
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker.state is BrokerState.STOPPED:
+            raise BrokerUnavailableError(f"broker {broker_id} is not running")
+        return broker
+
+    @property
+    def live_brokers(self) -> list[int]:
+        return [b for b in self.broker_ids if self._is_running(b)]
+
+    def _is_running(self, broker_id: int) -> bool:
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.state is BrokerState.RUNNING
+
+    @property
+    def controller_id(self) -> int | None:
+        """The broker that is controller now."""
+        active = [i for i, b in self._brokers.items() if b.controller.active]
+        return active[0] if len(active) == 1 else None
+
+    def _start(self, broker_id: int) -> None:
+        def connect() -> Coordinator:
+            session = self._service.connect()
+            self._sessions[broker_id] = session
+            return session
+
+        runtime = ThreadRuntime(f"broker-{broker_id}")
+        try:
+            broker = Broker(
+                broker_id, self.log_dirs(broker_id), connect=connect,
+                transport=LocalTransport(self.network, broker_id), runtime=runtime,
+                storage=self._storage, log_config=self._log_config,
+                broker_config=self._broker_config, config=self._config,
+                on_fatal=lambda error: self.network.unbind(broker_id),
+            )  # fmt: skip
+        except BaseException:
+            runtime.close()
+            raise
+        self._brokers[broker_id] = broker
+        self.network.bind(broker_id, broker.handle)
+        broker.start()
+
+    def start(self, broker_id: int, *, wait: bool = True) -> None:
+        """Start a broker that was stopped or crashed; ``wait`` until it is registered."""
+        broker = self._brokers.get(broker_id)
+        if broker is not None and broker.state is not BrokerState.STOPPED:
+            return
+        self._start(broker_id)
+        if wait:
+            self.wait_until(lambda: self._is_running(broker_id), f"broker {broker_id} registers")
+
+    def stop(self, broker_id: int, *, controlled: bool = True) -> None:
+        """Stop a broker cleanly: its leaderships move, its logs are flushed and closed."""
+        broker = self.broker(broker_id)
+        stopped = threading.Event()
+        broker.shutdown(stopped.set, controlled=controlled)
+        stopped.wait()
+        self.network.unbind(broker_id)
+        broker.runtime.close()
+        self._sessions.pop(broker_id, None)
+
+    def crash(self, broker_id: int, *, notice: bool = True) -> None:
+        """End a broker as ``kill -9`` would: nothing is flushed, no file is closed in order.
+
+        Args:
+            notice: its session ends at once, so that the controller knows; otherwise it is found
+                dead when its session times out.
+        """
+        broker = self.broker(broker_id)
+        self.network.unbind(broker_id)
+        broker.crash()
+        broker.runtime.close()
+        session = self._sessions.pop(broker_id, None)
+        if notice and session is not None:
+            session.close()
+
+    def restart(self, broker_id: int) -> None:
+        """``stop`` and ``start``."""
+        self.stop(broker_id)
+        self.start(broker_id)
+
+    def cut_off(self, broker_id: int, *, coordinator: bool = True) -> None:
+        """Cut a broker's links to all others, and to the coordinator; clients still reach it."""
+        for other in self.broker_ids:
+            if other != broker_id:
+                self.network.cut(broker_id, other)
+                self.network.cut(other, broker_id)
+        suspend: Callable[[], None] | None = getattr(self._sessions.get(broker_id), "suspend", None)
+        if coordinator and suspend is not None:
+            suspend()
+
+    def heal(self) -> None:
+        """Undo every ``cut_off``."""
+        self.network.heal()
+        for session in list(self._sessions.values()):
+            resume: Callable[[], None] | None = getattr(session, "resume", None)
+            if resume is not None:
+                resume()
+
+    def close(self) -> None:
+        """Stop all brokers cleanly, one after the other, without moving leaderships."""
+        if self._closed:
+            return
+        self._closed = True
+        self.heal()
+        for broker_id in list(self._brokers):
+            if self._brokers[broker_id].state is not BrokerState.STOPPED:
+                self.stop(broker_id, controlled=False)
+        self._service.close()
+        self._runtime.close()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def _ask_controller(self, request: Request) -> Any:
+        def attempt() -> Any:
+            controller = self.client.controller_id()
+            if controller < 0:
+                raise NotControllerError("there is no controller now")
+            response: Any = self.client.call(controller, request, 30.0)
+            if response.error_code is ErrorCode.NOT_CONTROLLER:
+                raise NotControllerError(f"broker {controller} is not controller any more")
+            return response
+
+        return self.client.retry(attempt, 30.0)
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> list[TopicPartition]:
+        """Create a topic and wait until each partition has a leader that all brokers know.
+
+        Args:
+            replication_factor: three, or as many as there are brokers, by default.
+            assignment: the replicas of each partition, the preferred leader first.
+            config: topic keys, such as ``{"min.insync.replicas": 2}``.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+        """
+        factor = replication_factor or min(3, len(self.broker_ids))
+        request = CreateTopicRequest(
+            topic,
+            partitions if assignment is None else len(assignment),
+            factor,
+            None if assignment is None else tuple(tuple(replicas) for replicas in assignment),
+            {key: str(value) for key, value in (config or {}).items()},
+        )
+        self._check(self._ask_controller(request))
+        tps = [TopicPartition(topic, p) for p in range(request.partitions)]
+        self.wait_until(
+            lambda: all(self._is_led(broker, tp) for broker in self._running() for tp in tps),
+            f"topic {topic} has leaders",
+        )
+        self.client.refresh()
+        return tps
+
+    def _check(self, response: TopicResponse) -> None:
+        if response.error_code is not ErrorCode.NONE:
+            raise error_for(response.error_code, response.error_message)
+
+    def _running(self) -> list[Broker]:
+        return [self._brokers[b] for b in self.live_brokers]
+
+    def _is_led(self, broker: Broker, tp: TopicPartition) -> bool:
+        known = broker.metadata.registration(tp)
+        if known is None or known.leader < 0:
+            return False
+        if broker.broker_id != known.leader:
+            return True
+        partition = broker.replica_manager.partitions.get(tp)
+        return partition is not None and partition.is_leader
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until no live broker holds a replica of it.
+
+        Raises:
+            ReplicationError: the controller refuses.
+        """
+        self._check(self._ask_controller(DeleteTopicRequest(topic)))
+        self.wait_until(
+            lambda: (
+                not any(
+                    tp.topic == topic
+                    for b in self._running()
+                    for tp in b.replica_manager.partitions
+                )
+            ),
+            f"topic {topic} is gone",
+        )
+        self.client.refresh()
+
+    def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
+        """Move leadership back to the first replica of each assignment; all, when none given."""
+        request = ElectLeadersRequest(ElectionType.PREFERRED, tps or None)
+        response: ElectLeadersResponse = self._ask_controller(request)
+        return dict(response.partitions)
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    def producer(self, *, idempotent: bool = False, **options: Any) -> Producer:
+        """A ``Producer``; ``idempotent`` gives it a producer id of its own."""
+        if idempotent:
+            options["producer_id"] = self.new_producer_id()
+        return Producer(self.client, **options)
+
+    def new_producer_id(self) -> int:
+        """One that no other producer of this cluster has, or will have."""
+        while True:
+            session = next(iter(self._sessions.values()))
+            node = session.get(PRODUCER_IDS)
+            try:
+                if node is None:
+                    session.create(PRODUCER_IDS, b"1")
+                    return 0
+                session.set(PRODUCER_IDS, str(int(node.data) + 1).encode(), node.version)
+                return int(node.data)
+            except (BadVersionError, NodeExistsError):
+                continue  # somebody else took it
+
+    def consumer(self, *tps: TopicPartition, **options: Any) -> Consumer:
+        """A ``Consumer`` of the given partitions."""
+        return Consumer(self.client, tps, **options)
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None = None, **options: Any
+    ) -> RecordMetadata:
+        """Send one record with acks=all; see ``Producer.send``."""
+        return Producer(self.client).send(topic, value, key, **options)
+
+    def read_all(self, topic: str, **options: Any) -> dict[int, list[Record]]:
+        """All committed records of a topic, by partition."""
+        tps = self.client.partitions(topic)
+        found: dict[int, list[Record]] = {tp.partition: [] for tp in tps}
+        for tp, record in self.consumer(*tps, **options).read_to_end():
+            found[tp.partition].append(record)
+        return found
+
+    def end_offset(self, tp: TopicPartition) -> int:
+        """The high watermark, as a consumer learns it."""
+        return self.consumer(tp).offset_for(tp, LATEST)
+
+    # -- looking inside ------------------------------------------------------------------------
+
+    def leader(self, tp: TopicPartition) -> int | None:
+        """The live broker that leads a partition now, None when there is none."""
+        leaders = [
+            (p.leader_epoch, b.broker_id)
+            for b in self._running()
+            if (p := b.replica_manager.partitions.get(tp)) is not None and p.is_leader
+        ]
+        return max(leaders)[1] if leaders else None
+
+    def replica(self, tp: TopicPartition, broker_id: int) -> Partition:
+        """The partition as one broker has it.
+
+        Raises:
+            BrokerUnavailableError, UnknownPartitionError
+        """
+        return self.broker(broker_id).replica_manager.partition(tp)
+
+    def isr(self, tp: TopicPartition) -> tuple[int, ...]:
+        """The committed ISR in the eyes of the leader; empty when nobody leads."""
+        leader = self.leader(tp)
+        return () if leader is None else tuple(sorted(self.replica(tp, leader).isr.committed))
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str = "a condition", timeout_s: float = 30.0
+    ) -> None:
+        """
+        Raises:
+            TimeoutError: not so in time; ``what`` is named.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
+            time.sleep(POLL_S)
+
+    def wait_for_isr(
+        self, tp: TopicPartition, members: Iterable[int], timeout_s: float = 30.0
+    ) -> None:
+        """Until the leader's committed ISR has exactly these members."""
+        wanted = tuple(sorted(members))
+        self.wait_until(lambda: self.isr(tp) == wanted, f"ISR of {tp} is {wanted}", timeout_s)
+
+    def wait_for_leader(
+        self, tp: TopicPartition, not_broker: int | None = None, timeout_s: float = 30.0
+    ) -> int:
+        """The id of the leader as soon as there is one (other than ``not_broker``)."""
+        found: list[int] = []
+
+        def led() -> bool:
+            leader = self.leader(tp)
+            if leader is not None and leader != not_broker:
+                found.append(leader)
+            return bool(found)
+
+        self.wait_until(led, f"{tp} has a leader", timeout_s)
+        return found[0]

@@ -1,0 +1,435 @@
+"""Copies partitions from one leader: truncate, fetch, append (Kafka's ``ReplicaFetcherThread``).
+
+A fetcher is a state machine on an actor. It has one request in flight at most; an answer, new
+partitions or the end of a delay bring it to its next step. Its lock is held while an answer is
+applied, so that whoever removes a partition knows that nothing of it is applied any more. Order of
+locks: fetcher, partition, log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from checkpoints.types import TopicPartition
+from logstore.errors import CorruptMessageError, InvalidRecordError
+from logstore.fetch import EARLIEST, LATEST
+from replication.config import ReplicationConfig
+from replication.error_codes import ErrorCode
+from replication.errors import NotLeaderOrFollowerError, error_for
+from replication.fetcher_state import (
+    FetchState,
+    FetchStates,
+    Followed,
+    InitialFetchState,
+    Phase,
+    Round,
+)
+from replication.messages import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    Request,
+    Response,
+)
+from replication.quota import ReplicationQuota, SampledRate
+from replication.runtime import Cancellable, Runtime, Task
+from replication.state import UNKNOWN_EPOCH
+from replication.transport import Transport
+from replication.truncation import Truncation, TruncationRule
+
+logger = logging.getLogger(__name__)
+
+Apply = Callable[[Response], list[TopicPartition]]
+"""Applies an answer; returns the partitions whose high watermark it moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherEnv:
+    """What all fetchers of a broker share.
+
+    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed.
+    ``failed`` holds the partitions that are not fetched until they are added again, and why.
+    """
+
+    broker_id: int
+    runtime: Runtime
+    transport: Transport
+    config: ReplicationConfig
+    rule: TruncationRule
+    partition_of: Callable[[TopicPartition], Followed]
+    broker_epoch: Callable[[], int]
+    on_high_watermarks: Callable[[list[TopicPartition]], None]
+    quota: ReplicationQuota | None = None
+    failed: dict[TopicPartition, Exception] = field(default_factory=dict)
+
+
+class Fetcher:
+    """Follows one leader for some partitions. Methods may be called from any thread.
+
+    Attributes:
+        requests, bytes: fetches that were answered or lost, and bytes appended (R-162).
+        dead: it met an error it does not know, and stopped; partitions it has do not follow.
+    """
+
+    def __init__(self, name: str, leader_id: int, env: FetcherEnv) -> None:
+        self.name = name
+        self.leader_id = leader_id
+        self.requests = 0
+        self.bytes = 0
+        self.dead = False
+        self._env = env
+        self._actor = env.runtime.actor(name)
+        self._states = FetchStates()
+        self._lock = threading.RLock()  # a failing disk may have partitions removed from within
+        self._busy = False  # a step is posted, or a request in flight
+        self._closed = False
+        self._awaited: Request | None = None  # the request in flight
+        self._timer: Cancellable | None = None
+        self._request_rate = SampledRate(samples=12, window_ms=5000)
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
+        """Begin to follow; a partition that is here under the same epoch goes on (R-113)."""
+        with self._lock:
+            for tp, initial in partitions.items():
+                self._env.failed.pop(tp, None)
+                state = self._states.get(tp)
+                if state is None or state.leader_epoch != initial.leader_epoch:
+                    try:
+                        state = FetchState(self._env.partition_of(tp), initial, self._env.rule)
+                    except Exception as error:
+                        self._fail(tp, error)
+                        continue
+                self._states.put_last(state)
+            self._wake()
+
+    def remove(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, InitialFetchState]:
+        """Stop following; where each stood. On return no answer is being applied to any of them,
+        unless it is the applying that called."""
+        removed = {}
+        with self._lock:
+            for tp in tps:
+                state = self._states.pop(tp)
+                if state is not None:
+                    removed[tp] = InitialFetchState(
+                        state.topic_id, state.leader_epoch, state.offset
+                    )
+        return removed
+
+    def close(self) -> None:
+        """Stop; on return nothing is applied any more."""
+        with self._lock:
+            self._closed = True
+            self._states.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+        self._actor.close()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def partitions(self) -> list[TopicPartition]:
+        """In the order in which they are asked for."""
+        with self._lock:
+            return [state.tp for state in self._states]
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Records behind the leader's high watermark, of partitions where it is known (R-161)."""
+        with self._lock:
+            return {state.tp: state.lag for state in self._states if state.lag is not None}
+
+    def fetch_rate(self) -> float:
+        """Requests a second over the last minute."""
+        with self._lock:
+            return self._request_rate.per_second(self._env.runtime.now_ms())
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """The caller holds the lock."""
+        if not self._busy and not self._closed:
+            self._busy = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._post(self._step)
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._wake()
+
+    def _post(self, task: Task) -> None:
+        self._actor.post(lambda: self._run(task))
+
+    def _run(self, task: Task) -> None:
+        try:
+            task()
+        except Exception:
+            logger.exception("%s stopped", self.name)
+            self.dead = True
+
+    def _step(self) -> None:
+        """R-114: send what comes next, or rest until there is something."""
+        with self._lock:
+            if self._closed:
+                return
+            following = self._next()
+            if following is None:
+                self._rest()
+                return
+            request, apply = following
+            self._awaited = request
+
+        def on_reply(response: Response | None) -> None:
+            self._post(lambda: self._on_reply(request, apply, response))
+
+        try:
+            self._env.transport.send(self.leader_id, request, on_reply)
+        except Exception:
+            logger.exception("%s could not send", self.name)
+            on_reply(None)
+
+    def _on_reply(self, request: Request, apply: Apply, response: Response | None) -> None:
+        moved: list[TopicPartition] = []
+        with self._lock:
+            if self._closed or self._awaited is not request:
+                return
+            self._awaited = None
+            if response is None:
+                self._delay(self._states)  # R-127
+            else:
+                moved = apply(response)
+        if moved:
+            self._env.on_high_watermarks(moved)
+        self._step()
+
+    def _rest(self) -> None:
+        self._busy = False
+        turn, now_ms = self._round(), self._env.runtime.now_ms()
+        waits = [turn.due_ms - now_ms] if turn.due_ms is not None else []
+        if turn.throttled:
+            waits.append(self._env.config.replica_fetch_backoff_ms)
+        if waits:
+            # The timer's thread must not wait for our lock.
+            self._timer = self._env.runtime.call_later(
+                min(waits), lambda: self._post(self._on_timer)
+            )
+
+    def _round(self) -> Round:
+        quota = self._env.quota
+        throttling = quota is not None and quota.is_exceeded()
+        return self._states.round(
+            self._env.runtime.now_ms(), self._want, self._must_wait if throttling else None
+        )
+
+    def _must_wait(self, state: FetchState) -> bool:
+        quota = self._env.quota
+        return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
+
+    def _next(self) -> tuple[Request, Apply] | None:
+        """The next request, and what applies its answer."""
+        turn, rule = self._round(), self._env.rule
+        alone = [s for s in turn.truncating if not rule.must_ask(s.last_epoch)]
+        if alone:
+            for state in alone:
+                with self._applying(state):
+                    state.truncate(Truncation(state.offset, finished=True), rule)
+            self._states.group_by_topic()
+            turn = self._round()
+        if turn.truncating:
+            return self._ask_epochs(turn.truncating)
+        if turn.resetting:
+            return self._ask_ends(turn.resetting)
+        if turn.wanted:
+            return self._fetch(turn)
+        return None
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def _want(self, state: FetchState) -> FetchPartition:
+        return state.request_part(self._env.rule, self._env.config.replica_fetch_max_bytes)
+
+    def _fetch(self, turn: Round) -> tuple[Request, Apply]:
+        config = self._env.config
+        request = FetchRequest(
+            turn.wanted,
+            self._env.broker_id,
+            self._env.broker_epoch(),
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+        )
+        self.requests += 1
+        self._request_rate.record(1, self._env.runtime.now_ms())
+        return request, lambda response: self._on_fetched(turn, response)
+
+    def _on_fetched(self, turn: Round, response: Response) -> list[TopicPartition]:
+        if not isinstance(response, FetchResponse) or response.error_code:
+            self._delay(self._states)
+            return []
+        moved: list[TopicPartition] = []
+        diverging: list[tuple[FetchState, EpochEndOffset]] = []
+        fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
+        for part in response.partitions:
+            state = fetching.get(part.tp)
+            if state is None or part == state.seen:
+                continue
+            if not self._is_current(state, part):
+                continue
+            if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                state.begin_reset()
+                self._states.put_last(state)
+            elif part.error_code:
+                self._refused(state, part.error_code)
+            elif on_fetch and part.diverging_epoch is not None:
+                diverging.append((state, part.diverging_epoch))
+            else:
+                with self._applying(state):
+                    if self._append(state, part):
+                        moved.append(state.tp)
+        for state, answer in diverging:  # R-120
+            if self._states.holds(state):
+                self._truncate_as_told(state, answer)
+        if diverging:
+            self._states.group_by_topic()
+        return moved
+
+    def _is_current(self, state: FetchState, part: FetchPartitionResponse) -> bool:
+        """R-117: nothing else happened to the partition while the request was on its way."""
+        if self._states.holds(state):
+            return True
+        newer = self._states.get(part.tp)
+        if (
+            newer is not None
+            and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
+            and newer.leader_epoch != state.leader_epoch
+        ):
+            self._delay([newer])  # R-125
+        return False
+
+    def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
+        progress = state.append(part)
+        self.bytes += progress.size
+        if self._env.quota is not None and part.records:
+            self._env.quota.record(state.tp, len(part.records))
+        if progress.changed and self._states.holds(state):
+            self._states.put_last(state)
+        return progress.high_watermark_moved
+
+    # -- truncate ------------------------------------------------------------------------------
+
+    def _ask_epochs(self, asking: tuple[FetchState, ...]) -> tuple[Request, Apply]:
+        """R-130."""
+        fences = self._env.rule.fences
+        parts = tuple(
+            OffsetForLeaderPartition(
+                s.tp, s.last_epoch, s.leader_epoch if fences else UNKNOWN_EPOCH
+            )
+            for s in asking
+        )
+        request = OffsetForLeaderEpochRequest(parts, self._env.broker_id)
+        return request, lambda response: self._on_epochs(asking, response)
+
+    def _on_epochs(
+        self, asking: tuple[FetchState, ...], response: Response
+    ) -> list[TopicPartition]:
+        answers = response.partitions if isinstance(response, OffsetForLeaderEpochResponse) else ()
+        asked = {state.tp: state for state in asking}
+        for part in answers:
+            state = asked.pop(part.tp, None)
+            if state is None or not self._states.holds(state):
+                continue  # R-131
+            if part.error_code:
+                self._refused(state, part.error_code)
+            else:
+                self._truncate_as_told(state, EpochEndOffset(part.leader_epoch, part.end_offset))
+        self._delay(asked.values())
+        self._states.group_by_topic()
+        return []
+
+    def _truncate_as_told(self, state: FetchState, answer: EpochEndOffset) -> None:
+        with self._applying(state):
+            if not state.truncate_as_told(answer, self._env.rule):
+                # A correct leader never says what leads nowhere (R-140); do not ask in a circle.
+                self._delay([state])
+
+    # -- reset ---------------------------------------------------------------------------------
+
+    def _ask_ends(self, asking: tuple[FetchState, ...]) -> tuple[Request, Apply]:
+        """R-129."""
+        fences = self._env.rule.fences
+        parts = tuple(
+            ListOffsetsPartition(
+                s.tp,
+                LATEST if s.leader_end is None else EARLIEST,
+                s.leader_epoch if fences else UNKNOWN_EPOCH,
+            )
+            for s in asking
+        )
+        request = ListOffsetsRequest(parts, self._env.broker_id)
+        return request, lambda response: self._on_ends(asking, response)
+
+    def _on_ends(self, asking: tuple[FetchState, ...], response: Response) -> list[TopicPartition]:
+        answers = response.partitions if isinstance(response, ListOffsetsResponse) else ()
+        asked = {state.tp: state for state in asking}
+        for part in answers:
+            state = asked.get(part.tp)
+            if state is None or not self._states.holds(state):
+                continue
+            if part.error_code or part.offset < 0:
+                state.give_up_reset()
+                self._refused(state, part.error_code)
+            else:
+                with self._applying(state):
+                    state.reset(part.offset)
+                    self._states.put_last(state)
+            del asked[part.tp]
+        for state in asked.values():
+            state.give_up_reset()
+        self._delay(asked.values())
+        return []
+
+    # -- errors --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _applying(self, state: FetchState) -> Iterator[None]:
+        try:
+            yield
+        except (CorruptMessageError, InvalidRecordError) as error:  # R-121
+            logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
+            self._delay([state])
+        except NotLeaderOrFollowerError:
+            self._delay([state])  # its role changed; who changed it removes it or adds it anew
+        except Exception as error:  # R-122
+            if self._states.holds(state):
+                self._fail(state.tp, error)
+
+    def _refused(self, state: FetchState, code: ErrorCode) -> None:
+        """The leader answered with an error to a request of the state's epoch."""
+        if code is ErrorCode.FENCED_LEADER_EPOCH:
+            # Only newer metadata can help (R-124, R-139).
+            self._fail(state.tp, error_for(code, f"{state.tp}: epoch {state.leader_epoch}"))
+        else:
+            self._delay([state])  # R-126
+
+    def _fail(self, tp: TopicPartition, error: Exception) -> None:
+        logger.error("%s: %s is not fetched any more: %s", self.name, tp, error, exc_info=error)
+        self._states.pop(tp)
+        self._env.failed[tp] = error
+
+    def _delay(self, states: Iterable[FetchState]) -> None:
+        """R-128."""
+        now_ms = self._env.runtime.now_ms()
+        self._states.delay(states, now_ms + self._env.config.replica_fetch_backoff_ms, now_ms)

@@ -1,0 +1,331 @@
+"""What a fetcher knows of its partitions, and which of them have something to do now.
+
+Not thread-safe: a fetcher holds its lock. Times are monotonic ms.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from checkpoints.types import TopicPartition
+from logstore.kernels import AppendInfo
+from logstore.types import Buffer
+from replication.errors import ReplicationError
+from replication.messages import EpochEndOffset, FetchPartition, FetchPartitionResponse
+from replication.state import UNKNOWN_EPOCH
+from replication.truncation import Truncation, TruncationRule, truncation_point
+
+logger = logging.getLogger(__name__)
+
+
+class OffsetMismatchError(ReplicationError):
+    """Our log does not end where we fetch from: something else wrote to it."""
+
+
+class Followed(Protocol):
+    """The follower's half of ``Partition``; see there for what it raises."""
+
+    tp: TopicPartition
+
+    @property
+    def latest_epoch(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    def own_end_offset_for(self, epoch: int) -> EpochEndOffset: ...
+    def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo: ...
+    def follow(
+        self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int
+    ) -> bool: ...
+    def truncate_to(self, offset: int, leader_epoch: int) -> None: ...
+    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None: ...
+
+
+class InitialFetchState(NamedTuple):
+    """Where a partition starts to follow: ``offset`` is ``TruncationRule.initial_offset``."""
+
+    topic_id: uuid.UUID | None
+    leader_epoch: int
+    offset: int
+
+
+class Phase(Enum):
+    """What a partition needs next of its leader."""
+
+    TRUNCATING = "truncating"  # where our log may differ from the leader's (R-130)
+    RESETTING = "resetting"  # the ends of the leader's log, since our offset is outside (R-129)
+    FETCHING = "fetching"
+
+
+class FetchState:
+    """One partition of a fetcher, under one leader epoch (R-113)."""
+
+    __slots__ = (
+        "delayed_until_ms",
+        "lag",
+        "last_epoch",
+        "leader_end",
+        "leader_epoch",
+        "log_start",
+        "offset",
+        "partition",
+        "phase",
+        "seen",
+        "topic_id",
+        "tp",
+        "wanted",
+    )
+
+    def __init__(
+        self, partition: Followed, initial: InitialFetchState, rule: TruncationRule
+    ) -> None:
+        self.tp = partition.tp
+        self.partition = partition
+        self.topic_id, self.leader_epoch, self.offset = initial
+        self.log_start = partition.log_start_offset
+        self.last_epoch = partition.latest_epoch  # of our last record
+        if self.offset < 0:
+            self.phase = Phase.RESETTING
+        elif rule.begins_truncating(self.last_epoch):
+            self.phase = Phase.TRUNCATING
+        else:
+            self.phase = Phase.FETCHING
+        self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
+        self.delayed_until_ms = 0
+        self.leader_end: int | None = None  # while resetting, once it is known
+        self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
+        # The latest answer, if the same once more would mean nothing new.
+        self.seen: FetchPartitionResponse | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"FetchState({self.tp}, {self.phase.value} at {self.offset}, epoch {self.leader_epoch},"
+            f" last epoch {self.last_epoch}, lag {self.lag})"
+        )
+
+    @property
+    def in_sync(self) -> bool:
+        """As a quota sees it (R-145)."""
+        return self.lag is not None and self.lag <= 0
+
+    def request_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
+        """Our part of a fetch (R-116).
+
+        The log start is that of our latest change; what retention deletes here in between is of
+        no concern to the leader, who asks only for log starts that it raised itself (R-96).
+        """
+        return FetchPartition(
+            self.tp,
+            self.offset,
+            max_bytes,
+            self.leader_epoch if rule.fences else UNKNOWN_EPOCH,
+            self.last_epoch if rule.on_fetch else UNKNOWN_EPOCH,
+            self.log_start,
+            self.topic_id,
+        )
+
+    # -- what an answer does; each raises what ``Partition`` raises --------------------------------
+
+    def append(self, part: FetchPartitionResponse) -> Progress:
+        """Take over records and watermarks (R-118).
+
+        Raises:
+            OffsetMismatchError: our log does not end where we fetched from.
+        """
+        partition, epoch = self.partition, self.leader_epoch
+        log_end = partition.log_end_offset
+        if log_end != self.offset:
+            raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
+        size, first = 0, self.lag is None
+        if part.records:
+            info = partition.append_as_follower(part.records, epoch)
+            size = info.size
+            if size:
+                self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
+        moved = partition.follow(part.high_watermark, part.log_start_offset, epoch)
+        self.lag = max(0, part.high_watermark - self.offset)
+        # Not the answer itself: an empty view keeps the leader's memory alive.
+        self.seen = None if part.records else part._replace(records=b"")
+        log_start = partition.log_start_offset
+        changed = size > 0 or log_start != self.log_start
+        if changed:
+            self.log_start, self.wanted = log_start, None
+        return Progress(size, moved, first or changed)
+
+    def truncate(self, cut: Truncation, rule: TruncationRule) -> bool:
+        """Cut our log (R-137); False when that changed nothing, so that we would ask the same."""
+        before = self.offset, self.last_epoch, self.phase
+        high_watermark = self.partition.high_watermark
+        if cut.offset < high_watermark:
+            logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
+        self.partition.truncate_to(cut.offset, self.leader_epoch)
+        done = cut.finished or rule.on_fetch
+        self._move_to(cut.offset, Phase.FETCHING if done else Phase.TRUNCATING)
+        return before != (self.offset, self.last_epoch, self.phase)
+
+    def truncate_as_told(self, answer: EpochEndOffset, rule: TruncationRule) -> bool:
+        """Cut where the leader says that an epoch ends (R-132 … R-136); see ``truncate``."""
+        log_end = self.partition.log_end_offset
+        cut = truncation_point(
+            answer, self.partition.own_end_offset_for, log_end, min(self.offset, log_end)
+        )
+        return self.truncate(cut, rule)
+
+    def begin_reset(self) -> None:
+        """Our offset is outside the leader's log (R-129)."""
+        self.phase, self.leader_end = Phase.RESETTING, None
+
+    def reset(self, leader_offset: int) -> None:
+        """Take the leader's log end, then its log start, and go on where the logs meet (R-129)."""
+        own_end, epoch = self.partition.log_end_offset, self.leader_epoch
+        if self.leader_end is None:
+            if leader_offset >= own_end:
+                self.leader_end = leader_offset
+                return
+            logger.warning("%s: the leader ends at %d, we at %d", self.tp, leader_offset, own_end)
+            self.partition.truncate_to(leader_offset, epoch)
+            offset = leader_end = leader_offset
+        else:
+            offset, leader_end = max(leader_offset, own_end), self.leader_end
+            if leader_offset > own_end:
+                self.partition.truncate_fully_and_start_at(leader_offset, epoch)
+        self._move_to(offset, Phase.FETCHING)
+        self.lag = max(0, leader_end - offset)
+
+    def give_up_reset(self) -> None:
+        """The leader did not tell its ends; fetch again, where we have an offset to fetch from."""
+        self.leader_end = None
+        if self.offset >= 0:
+            self.phase = Phase.FETCHING
+
+    def _move_to(self, offset: int, phase: Phase) -> None:
+        """Our log changed: earlier answers are void."""
+        self.last_epoch = self.partition.latest_epoch
+        self.log_start = self.partition.log_start_offset
+        self.offset, self.phase = offset, phase
+        self.leader_end = self.wanted = self.seen = None
+
+
+class Progress(NamedTuple):
+    size: int  # bytes appended
+    high_watermark_moved: bool  # our own
+    changed: bool  # the next request differs, or the partition goes to the end of the order
+
+
+class Round(NamedTuple):
+    """Who has something to do; ``due_ms`` is when the first delay ends, None without one."""
+
+    truncating: tuple[FetchState, ...]
+    resetting: tuple[FetchState, ...]
+    fetching: dict[TopicPartition, FetchState]
+    wanted: tuple[FetchPartition, ...]
+    due_ms: int | None
+    throttled: bool  # some wait for the quota
+
+
+class FetchStates:
+    """The partitions of a fetcher in the order in which they are asked for (R-115)."""
+
+    def __init__(self) -> None:
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._round: Round | None = None  # kept while nothing changes: idle rounds cost nothing
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[FetchState]:
+        return iter(self._states.values())
+
+    def get(self, tp: TopicPartition) -> FetchState | None:
+        return self._states.get(tp)
+
+    def holds(self, state: FetchState) -> bool:
+        """False when the partition was removed, or added anew, since."""
+        return self._states.get(state.tp) is state
+
+    def pop(self, tp: TopicPartition) -> FetchState | None:
+        self._round = None
+        return self._states.pop(tp, None)
+
+    def clear(self) -> None:
+        self._states.clear()
+        self._round = None
+
+    def put_last(self, state: FetchState) -> None:
+        """Add a state, or note that it made progress: all others come before it next time."""
+        self._states.pop(state.tp, None)
+        self._states[state.tp] = state
+        self._round = None
+
+    def group_by_topic(self) -> None:
+        """What a round of truncation does to the order (R-115)."""
+        topics: dict[str, dict[TopicPartition, FetchState]] = {}
+        for tp, state in self._states.items():
+            topics.setdefault(tp.topic, {})[tp] = state
+        self._states = {tp: state for group in topics.values() for tp, state in group.items()}
+        self._round = None
+
+    def delay(self, states: Iterable[FetchState], until_ms: int, now_ms: int) -> None:
+        """Leave partitions alone for a while; one delayed already keeps its delay (R-128)."""
+        for state in list(states):
+            if state.delayed_until_ms <= now_ms and self.holds(state):
+                state.delayed_until_ms = until_ms
+                self.put_last(state)
+
+    def round(
+        self,
+        now_ms: int,
+        want: Callable[[FetchState], FetchPartition],
+        must_wait: Callable[[FetchState], bool] | None,
+    ) -> Round:
+        """What can be done now.
+
+        Args:
+            want: makes a partition's part of a request.
+            must_wait: whether the quota holds a partition back; None while it is not exceeded.
+        """
+        kept = self._round
+        if kept is not None and must_wait is None and not kept.throttled:
+            if kept.due_ms is None or now_ms < kept.due_ms:
+                return kept
+        truncating, resetting = [], []
+        fetching: dict[TopicPartition, FetchState] = {}
+        wanted = []
+        due_ms, throttled = None, False
+        for tp, state in self._states.items():
+            if state.delayed_until_ms > now_ms:
+                if due_ms is None or state.delayed_until_ms < due_ms:
+                    due_ms = state.delayed_until_ms
+            elif state.phase is Phase.TRUNCATING:
+                truncating.append(state)
+            elif state.phase is Phase.RESETTING:
+                resetting.append(state)
+            elif must_wait is not None and must_wait(state):
+                throttled = True
+            else:
+                if state.wanted is None:
+                    state.wanted = want(state)
+                fetching[tp] = state
+                wanted.append(state.wanted)
+        self._round = Round(
+            tuple(truncating), tuple(resetting), fetching, tuple(wanted), due_ms, throttled
+        )
+        return self._round
+
+
+__all__ = [
+    "FetchState",
+    "FetchStates",
+    "Followed",
+    "InitialFetchState",
+    "OffsetMismatchError",
+    "Phase",
+    "Round",
+]
