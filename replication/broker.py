@@ -184,6 +184,9 @@ class Broker:
         try:
             coordinator = self._coordinator
             if coordinator is None or coordinator.state is SessionState.EXPIRED:
+                if coordinator is not None:
+                    coordinator.close()  # lets go of its threads and sockets
+                    self._coordinator = None
                 coordinator = self._connect()
                 self._coordinator = coordinator
                 session = coordinator

@@ -7,11 +7,11 @@ are retried until the delivery timeout, and an idempotent producer's retries lea
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.types import TopicPartition
+from logstore.clock import Clock, SystemClock
 from logstore.errors import CorruptBatchError, OffsetOutOfRangeError
 from logstore.fetch import EARLIEST, LATEST
 from logstore.format.batch import encode_batch
@@ -66,8 +66,14 @@ class RecordMetadata(NamedTuple):
 class Client:
     """Sends requests and waits for the answers; knows who leads what. Safe for many threads."""
 
-    def __init__(self, transport: Transport, brokers: Callable[[], Sequence[int]]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        brokers: Callable[[], Sequence[int]],
+        clock: Clock | None = None,
+    ) -> None:
         """``brokers`` names those that may be asked for metadata."""
+        self.clock: Clock = clock or SystemClock()
         self._transport = transport
         self._brokers = brokers
         self._partitions: dict[TopicPartition, PartitionMetadata] = {}
@@ -140,16 +146,25 @@ class Client:
             raise LeaderNotAvailableError(f"{tp} has no leader")
         return found
 
+    def now_s(self) -> float:
+        """Elapsed time, for deadlines."""
+        return self.clock.monotonic_ns() / 1e9
+
+    @staticmethod
+    def pause() -> None:
+        """Before something is tried again."""
+        threading.Event().wait(RETRY_BACKOFF_S)
+
     def retry(self, call: Callable[[], R], timeout_s: float) -> R:
         """Call until it succeeds, fails for good, or the time is over; then the last error."""
-        deadline = time.monotonic() + timeout_s
+        deadline = self.now_s() + timeout_s
         while True:
             try:
                 return call()
             except ReplicationError as error:
-                if not error.retriable or time.monotonic() + RETRY_BACKOFF_S > deadline:
+                if not error.retriable or self.now_s() + RETRY_BACKOFF_S > deadline:
                     raise
-            time.sleep(RETRY_BACKOFF_S)
+            self.pause()
             try:
                 self.refresh()
             except BrokerUnavailableError:
@@ -236,7 +251,7 @@ class Producer:
             InvalidRecordError: a record is malformed; nothing was sent.
         """
         tp = TopicPartition(topic, partition)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._client.clock.wall_ms()
         if self._producer_id is None:
             batch = encode_batch(records, compression=self._compression, default_timestamp=now_ms)
         else:
@@ -396,7 +411,7 @@ class Consumer:
         self.positions[tp] = None
 
     def _stale(self) -> None:
-        time.sleep(RETRY_BACKOFF_S)
+        self._client.pause()
         try:
             self._client.refresh()
         except BrokerUnavailableError:
@@ -409,10 +424,10 @@ class Consumer:
             RequestTimedOutError: not done in time.
         """
         ends = {tp: self.offset_for(tp, LATEST) for tp in self.positions}
-        deadline = time.monotonic() + timeout_s
+        deadline = self._client.now_s() + timeout_s
         found: list[tuple[TopicPartition, Record]] = []
         while any(self._position(tp) < end for tp, end in ends.items()):
-            if time.monotonic() > deadline:
+            if self._client.now_s() > deadline:
                 raise RequestTimedOutError(f"read {len(found)} records, then no more")
             found += self.poll(100)
         return found

@@ -11,12 +11,10 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from checkpoints.types import TopicPartition
-from logstore.clock import SystemClock
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
 from logstore.fetch import LATEST
@@ -132,7 +130,7 @@ class Cluster:
                 except LogstoreError:
                     continue
         expire: Callable[[int], None] = getattr(self._service, "expire_sessions", lambda now: None)
-        expire(SystemClock().monotonic_ns() // 1_000_000)
+        expire(self._runtime.now_ms())
 
     def __enter__(self) -> Cluster:
         return self
@@ -431,11 +429,12 @@ class Cluster:
         Raises:
             TimeoutError: not so in time; ``what`` is named.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = self.client.now_s() + timeout_s
+        pause = threading.Event().wait
         while not condition():
-            if time.monotonic() > deadline:
+            if self.client.now_s() > deadline:
                 raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
-            time.sleep(POLL_S)
+            pause(POLL_S)
 
     def wait_for_isr(
         self, tp: TopicPartition, members: Iterable[int], timeout_s: float = 30.0

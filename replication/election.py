@@ -105,7 +105,8 @@ def change(
                 if r not in target_isr and r not in unclean_replicas and r in target_replicas
             )
     elif not target_isr:
-        target_isr = now.isr  # the last member stays, so that only it can be elected
+        # The last members stay, so that only they can be elected.
+        target_isr = tuple(r for r in now.isr if r in target_replicas)
     # Remembered from the moment nobody is left who surely has everything.
     last_known = now.last_known_leader
     if elr_enabled and not target_isr and now.leader != NO_LEADER:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 
 from checkpoints.types import TopicPartition
 from logstore.errors import CorruptMessageError, InvalidRecordError
-from logstore.fetch import EARLIEST, LATEST
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
 from replication.errors import NotLeaderOrFollowerError, error_for
@@ -25,27 +24,22 @@ from replication.fetcher_state import (
     FetchStates,
     Followed,
     InitialFetchState,
-    Phase,
     Round,
 )
 from replication.messages import (
     EpochEndOffset,
-    FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
-    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
     Request,
     Response,
 )
 from replication.quota import ReplicationQuota, SampledRate
 from replication.runtime import Cancellable, Runtime, Task
-from replication.state import UNKNOWN_EPOCH
 from replication.transport import Transport
 from replication.truncation import Truncation, TruncationRule
 
@@ -91,7 +85,7 @@ class Fetcher:
         self.dead = False
         self._env = env
         self._actor = env.runtime.actor(name)
-        self._states = FetchStates()
+        self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
         self._lock = threading.RLock()  # a failing disk may have partitions removed from within
         self._busy = False  # a step is posted, or a request in flight
         self._closed = False
@@ -212,7 +206,10 @@ class Fetcher:
             else:
                 moved = apply(response)
         if moved:
-            self._env.on_high_watermarks(moved)
+            try:
+                self._env.on_high_watermarks(moved)
+            except Exception:  # of a consumer that waits here; replication does not depend on it
+                logger.exception("%s could not tell of high watermarks", self.name)
         self._step()
 
     def _rest(self) -> None:
@@ -224,15 +221,14 @@ class Fetcher:
         if waits:
             # The timer's thread must not wait for our lock.
             self._timer = self._env.runtime.call_later(
-                min(waits), lambda: self._post(self._on_timer)
+                max(0, min(waits)), lambda: self._post(self._on_timer)
             )
 
     def _round(self) -> Round:
         quota = self._env.quota
         throttling = quota is not None and quota.is_exceeded()
-        return self._states.round(
-            self._env.runtime.now_ms(), self._want, self._must_wait if throttling else None
-        )
+        now_ms = self._env.runtime.now_ms()
+        return self._states.round(now_ms, self._must_wait if throttling else None)
 
     def _must_wait(self, state: FetchState) -> bool:
         quota = self._env.quota
@@ -252,19 +248,16 @@ class Fetcher:
             return self._ask_epochs(turn.truncating)
         if turn.resetting:
             return self._ask_ends(turn.resetting)
-        if turn.wanted:
+        if turn.fetching:
             return self._fetch(turn)
         return None
 
     # -- fetch ---------------------------------------------------------------------------------
 
-    def _want(self, state: FetchState) -> FetchPartition:
-        return state.request_part(self._env.rule, self._env.config.replica_fetch_max_bytes)
-
     def _fetch(self, turn: Round) -> tuple[Request, Apply]:
         config = self._env.config
         request = FetchRequest(
-            turn.wanted,
+            turn.request(),
             self._env.broker_id,
             self._env.broker_epoch(),
             config.replica_fetch_wait_max_ms,
@@ -282,10 +275,12 @@ class Fetcher:
         moved: list[TopicPartition] = []
         diverging: list[tuple[FetchState, EpochEndOffset]] = []
         fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
+        applied: set[TopicPartition] = set()
         for part in response.partitions:
             state = fetching.get(part.tp)
-            if state is None or part == state.seen:
+            if state is None or part == state.seen or part.tp in applied:
                 continue
+            applied.add(part.tp)
             if not self._is_current(state, part):
                 continue
             if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -325,26 +320,17 @@ class Fetcher:
         if self._env.quota is not None and part.records:
             self._env.quota.record(state.tp, len(part.records))
         if progress.changed and self._states.holds(state):
-            self._states.put_last(state)
+            self._states.progress(state)
         return progress.high_watermark_moved
 
     # -- truncate ------------------------------------------------------------------------------
 
-    def _ask_epochs(self, asking: tuple[FetchState, ...]) -> tuple[Request, Apply]:
-        """R-130."""
-        fences = self._env.rule.fences
-        parts = tuple(
-            OffsetForLeaderPartition(
-                s.tp, s.last_epoch, s.leader_epoch if fences else UNKNOWN_EPOCH
-            )
-            for s in asking
-        )
+    def _ask_epochs(self, asking: list[FetchState]) -> tuple[Request, Apply]:
+        parts = tuple(state.epoch_part(self._env.rule) for state in asking)
         request = OffsetForLeaderEpochRequest(parts, self._env.broker_id)
         return request, lambda response: self._on_epochs(asking, response)
 
-    def _on_epochs(
-        self, asking: tuple[FetchState, ...], response: Response
-    ) -> list[TopicPartition]:
+    def _on_epochs(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, OffsetForLeaderEpochResponse) else ()
         asked = {state.tp: state for state in asking}
         for part in answers:
@@ -367,21 +353,12 @@ class Fetcher:
 
     # -- reset ---------------------------------------------------------------------------------
 
-    def _ask_ends(self, asking: tuple[FetchState, ...]) -> tuple[Request, Apply]:
-        """R-129."""
-        fences = self._env.rule.fences
-        parts = tuple(
-            ListOffsetsPartition(
-                s.tp,
-                LATEST if s.leader_end is None else EARLIEST,
-                s.leader_epoch if fences else UNKNOWN_EPOCH,
-            )
-            for s in asking
-        )
+    def _ask_ends(self, asking: list[FetchState]) -> tuple[Request, Apply]:
+        parts = tuple(state.ends_part(self._env.rule) for state in asking)
         request = ListOffsetsRequest(parts, self._env.broker_id)
         return request, lambda response: self._on_ends(asking, response)
 
-    def _on_ends(self, asking: tuple[FetchState, ...], response: Response) -> list[TopicPartition]:
+    def _on_ends(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, ListOffsetsResponse) else ()
         asked = {state.tp: state for state in asking}
         for part in answers:

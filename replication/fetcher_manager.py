@@ -23,9 +23,11 @@ def fetcher_id(tp: TopicPartition, fetchers: int) -> int:
 
 
 class FetcherManager:
-    """All fetchers of a broker. Methods may be called from any thread, but not from within
-    ``FetcherEnv`` callbacks that a fetcher makes while it applies an answer; its lock comes before
-    those of the fetchers."""
+    """All fetchers of a broker. Methods may be called from any thread that holds no partition.
+
+    Its lock comes before those of the fetchers. So what a fetcher's work sets off, such as a log
+    directory that fails under it, must stop fetchers from another task, not from within.
+    """
 
     def __init__(self, env: FetcherEnv) -> None:
         self._env = env

@@ -12,10 +12,17 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
+from logstore.fetch import EARLIEST, LATEST
 from logstore.kernels import AppendInfo
 from logstore.types import Buffer
 from replication.errors import ReplicationError
-from replication.messages import EpochEndOffset, FetchPartition, FetchPartitionResponse
+from replication.messages import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    ListOffsetsPartition,
+    OffsetForLeaderPartition,
+)
 from replication.state import UNKNOWN_EPOCH
 from replication.truncation import Truncation, TruncationRule, truncation_point
 
@@ -115,21 +122,31 @@ class FetchState:
         """As a quota sees it (R-145)."""
         return self.lag is not None and self.lag <= 0
 
-    def request_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
-        """Our part of a fetch (R-116).
+    # -- our part of a request ---------------------------------------------------------------------
+
+    def fetch_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
+        """R-116.
 
         The log start is that of our latest change; what retention deletes here in between is of
-        no concern to the leader, who asks only for log starts that it raised itself (R-96).
+        no concern to the leader, who waits only for log starts that it raised itself (R-96).
         """
+        last_epoch = self.last_epoch if rule.on_fetch else UNKNOWN_EPOCH
         return FetchPartition(
-            self.tp,
-            self.offset,
-            max_bytes,
-            self.leader_epoch if rule.fences else UNKNOWN_EPOCH,
-            self.last_epoch if rule.on_fetch else UNKNOWN_EPOCH,
-            self.log_start,
+            self.tp, self.offset, max_bytes, self._sent_epoch(rule), last_epoch, self.log_start,
             self.topic_id,
-        )
+        )  # fmt: skip
+
+    def epoch_part(self, rule: TruncationRule) -> OffsetForLeaderPartition:
+        """R-130."""
+        return OffsetForLeaderPartition(self.tp, self.last_epoch, self._sent_epoch(rule))
+
+    def ends_part(self, rule: TruncationRule) -> ListOffsetsPartition:
+        """R-129."""
+        which = LATEST if self.leader_end is None else EARLIEST
+        return ListOffsetsPartition(self.tp, which, self._sent_epoch(rule))
+
+    def _sent_epoch(self, rule: TruncationRule) -> int:
+        return self.leader_epoch if rule.fences else UNKNOWN_EPOCH
 
     # -- what an answer does; each raises what ``Partition`` raises --------------------------------
 
@@ -149,6 +166,7 @@ class FetchState:
             size = info.size
             if size:
                 self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
+                self.wanted = None
         moved = partition.follow(part.high_watermark, part.log_start_offset, epoch)
         self.lag = max(0, part.high_watermark - self.offset)
         # Not the answer itself: an empty view keeps the leader's memory alive.
@@ -219,21 +237,50 @@ class Progress(NamedTuple):
     changed: bool  # the next request differs, or the partition goes to the end of the order
 
 
-class Round(NamedTuple):
-    """Who has something to do; ``due_ms`` is when the first delay ends, None without one."""
+class Round:
+    """Who has something to do. Progress of its members keeps it up to date."""
 
-    truncating: tuple[FetchState, ...]
-    resetting: tuple[FetchState, ...]
-    fetching: dict[TopicPartition, FetchState]
-    wanted: tuple[FetchPartition, ...]
-    due_ms: int | None
-    throttled: bool  # some wait for the quota
+    __slots__ = (
+        "_request",
+        "_wanted",
+        "due_ms",
+        "fetching",
+        "resetting",
+        "throttled",
+        "truncating",
+    )
+
+    def __init__(self) -> None:
+        self.truncating: list[FetchState] = []
+        self.resetting: list[FetchState] = []
+        self.fetching: dict[TopicPartition, FetchState] = {}
+        self.due_ms: int | None = None  # when the first delay ends
+        self.throttled = False  # some wait for the quota
+        self._wanted: dict[TopicPartition, FetchPartition] = {}
+        self._request: tuple[FetchPartition, ...] | None = None
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether time alone may have changed it."""
+        return self.throttled or (self.due_ms is not None and now_ms >= self.due_ms)
+
+    def put_last(self, state: FetchState, part: FetchPartition) -> None:
+        self.fetching.pop(state.tp, None)
+        self._wanted.pop(state.tp, None)
+        self.fetching[state.tp] = state
+        self._wanted[state.tp] = part
+        self._request = None
+
+    def request(self) -> tuple[FetchPartition, ...]:
+        if self._request is None:
+            self._request = tuple(self._wanted.values())
+        return self._request
 
 
 class FetchStates:
     """The partitions of a fetcher in the order in which they are asked for (R-115)."""
 
-    def __init__(self) -> None:
+    def __init__(self, rule: TruncationRule, max_bytes: int) -> None:
+        self._rule, self._max_bytes = rule, max_bytes
         self._states: dict[TopicPartition, FetchState] = {}
         self._round: Round | None = None  # kept while nothing changes: idle rounds cost nothing
 
@@ -259,10 +306,24 @@ class FetchStates:
         self._round = None
 
     def put_last(self, state: FetchState) -> None:
-        """Add a state, or note that it made progress: all others come before it next time."""
+        """Add a state, or note that it changed: all others come before it next time."""
+        self._move_last(state)
+        self._round = None
+
+    def progress(self, state: FetchState) -> None:
+        """As ``put_last``, of a partition that was fetched and will be fetched further."""
+        self._move_last(state)
+        if self._round is not None:
+            self._round.put_last(state, self._part(state))
+
+    def _move_last(self, state: FetchState) -> None:
         self._states.pop(state.tp, None)
         self._states[state.tp] = state
-        self._round = None
+
+    def _part(self, state: FetchState) -> FetchPartition:
+        if state.wanted is None:
+            state.wanted = state.fetch_part(self._rule, self._max_bytes)
+        return state.wanted
 
     def group_by_topic(self) -> None:
         """What a round of truncation does to the order (R-115)."""
@@ -279,45 +340,28 @@ class FetchStates:
                 state.delayed_until_ms = until_ms
                 self.put_last(state)
 
-    def round(
-        self,
-        now_ms: int,
-        want: Callable[[FetchState], FetchPartition],
-        must_wait: Callable[[FetchState], bool] | None,
-    ) -> Round:
+    def round(self, now_ms: int, must_wait: Callable[[FetchState], bool] | None) -> Round:
         """What can be done now.
 
-        Args:
-            want: makes a partition's part of a request.
-            must_wait: whether the quota holds a partition back; None while it is not exceeded.
+        ``must_wait`` says whether the quota holds a partition back; None while it is not exceeded.
         """
         kept = self._round
-        if kept is not None and must_wait is None and not kept.throttled:
-            if kept.due_ms is None or now_ms < kept.due_ms:
-                return kept
-        truncating, resetting = [], []
-        fetching: dict[TopicPartition, FetchState] = {}
-        wanted = []
-        due_ms, throttled = None, False
-        for tp, state in self._states.items():
+        if kept is not None and must_wait is None and not kept.is_over(now_ms):
+            return kept
+        self._round = new = Round()
+        for state in self._states.values():
             if state.delayed_until_ms > now_ms:
-                if due_ms is None or state.delayed_until_ms < due_ms:
-                    due_ms = state.delayed_until_ms
+                if new.due_ms is None or state.delayed_until_ms < new.due_ms:
+                    new.due_ms = state.delayed_until_ms
             elif state.phase is Phase.TRUNCATING:
-                truncating.append(state)
+                new.truncating.append(state)
             elif state.phase is Phase.RESETTING:
-                resetting.append(state)
+                new.resetting.append(state)
             elif must_wait is not None and must_wait(state):
-                throttled = True
+                new.throttled = True
             else:
-                if state.wanted is None:
-                    state.wanted = want(state)
-                fetching[tp] = state
-                wanted.append(state.wanted)
-        self._round = Round(
-            tuple(truncating), tuple(resetting), fetching, tuple(wanted), due_ms, throttled
-        )
-        return self._round
+                new.put_last(state, self._part(state))
+        return new
 
 
 __all__ = [

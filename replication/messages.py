@@ -283,6 +283,7 @@ class StopReplicaPartition(NamedTuple):
     tp: TopicPartition
     leader_epoch: int  # −2 for a topic that is being deleted (Kafka's EpochDuringDelete)
     delete: bool
+    topic_id: uuid.UUID | None = None  # a later topic of the same name is not meant
 
 
 class StopReplicaRequest(NamedTuple):
@@ -337,6 +338,7 @@ class MetadataResponse(NamedTuple):
 
 
 EPOCH_DURING_DELETE = -2
+LEADER_DURING_DELETE = -2
 
 Request: TypeAlias = (
     ProduceRequest

@@ -73,28 +73,17 @@ class Purgatory(Generic[Op]):
             Exception: what ``try_complete`` or the answer raised. If it was ``try_complete``, the
                 operation is forgotten and nobody answers it.
         """
-        keys = tuple(keys)
+        if not isinstance(keys, tuple):
+            keys = tuple(keys)
         if not keys:
             raise ValueError(f"an operation for purgatory {self.name} has no keys to watch")
-        if not operation._begin():
-            return operation.completed
-        operation._purgatory = self
-        try:
-            waits = not operation._look() and operation.delay_ms > 0 and not self._closed
-            if waits:
-                self._estimated += 1
-                for key in keys:
-                    self._watch(key, operation)
-                if not operation._look():
-                    now_ms = None if self._now_ms is None else self._now_ms()
-                    self.timer.add(operation, operation.delay_ms, now_ms)
-        except BaseException:
-            operation._abandon()
-            raise
-        completed = operation._end()  # from here on others may complete it: it is in the timer
-        if not completed and (not waits or self._closed):
-            operation.run()
-        return operation.completed
+        now_ms = None if self._now_ms is None else self._now_ms()
+        if operation._register(self, self._watchers, keys, self.timer, now_ms):
+            self._estimated += 1
+            if not self._closed:
+                return operation.completed
+        operation.run()  # does nothing to a completed one
+        return True
 
     def check_and_complete(self, key: Hashable) -> int:
         """Something happened to ``key``: look at all operations that watch it.
@@ -193,11 +182,3 @@ class Purgatory(Generic[Op]):
         """For operations, when their deadline has completed them."""
         with self._lock:
             self.expirations += 1
-
-    def _watch(self, key: Hashable, operation: Op) -> None:
-        while True:
-            watchers = self._watchers.get(key)
-            if watchers is None:
-                watchers = self._watchers.setdefault(key, Watchers(self._watchers, key))
-            if watchers.add(operation):
-                return

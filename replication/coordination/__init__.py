@@ -24,6 +24,7 @@ from replication.coordination.base import (
     SessionState,
     Set,
     WatchEvent,
+    check_path,
 )
 from replication.coordination.errors import (
     BadVersionError,
@@ -81,10 +82,14 @@ def open_zookeeper(address: str, **options: Any) -> CoordinatorService:
     """``ZooKeeper`` at ``//host:port,host:port/chroot``."""
     from replication.coordination.zookeeper import ZooKeeper
 
-    hosts = address.removeprefix("//").rstrip("/")
-    if not address.startswith("//") or not hosts or hosts.startswith("/"):
+    hosts, _, chroot = address.removeprefix("//").rstrip("/").partition("/")
+    try:
+        check_path(f"/{chroot}")
+    except ValueError:
+        hosts = ""
+    if not address.startswith("//") or not hosts:
         raise ConfigError(f"zookeeper:{address} is not zookeeper://host:port/chroot")
-    return ZooKeeper(hosts, **options)
+    return ZooKeeper(f"{hosts}/{chroot}", **options)
 
 
 __all__ = [

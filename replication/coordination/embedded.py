@@ -7,11 +7,10 @@ store again ends those of the time before, and their ephemeral nodes go.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from logstore.clock import Clock
@@ -37,9 +36,8 @@ from replication.coordination.base import (
 )
 from replication.coordination.errors import CoordinatorUnavailableError, SessionExpiredError
 from replication.coordination.journal import Journal, read_tree
+from replication.coordination.notifications import Notifications
 from replication.coordination.tree import Change, Tree
-
-logger = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 
@@ -70,13 +68,11 @@ class CoordinatorStore:
         self.directory = directory
         self.session_timeout_ms = session_timeout_ms
         self._clock = clock
-        self._deliver = deliver or _run
         self._lock = threading.Lock()
+        self._told = Notifications(self._lock, deliver)
         self._down = ""  # why there are no answers any more
         self._sessions: dict[int, EmbeddedCoordinator] = {}
         self._watches: dict[str, list[tuple[EmbeddedCoordinator, WatchListener]]] = {}
-        self._events: list[Callable[[], None]] = []
-        self._delivering = False
         _make_durable_dir(storage, directory)
         self._dir_lock = storage.lock(f"{directory}/{LOCK_NAME}")
         try:
@@ -134,7 +130,7 @@ class CoordinatorStore:
         """Stop as the death of the process does: nobody is told. For tests."""
         with self._lock:
             self._stop("the store crashed")
-            self._events.clear()
+            self._told.clear()
 
     # --- for sessions
 
@@ -185,7 +181,8 @@ class CoordinatorStore:
             session.closed = True
             # A session that cannot reach the store just falls silent.
             if not (session.suspended or self._down):
-                self._end(session)
+                with suppress(CoordinatorUnavailableError):
+                    self._end(session)
 
     def _suspend(self, session: EmbeddedCoordinator) -> None:
         with self._changing():
@@ -208,7 +205,7 @@ class CoordinatorStore:
             for path, watchers in self._watches.items():
                 for watcher, listener in watchers:
                     if watcher is session:
-                        self._events.append(partial(listener, WatchEvent(EventKind.MISSED, path)))
+                        self._told.add(partial(listener, WatchEvent(EventKind.MISSED, path)))
 
     def _state(self, session: EmbeddedCoordinator) -> SessionState:
         if session.closed or (session.over and not session.suspended):
@@ -254,7 +251,7 @@ class CoordinatorStore:
             raise CoordinatorUnavailableError(f"{self.directory}: {self._down}") from error
         except BaseException:
             self._stop("the journal failed")
-            self._events.clear()  # the process dies here
+            self._told.clear()  # the process dies here
             raise
 
     def _announce(self, changes: Sequence[Change]) -> None:
@@ -263,10 +260,11 @@ class CoordinatorStore:
                 for session, listener in self._watches.get(path, ()):
                     if not session.suspended:
                         event = WatchEvent(change.kind, change.path)
-                        self._events.append(partial(listener, event))
+                        self._told.add(partial(listener, event))
 
     def _tell(self, session: EmbeddedCoordinator, state: SessionState) -> None:
-        self._events.extend(partial(listener, state) for listener in session.state_listeners)
+        for listener in session.state_listeners:
+            self._told.add(partial(listener, state))
 
     def _end(self, session: EmbeddedCoordinator) -> None:
         if session.over:
@@ -293,8 +291,6 @@ class CoordinatorStore:
         self._journal.close()
         self._dir_lock.release()
 
-    # --- notifications
-
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the lock; what happened under it is told after it is released."""
@@ -302,20 +298,7 @@ class CoordinatorStore:
             with self._lock:
                 yield
         finally:
-            self._notify()
-
-    def _notify(self) -> None:
-        while True:
-            with self._lock:
-                if self._delivering or not self._events:
-                    return  # whoever is at it goes on with what was added
-                self._delivering = True
-                events, self._events = self._events, []
-            try:
-                for event in events:
-                    self._deliver(event)
-            finally:
-                self._delivering = False
+            self._told.drain()
 
 
 class EmbeddedCoordinator:
@@ -394,18 +377,13 @@ def _deletions(tree: Tree, session_id: int | None) -> list[Op]:
 
 
 def _make_durable_dir(storage: Storage, directory: str) -> None:
-    missing = []
-    path = os.path.normpath(directory)
+    """Level by level, so that whatever has something below it is durable; the lowest one that
+    exists may be the last deed of a process that was killed."""
+    path, missing = os.path.normpath(directory), []
     while path and storage.info(path) is None:
         missing.append(path)
         path = os.path.dirname(path)
-    storage.make_dir(directory)
-    for path in missing:
+    storage.sync_dir(os.path.dirname(path) or ".")
+    for path in reversed(missing):
+        storage.make_dir(path)
         storage.sync_dir(os.path.dirname(path) or ".")
-
-
-def _run(task: Callable[[], None]) -> None:
-    try:
-        task()
-    except Exception:
-        logger.exception("a listener failed")

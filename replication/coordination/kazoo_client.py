@@ -34,11 +34,10 @@ _NO_ANSWER = (
     zk.ConnectionLoss,
     zk.ConnectionClosedError,  # a kind of SessionExpiredError, so it must be looked at before
     zk.OperationTimeoutError,
-    zk.RequestTimeoutError,
     zk.SessionMovedError,
-    zk.ThrottledOpError,
     zk.NotReadOnlyCallError,
 )
+_NO_ANSWER_CODES = (-122, -127)  # request timeout and throttled: classes only since kazoo 2.11
 # Other operations of the same transaction, which were refused only because one was.
 _BYSTANDERS = (zk.RolledBackError, zk.RuntimeInconsistency)
 
@@ -67,11 +66,22 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
             of the connection.
     """
 
+    chroot: str
+
     def __init__(self, on_event: Callable[[int, str], None], **options: Any) -> None:
         logger = logging.getLogger(__name__)
         super().__init__(connection_retry=dict(_RECONNECT), logger=logger, **options)
         self._on_event = on_event
         self._connection._read_watch_event = self._read_watch_event
+        self._handshake = self._connection._invoke
+        self._connection._invoke = self._bounded_handshake
+
+    def create_chroot(self, timeout_s: float) -> None:
+        """To be called before anything else is. Raises as ``answer``."""
+        chroot, self.chroot = self.chroot, ""
+        if chroot:
+            answer(self.ensure_path_async(chroot), timeout_s, chroot)
+        self.chroot = chroot
 
     def add_watch_async(self, path: str) -> Any:
         """Ask for all events at and below ``path``, until the connection is lost."""
@@ -92,6 +102,10 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         else:
             self.stop()
         self.close()
+
+    def _bounded_handshake(self, timeout_s: float, *request: Any) -> Any:
+        """A server that hangs while it starts must not cost the whole session."""
+        return self._handshake(min(timeout_s, self._session_timeout / 3000), *request)
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
@@ -121,7 +135,7 @@ def translated(error: Exception, path: str) -> errors.CoordinationError:
     for kind, refusal in _REFUSALS.items():
         if isinstance(error, kind):
             return refusal(path)
-    if isinstance(error, _NO_ANSWER):
+    if isinstance(error, _NO_ANSWER) or getattr(error, "code", 0) in _NO_ANSWER_CODES:
         return errors.CoordinatorUnavailableError(f"{path}: {type(error).__name__}")
     if isinstance(error, zk.SessionExpiredError):
         return errors.SessionExpiredError(f"{path}: the session is over")
@@ -132,4 +146,4 @@ def first_refusal(results: list[Any]) -> tuple[int, Exception] | None:
     """Which operation of a transaction was impossible, and why."""
     refused = [(i, r) for i, r in enumerate(results) if isinstance(r, Exception)]
     guilty = [(i, r) for i, r in refused if not isinstance(r, _BYSTANDERS)]
-    return (guilty or refused or [None])[0]
+    return next(iter(guilty or refused), None)

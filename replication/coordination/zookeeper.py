@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from logstore.errors import ConfigError
@@ -80,7 +81,7 @@ class ZooKeeper:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         try:
-            import replication.coordination.kazoo_client
+            from replication.coordination import kazoo_client
         except ModuleNotFoundError as error:
             if error.name != "kazoo":
                 raise
@@ -88,6 +89,7 @@ class ZooKeeper:
                 "ZooKeeper needs the package kazoo: pip install 'logstore[zookeeper]'"
             ) from None
         self.hosts = hosts
+        self._kazoo = kazoo_client
         self._session_timeout_ms = session_timeout_ms
         self._request_timeout_ms = request_timeout_ms or session_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -96,6 +98,7 @@ class ZooKeeper:
 
     def connect(self) -> ZooKeeperCoordinator:
         return ZooKeeperCoordinator(
+            self._kazoo,
             {"hosts": self.hosts, "timeout": self._session_timeout_ms / 1000, **self._options},
             self._connect_timeout_ms,
             self._request_timeout_ms,
@@ -111,13 +114,12 @@ class ZooKeeperCoordinator:
 
     def __init__(
         self,
+        kazoo_client: ModuleType,
         options: Mapping[str, Any],
         connect_timeout_ms: int,
         request_timeout_ms: int,
         deliver: Deliver | None,
     ) -> None:
-        from replication.coordination import kazoo_client
-
         self._kazoo = kazoo_client
         self._timeout_s = request_timeout_ms / 1000
         self._lock = threading.Lock()
@@ -136,8 +138,7 @@ class ZooKeeperCoordinator:
             if identity is None:
                 raise CoordinatorUnavailableError(f"{options['hosts']}: connection lost")
             self._session_id: int = identity[0]
-            if self._client.chroot:
-                self._answer(self._client.ensure_path_async("/"), "/")
+            self._client.create_chroot(self._timeout_s)
         except BaseException:
             self.close()
             raise

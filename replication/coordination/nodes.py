@@ -1,0 +1,378 @@
+"""Kafka's nodes: where each value of the control plane lives, and its JSON (``kafka.zk.ZkData``).
+
+Of Kafka 3.x in ZooKeeper mode, with three additions: ``previous_broker_epoch`` in a broker's
+registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below
+``/logstore/broker_epochs`` the last epoch of each broker that a controller has dealt with.
+Decoding is strict in what we use and ignores keys that a later Kafka may add.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
+from replication.coordination.errors import CorruptNodeError
+from replication.state import (
+    NO_LEADER,
+    UNKNOWN_EPOCH,
+    BrokerRegistration,
+    PartitionRegistration,
+    RecoveryState,
+    TopicAssignment,
+    TopicPartition,
+)
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+ISR_CHANGES = "/isr_change_notification"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+DELETE_TOPICS = "/admin/delete_topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_EPOCHS = "/logstore/broker_epochs"
+
+PERSISTENT_PATHS = (
+    BROKER_IDS, TOPICS, ISR_CHANGES, LOG_DIR_EVENTS, DELETE_TOPICS, TOPIC_CONFIGS, BROKER_EPOCHS,
+)  # fmt: skip
+"""What a controller creates, with parents, in an empty tree."""
+
+LOG_DIR_FAILURE = 1
+_I32_MAX, _I64_MAX = 2**31 - 1, 2**63 - 1
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+_T = TypeVar("_T")
+
+
+# --- paths
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def broker_epoch_path(broker_id: int) -> str:
+    return f"{BROKER_EPOCHS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partition_path(partition: TopicPartition) -> str:
+    return f"{TOPICS}/{partition.topic}/partitions/{partition.partition}"
+
+
+def partition_state_path(partition: TopicPartition) -> str:
+    return f"{partition_path(partition)}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def isr_change_path() -> str:
+    """For a sequential node."""
+    return f"{ISR_CHANGES}/isr_change_"
+
+
+def log_dir_event_path() -> str:
+    """For a sequential node."""
+    return f"{LOG_DIR_EVENTS}/log_dir_event_"
+
+
+# --- brokers and the controller
+
+
+def encode_broker(broker: BrokerRegistration) -> bytes:
+    """Version 4: the last one without features, which all of Kafka's readers know."""
+    fields: dict[str, object] = {
+        "version": 4,
+        "host": broker.host,
+        "port": broker.port,
+        "jmx_port": -1,
+        "timestamp": str(broker.timestamp_ms),
+        "endpoints": [f"PLAINTEXT://{_bracketed(broker.host)}:{broker.port}"],
+        "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
+        "previous_broker_epoch": broker.previous_broker_epoch,
+    }
+    if broker.rack is not None:
+        fields["rack"] = broker.rack
+    return _encode(fields)
+
+
+def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
+    """
+    Raises:
+        CorruptNodeError: as every function here that decodes.
+    """
+    fields = _Fields(broker_path(broker_id), data)
+    fields.version(1, 5)
+    return BrokerRegistration(
+        broker_id=broker_id,
+        host=fields.text("host"),
+        port=fields.number("port", -1, 65_535),
+        rack=fields.text("rack") if fields.has("rack") else None,
+        previous_broker_epoch=fields.number(
+            "previous_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH
+        ),
+        timestamp_ms=fields.number_text("timestamp"),
+    )
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _encode({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def decode_controller(data: bytes) -> int:
+    """The broker id of the controller."""
+    fields = _Fields(CONTROLLER, data)
+    fields.version(1, 2)
+    return fields.number("brokerid", 0, _I32_MAX)
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode("ascii")
+
+
+def decode_controller_epoch(data: bytes) -> int:
+    return _plain_number(CONTROLLER_EPOCH, data, _I32_MAX)
+
+
+def encode_broker_epoch(epoch: int) -> bytes:
+    return str(epoch).encode("ascii")
+
+
+def decode_broker_epoch(broker_id: int, data: bytes) -> int:
+    return _plain_number(broker_epoch_path(broker_id), data, _I64_MAX)
+
+
+# --- topics and partitions
+
+
+def encode_topic(topic: TopicAssignment) -> bytes:
+    """All but the config, which has a node of its own."""
+    return _encode({
+        "version": 3,
+        "topic_id": topic_id_to_text(topic.topic_id),
+        "partitions": _by_partition(topic.partitions),
+        "adding_replicas": _by_partition(topic.adding),
+        "removing_replicas": _by_partition(topic.removing),
+    })  # fmt: skip
+
+
+def decode_topic(
+    topic: str, data: bytes, config: Mapping[str, str] | None = None
+) -> TopicAssignment:
+    fields = _Fields(topic_path(topic), data)
+    fields.version(3, 3)  # version 3 brought topic ids, without which there is no topic here
+    partitions = fields.replicas("partitions")
+    if sorted(partitions) != list(range(len(partitions))):
+        fields.fail("partitions", "are not numbered from 0 on")
+    adding, removing = fields.replicas("adding_replicas"), fields.replicas("removing_replicas")
+    for key, moved in (("adding_replicas", adding), ("removing_replicas", removing)):
+        for partition, replicas in moved.items():
+            if not set(replicas) <= set(partitions.get(partition, ())):
+                fields.fail(key, f"has brokers that are no replicas of partition {partition}")
+    return TopicAssignment(fields.topic_id(), partitions, dict(config or {}), adding, removing)
+
+
+def encode_partition(state: PartitionRegistration) -> bytes:
+    """Without the replicas, which are the topic's, and the partition epoch: the node's version."""
+    return _encode({
+        "version": 1,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "controller_epoch": state.controller_epoch,
+        "isr": list(state.isr),
+        "leader_recovery_state": int(state.recovery_state),
+        "elr": list(state.elr),
+        "last_known_leader": state.last_known_leader,
+    })  # fmt: skip
+
+
+def decode_partition(
+    partition: TopicPartition, data: bytes, node_version: int, replicas: tuple[int, ...]
+) -> PartitionRegistration:
+    fields = _Fields(partition_state_path(partition), data)
+    fields.version(1, 1)
+    return PartitionRegistration(
+        replicas=replicas,
+        isr=fields.brokers("isr"),
+        leader=fields.number("leader", NO_LEADER, _I32_MAX),
+        leader_epoch=fields.number("leader_epoch", 0, _I32_MAX),
+        partition_epoch=node_version,
+        recovery_state=RecoveryState(fields.number("leader_recovery_state", 0, 1, default=0)),
+        elr=fields.brokers("elr") if fields.has("elr") else (),
+        last_known_leader=fields.number(
+            "last_known_leader", NO_LEADER, _I32_MAX, default=NO_LEADER
+        ),
+        controller_epoch=fields.number("controller_epoch", 0, _I32_MAX),
+    )
+
+
+def encode_topic_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def decode_topic_config(topic: str, data: bytes) -> dict[str, str]:
+    fields = _Fields(topic_config_path(topic), data)
+    fields.version(1, 1)
+    config = fields.get("config", dict)
+    for key, value in config.items():
+        if not isinstance(value, str):
+            fields.fail("config", f"{key[:80]} is not text")
+    return config
+
+
+# --- notifications
+
+
+def encode_isr_changes(partitions: Iterable[TopicPartition]) -> bytes:
+    listed = [{"topic": topic, "partition": number} for topic, number in partitions]
+    return _encode({"version": 1, "partitions": listed})
+
+
+def decode_isr_changes(path: str, data: bytes) -> list[TopicPartition]:
+    fields = _Fields(path, data)
+    fields.version(1, 1)
+    found = []
+    for item in fields.get("partitions", list):
+        if not isinstance(item, dict):
+            fields.fail("partitions", "holds something else than objects")
+        inner = _Fields(path, item)
+        found.append(TopicPartition(inner.text("topic"), inner.number("partition", 0, _I32_MAX)))
+    return found
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    return _encode({"version": 1, "broker": broker_id, "event": LOG_DIR_FAILURE})
+
+
+def decode_log_dir_event(path: str, data: bytes) -> int:
+    """The broker one of whose log directories failed."""
+    fields = _Fields(path, data)
+    fields.version(1, 1)
+    fields.number("event", LOG_DIR_FAILURE, LOG_DIR_FAILURE)
+    return fields.number("broker", 0, _I32_MAX)
+
+
+# --- parts
+
+
+class _Fields:
+    """A JSON object of one node; whatever is not as expected is a ``CorruptNodeError``."""
+
+    def __init__(self, path: str, data: bytes | dict[str, Any]) -> None:
+        self._path = path
+        self._values: dict[str, Any] = data if isinstance(data, dict) else _decode(path, data)
+
+    def fail(self, key: str, reason: str) -> NoReturn:
+        raise CorruptNodeError(self._path, f"{key} {reason}")
+
+    def has(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def get(self, key: str, kind: type[_T]) -> _T:
+        value = self._values.get(key)
+        if type(value) is not kind:  # a bool is no int here
+            what = "missing" if value is None else f"of type {type(value).__name__}"
+            self.fail(key, f"is {what}, not {kind.__name__}")
+        return value
+
+    def text(self, key: str) -> str:
+        value = self.get(key, str)
+        if not value.isprintable():  # which is false for half a surrogate pair too
+            self.fail(key, "is not printable text")
+        return value
+
+    def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        if default is not None and not self.has(key):
+            return default
+        value = self.get(key, int)
+        if not low <= value <= high:
+            self.fail(key, f"is {value}, outside {low} to {high}")
+        return value
+
+    def number_text(self, key: str) -> int:
+        text = self.text(key)
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            self.fail(key, "is not a number")
+        return int(text)
+
+    def version(self, low: int, high: int) -> None:
+        self.number("version", low, high)
+
+    def topic_id(self) -> uuid.UUID:
+        try:
+            return topic_id_from_text(self.text("topic_id"))
+        except ValueError as error:
+            self.fail("topic_id", str(error))
+
+    def brokers(self, key: str) -> tuple[int, ...]:
+        return self._brokers(key, self.get(key, list))
+
+    def replicas(self, key: str) -> dict[int, tuple[int, ...]]:
+        found = {}
+        for name, brokers in self.get(key, dict).items():
+            if _PARTITION.fullmatch(name) is None or int(name) > _I32_MAX:
+                self.fail(key, f"{name[:80]!r} is not a partition")
+            if type(brokers) is not list:
+                self.fail(key, f"{name} is not a list")
+            found[int(name)] = self._brokers(key, brokers)
+        return found
+
+    def _brokers(self, key: str, values: list[Any]) -> tuple[int, ...]:
+        if any(type(value) is not int or not 0 <= value <= _I32_MAX for value in values):
+            self.fail(key, "holds something else than broker ids")
+        if len(set(values)) != len(values):
+            self.fail(key, "holds a broker twice")
+        return tuple(values)
+
+
+def _encode(fields: Mapping[str, object]) -> bytes:
+    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+
+
+def _decode(path: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except RecursionError:
+        raise CorruptNodeError(path, "is nested too deeply") from None
+    except ValueError as error:
+        raise CorruptNodeError(path, f"is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CorruptNodeError(path, "is not a JSON object")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key twice")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _plain_number(path: str, data: bytes, high: int) -> int:
+    if not data.isdigit() or len(data) > 19 or int(data) > high:
+        raise CorruptNodeError(path, f"{data[:40]!r} is not a number from 0 to {high}")
+    return int(data)
+
+
+def _by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {str(partition): list(brokers) for partition, brokers in sorted(replicas.items())}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,169 @@
+"""What waits: a produce for its replicas, a fetch for bytes, a deletion for its followers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from replication.error_codes import ErrorCode
+from replication.hosted import HostedPartitions
+from replication.messages import (
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsResponse,
+    FetchRequest,
+    FetchResponse,
+    ProducePartitionResponse,
+    ProduceResponse,
+)
+from replication.purgatory import DelayedOperation
+from replication.reads import FetchReader, PartitionRead, answer_code
+from replication.stats import BrokerStats
+
+
+class DelayedProduce(DelayedOperation):
+    """acks=all: until what was appended is committed, in every partition (R-81, R-84 … R-86).
+
+    Args:
+        responses: one for each partition of the request; those that wait have no error so far.
+        required: position in ``responses`` -> the high watermark that commits it.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        responses: Sequence[ProducePartitionResponse],
+        required: dict[int, int],
+        partitions: HostedPartitions,
+        respond: Callable[[ProduceResponse], None],
+        stats: BrokerStats,
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._responses = list(responses)
+        self._required = required
+        self._partitions = partitions
+        self._respond = respond
+        self._stats = stats
+
+    def try_complete(self) -> bool:
+        for at, required in list(self._required.items()):
+            tp = self._responses[at].tp
+            try:
+                done, code = self._partitions.find(tp).acks_satisfied(required)
+            except Exception as error:
+                done, code = True, answer_code(tp, error)
+            if done:
+                del self._required[at]
+                if code is not ErrorCode.NONE:
+                    self._fail(at, code)
+        return not self._required and self.force_complete()
+
+    def _fail(self, at: int, code: ErrorCode) -> None:
+        response = self._responses[at]
+        self._responses[at] = response._replace(
+            error_code=code, current_leader=self._partitions.leader_hint(response.tp, code)
+        )
+
+    def on_complete(self) -> None:
+        for at in self._required:  # they may or may not become committed yet
+            self._fail(at, ErrorCode.REQUEST_TIMED_OUT)
+        self._respond(ProduceResponse(tuple(self._responses)))
+
+    def on_expiration(self) -> None:
+        with self._stats.lock:
+            self._stats.produce_expirations += len(self._required)
+
+
+class DelayedFetch(DelayedOperation):
+    """Until there are ``min_bytes``, or something the requester must hear of (R-93 … R-95).
+
+    Args:
+        reads: what the request found at first, one for each partition.
+    """
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        reads: Sequence[PartitionRead],
+        reader: FetchReader,
+        respond: Callable[[list[PartitionRead]], None],
+        stats: BrokerStats,
+    ) -> None:
+        super().__init__(request.max_wait_ms)
+        self._request = request
+        self._reads = reads
+        self._reader = reader
+        self._respond = respond
+        self._stats = stats
+        self._is_watched = False
+
+    def try_complete(self) -> bool:
+        if not self._is_watched:
+            # The look before it is watched would repeat the read; the one after it counts (R-89).
+            self._is_watched = True
+            return False
+        request, total = self._request, 0
+        for at, read in enumerate(self._reads):
+            available = self._reader.available(request, at, read)
+            if available is None:
+                return self.force_complete()
+            total += available
+        return total >= request.min_bytes and self.force_complete()
+
+    def on_complete(self) -> None:
+        self._respond(self._reader.read(self._request, self._reads))
+
+    def on_expiration(self) -> None:
+        with self._stats.lock:
+            if self._request.replica_id >= 0:
+                self._stats.follower_fetch_expirations += 1
+            else:
+                self._stats.consumer_fetch_expirations += 1
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """Until no live replica has the deleted records any more (R-96).
+
+    Args:
+        wanted: position in ``responses`` -> the low watermark to wait for.
+    """
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        responses: Sequence[DeleteRecordsPartitionResponse],
+        wanted: dict[int, int],
+        partitions: HostedPartitions,
+        respond: Callable[[DeleteRecordsResponse], None],
+        stats: BrokerStats,
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._responses = list(responses)
+        self._wanted = wanted
+        self._partitions = partitions
+        self._respond = respond
+        self._stats = stats
+
+    def try_complete(self) -> bool:
+        for at, wanted in list(self._wanted.items()):
+            tp = self._responses[at].tp
+            try:
+                low, code = self._partitions.find(tp).low_watermark, ErrorCode.NONE
+            except Exception as error:
+                low, code = -1, answer_code(tp, error)
+            if code is not ErrorCode.NONE or low >= wanted:
+                del self._wanted[at]
+            self._responses[at] = DeleteRecordsPartitionResponse(tp, code, low)
+        return not self._wanted and self.force_complete()
+
+    def on_complete(self) -> None:
+        for at in self._wanted:
+            self._responses[at] = self._responses[at]._replace(
+                error_code=ErrorCode.REQUEST_TIMED_OUT
+            )
+        self._respond(DeleteRecordsResponse(tuple(self._responses)))
+
+    def on_expiration(self) -> None:
+        with self._stats.lock:
+            self._stats.delete_records_expirations += len(self._wanted)
+
+
+__all__ = ["DelayedDeleteRecords", "DelayedFetch", "DelayedProduce"]

@@ -1,0 +1,266 @@
+"""What the controller orders: to lead, to follow, to stop (R-16 … R-19), and what a failed log
+directory ends (R-151 … R-155)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from checkpoints.types import TopicPartition
+from logstore.errors import StorageFailedError, UnknownTopicOrPartitionError
+from logstore.log_manager import LogManager
+from replication.error_codes import ErrorCode
+from replication.fetcher_manager import FetcherManager
+from replication.fetcher_state import InitialFetchState
+from replication.hosted import HostedPartitions
+from replication.messages import (
+    EPOCH_DURING_DELETE,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionChange,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.metadata_cache import MetadataCache
+from replication.partition import Partition
+from replication.reads import answer_code
+from replication.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.truncation import TruncationRule
+from replication.waiting import WaitingRequests
+
+logger = logging.getLogger(__name__)
+
+ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+Codes = dict[TopicPartition, ErrorCode]
+
+
+class RoleChanges:
+    """One change at a time. Its lock comes before those of fetchers and partitions; the requests
+    that a change ends are answered after it is released.
+
+    Attributes:
+        controller_epoch: of the latest controller that was heard of; older ones are refused.
+        shutting_down: the broker asked to stop: what it need not follow any more it does not
+            (R-17).
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        partitions: HostedPartitions,
+        log_manager: LogManager,
+        fetchers: FetcherManager,
+        waiting: WaitingRequests,
+        metadata: MetadataCache,
+        rule: TruncationRule,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self.controller_epoch = 0
+        self.shutting_down = False
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._log_manager = log_manager
+        self._fetchers = fetchers
+        self._waiting = waiting
+        self._metadata = metadata
+        self._rule = rule
+        self._broker_epoch = broker_epoch
+        self._lock = threading.RLock()
+
+    def _refusal(self, request: ControlRequest) -> ErrorCode:
+        """R-52. A higher broker epoch than ours is right: the controller knew it before us."""
+        if request.controller_epoch < self.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if UNKNOWN_EPOCH != request.broker_epoch < self._broker_epoch():
+            return ErrorCode.STALE_BROKER_EPOCH
+        self.controller_epoch = request.controller_epoch
+        return ErrorCode.NONE
+
+    # -- metadata ------------------------------------------------------------------------------
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        with self._lock:
+            code = self._refusal(request)
+            if code is ErrorCode.NONE:
+                self._metadata.update(request)
+        return UpdateMetadataResponse(code)
+
+    # -- lead and follow -----------------------------------------------------------------------
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """R-18; a repetition changes nothing. Leaders come first, so that they serve early."""
+        ended: list[TopicPartition] = []
+        with self._lock:
+            refused = self._refusal(request)
+            if refused is not ErrorCode.NONE:
+                codes = tuple((change.tp, refused) for change in request.partitions)
+                return LeaderAndIsrResponse(refused, codes)
+            self._metadata.update(request)
+            found = {change.tp: self._check(change) for change in request.partitions}
+            accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
+            leading = [c for c in accepted if c.registration.leader == self._broker_id]
+            following = [c for c in accepted if c.registration.leader != self._broker_id]
+            ended += self._make_leaders(leading, found)
+            ended += self._make_followers(following, found)
+            self._fetchers.close_idle()
+        self._wake(ended)
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _check(self, change: PartitionChange) -> ErrorCode:
+        new, partition = change.registration, self._partitions.get(change.tp)
+        if partition is not None:
+            if partition.offline:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            log = partition.log
+            if log is not None and None not in (log.topic_id, change.topic_id):
+                if log.topic_id != change.topic_id:
+                    return ErrorCode.INCONSISTENT_TOPIC_ID
+            known = partition.leader_epoch, partition.partition_epoch
+            if (new.leader_epoch, new.partition_epoch) < known:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in new.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _make_leaders(
+        self, changes: Sequence[PartitionChange], codes: Codes
+    ) -> list[TopicPartition]:
+        self._fetchers.remove_fetchers([change.tp for change in changes])
+        ended = []
+        for change in changes:
+            partition = self._partitions.create(change.tp)
+            try:
+                if partition.make_leader(change):
+                    ended.append(change.tp)
+            except Exception as error:
+                codes[change.tp] = self._give_up(partition, error)
+                ended.append(change.tp)
+        return ended
+
+    def _make_followers(
+        self, changes: Sequence[PartitionChange], codes: Codes
+    ) -> list[TopicPartition]:
+        begun, idle, ended = [], [], []
+        for change in changes:
+            partition = self._partitions.create(change.tp)
+            try:
+                rose = partition.make_follower(change)
+            except Exception as error:
+                codes[change.tp] = self._give_up(partition, error)
+                ended.append(change.tp)
+                continue
+            if not self._should_fetch(change):
+                idle.append(change.tp)
+            elif rose:
+                begun.append(change)
+            if rose:
+                ended.append(change.tp)
+        # What a fetcher still applies comes before the question where to begin.
+        self._fetchers.remove_fetchers([*ended, *idle])
+        initial = {}
+        for change in begun:
+            try:
+                initial[change.tp] = change.registration.leader, self._initial_state(change)
+            except Exception as error:
+                codes[change.tp] = self._give_up(self._partitions.create(change.tp), error)
+        self._fetchers.add_fetchers(initial)
+        return ended
+
+    def _should_fetch(self, change: PartitionChange) -> bool:
+        new = change.registration
+        if new.leader == NO_LEADER or not self._metadata.is_alive(new.leader):
+            return False
+        return not self.shutting_down or self._broker_id in new.isr
+
+    def _initial_state(self, change: PartitionChange) -> InitialFetchState:
+        """R-112."""
+        log = self._partitions.find(change.tp).local_log()
+        offset = self._rule.initial_offset(log.latest_epoch, log.high_watermark, log.log_end_offset)
+        return InitialFetchState(change.topic_id, change.registration.leader_epoch, offset)
+
+    def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
+        """R-19: one that fails does not stop the others."""
+        code = answer_code(partition.tp, error)
+        logger.warning("%s keeps its role: %s", partition.tp, error)
+        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+            partition.mark_offline()
+        elif partition.log is None:
+            self._partitions.remove(partition.tp)
+        return code
+
+    # -- stop ----------------------------------------------------------------------------------
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop following or leading; with ``delete`` the log goes too."""
+        with self._lock:
+            refused = self._refusal(request)
+            if refused is not ErrorCode.NONE:
+                codes = tuple((stop.tp, refused) for stop in request.partitions)
+                return StopReplicaResponse(refused, codes)
+            found = {stop.tp: self._check_stop(stop) for stop in request.partitions}
+            stopped = [
+                stop
+                for stop in request.partitions
+                if found[stop.tp] is ErrorCode.NONE and self._is_meant(stop)
+            ]
+            self._fetchers.remove_fetchers([stop.tp for stop in stopped])
+            for stop in stopped:
+                if stop.delete:
+                    self._partitions.remove(stop.tp)
+                    found[stop.tp] = self._delete_log(stop.tp)
+            self._fetchers.close_idle()
+        self._wake(stop.tp for stop in stopped)
+        return StopReplicaResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _check_stop(self, stop: StopReplicaPartition) -> ErrorCode:
+        partition = self._partitions.get(stop.tp)
+        if partition is None:
+            return ErrorCode.NONE  # its log may be here, from before a restart
+        if partition.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        unfenced = stop.leader_epoch in (EPOCH_DURING_DELETE, UNKNOWN_EPOCH)
+        if unfenced or stop.leader_epoch >= partition.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH
+
+    def _is_meant(self, stop: StopReplicaPartition) -> bool:
+        """False where the log here belongs to a later topic of that name."""
+        try:
+            topic_id = self._log_manager.get(*stop.tp).topic_id
+        except UnknownTopicOrPartitionError:
+            return True
+        return None in (stop.topic_id, topic_id) or stop.topic_id == topic_id
+
+    def _delete_log(self, tp: TopicPartition) -> ErrorCode:
+        try:
+            self._log_manager.delete(*tp)
+        except UnknownTopicOrPartitionError:
+            return ErrorCode.NONE
+        except StorageFailedError as error:
+            return answer_code(tp, error)
+        return ErrorCode.NONE
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def take_failed_offline(self) -> list[TopicPartition]:
+        """A log directory failed: its partitions are offline until the broker restarts (R-152).
+
+        Not from a fetcher's work, nor with the lock of a partition or a log.
+        """
+        with self._lock:
+            failed = [p for p in self._partitions if p.log is not None and p.log.failed]
+            tps = [partition.tp for partition in failed]
+            self._fetchers.remove_fetchers(tps)
+            for partition in failed:
+                partition.mark_offline()
+            self._fetchers.close_idle()
+        self._wake(tps)
+        return tps
+
+    def _wake(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self._waiting.on_role_change(tp)

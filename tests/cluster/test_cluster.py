@@ -1,0 +1,330 @@
+"""The embedded cluster end to end: real files, real threads, clients that retry."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from logstore.errors import InvalidRecordError
+from logstore.partitioner import murmur2, murmur3
+from logstore.verify import Severity, verify
+from replication.cluster import Cluster
+from replication.config import ReplicationConfig
+from replication.error_codes import ErrorCode
+from replication.errors import (
+    InvalidRequiredAcksError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    ReplicationError,
+    UnknownPartitionError,
+)
+
+pytestmark = pytest.mark.slow
+
+FAST = ReplicationConfig(
+    replica_lag_time_max_ms=400,
+    replica_fetch_wait_max_ms=50,
+    replica_fetch_backoff_ms=50,
+    controlled_shutdown_retry_backoff_ms=50,
+)
+TWO = {"min.insync.replicas": 2}
+
+Make = Callable[..., Cluster]
+
+
+@pytest.fixture
+def make(make_logstore_cluster: Make) -> Make:
+    def build(brokers: int = 3, **options: object) -> Cluster:
+        return make_logstore_cluster(brokers, **{"config": FAST, **options})
+
+    return build
+
+
+@pytest.fixture
+def cluster(make: Make) -> Cluster:
+    return make()
+
+
+def numbered(count: int, start: int = 0) -> Iterator[bytes]:
+    return (b"record-%06d" % number for number in range(start, start + count))
+
+
+def values(cluster: Cluster, topic: str, partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in cluster.read_all(topic)[partition]]
+
+
+def assert_equal_replicas(cluster: Cluster, tp: TopicPartition) -> None:
+    """I-22: the same bytes on every live replica, up to the same end."""
+    leader = cluster.wait_for_leader(tp)
+    replicas = cluster.replica(tp, leader).replicas
+    cluster.wait_for_isr(tp, replicas)
+    end = cluster.replica(tp, leader).log_end_offset
+    cluster.wait_until(
+        lambda: all(cluster.replica(tp, b).log_end_offset == end for b in replicas), "equal ends"
+    )
+    images = {
+        b"".join(s.log.read_at(0, s.size) for s in cluster.replica(tp, b).local_log().segments)
+        for b in replicas
+    }
+    assert len(images) == 1
+
+
+class TestProduceAndConsume:
+    def test_what_is_acknowledged_is_read(self, cluster: Cluster) -> None:
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        sent = list(numbered(50))
+        for value in sent:
+            cluster.produce("orders", value)
+        assert values(cluster, "orders") == sent
+        assert_equal_replicas(cluster, tp)
+
+    @pytest.mark.parametrize(("name", "hash_key"), [("murmur2", murmur2), ("murmur3", murmur3)])
+    def test_keys_choose_the_partition(
+        self, cluster: Cluster, name: str, hash_key: Callable[[bytes], int]
+    ) -> None:
+        cluster.create_topic("orders", 5)
+        producer = cluster.producer(partitioner_name=name)
+        for number in range(20):
+            key = b"key-%d" % number
+            sent = producer.send("orders", b"v", key)
+            assert sent.tp.partition == (hash_key(key) & 0x7FFFFFFF) % 5
+
+    def test_acks_0_and_1(self, cluster: Cluster) -> None:
+        cluster.create_topic("orders")
+        for acks in (0, 1):
+            cluster.producer(acks=acks).send("orders", b"%d" % acks)
+        cluster.wait_until(lambda: len(values(cluster, "orders")) == 2)
+
+    def test_consumer_waits_for_what_comes(self, cluster: Cluster) -> None:
+        (tp,) = cluster.create_topic("orders")
+        consumer = cluster.consumer(tp)
+        assert consumer.poll(10) == []
+        sender = threading.Thread(target=cluster.produce, args=("orders", b"late"))
+        sender.start()
+        found = consumer.poll(10_000)
+        sender.join()
+        assert [record.value for _, record in found] == [b"late"]
+
+    def test_an_idempotent_producer_writes_once(self, cluster: Cluster) -> None:
+        """S-56: the same batch again, on another leader, too."""
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        producer = cluster.producer(idempotent=True)
+        first = producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")])
+        producer._sequences.clear()
+        assert producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")]) == first
+        leader = cluster.leader(tp)
+        assert leader is not None
+        cluster.crash(leader)
+        producer._sequences.clear()
+        assert producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")]) == first
+        assert values(cluster, "orders") == [b"a", b"b"]
+
+
+class TestBadInput:
+    def test_acks_out_of_range(self, cluster: Cluster) -> None:
+        """R-82."""
+        (tp,) = cluster.create_topic("orders")
+        with pytest.raises(InvalidRequiredAcksError):
+            cluster.producer(acks=2).send("orders", b"v")
+        assert cluster.end_offset(tp) == 0
+
+    def test_unknown_topic(self, cluster: Cluster) -> None:
+        with pytest.raises(UnknownPartitionError):
+            cluster.producer(delivery_timeout_s=0.1).send("nothing", b"v")
+
+    def test_a_batch_too_large(self, cluster: Cluster) -> None:
+        (tp,) = cluster.create_topic("orders", config={"max.message.bytes": 1000})
+        with pytest.raises(ReplicationError) as caught:
+            cluster.produce("orders", bytes(2000))
+        assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        assert cluster.end_offset(tp) == 0
+        cluster.produce("orders", b"fits")
+
+    def test_no_records(self, cluster: Cluster) -> None:
+        cluster.create_topic("orders")
+        with pytest.raises((InvalidRecordError, ReplicationError)):
+            cluster.producer(delivery_timeout_s=0.1).send_batch("orders", 0, [])
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            ({"topic": "a/b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ({"topic": "orders"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+            ({"topic": "n", "partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+            ({"topic": "n", "replication_factor": 4}, ErrorCode.INVALID_REPLICATION_FACTOR),
+            ({"topic": "n", "assignment": [[0, 0]]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            ({"topic": "n", "config": {"no.such.key": 1}}, ErrorCode.INVALID_CONFIG),
+        ],
+    )
+    def test_a_topic_that_cannot_be(
+        self, cluster: Cluster, arguments: dict[str, object], code: ErrorCode
+    ) -> None:
+        cluster.create_topic("orders")
+        with pytest.raises(ReplicationError) as caught:
+            cluster.create_topic(**arguments)  # type: ignore[arg-type]
+        assert caught.value.code is code
+
+    def test_a_deleted_topic(self, cluster: Cluster) -> None:
+        (tp,) = cluster.create_topic("orders")
+        cluster.produce("orders", b"v")
+        cluster.delete_topic("orders")
+        with pytest.raises(UnknownPartitionError):
+            cluster.producer(delivery_timeout_s=0.1).send("orders", b"v")
+        cluster.create_topic("orders")
+        assert cluster.end_offset(tp) == 0
+
+
+class TestFailures:
+    def test_a_dead_leader_costs_nothing_that_was_acknowledged(self, cluster: Cluster) -> None:
+        """S-1, T-A1: crash the leader twice in a row; each comes back as a follower."""
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        producer = cluster.producer(idempotent=True)
+        sent = list(numbered(60))
+        for number, value in enumerate(sent):
+            if number in (20, 40):
+                leader = cluster.wait_for_leader(tp)
+                epoch = cluster.replica(tp, leader).leader_epoch
+                cluster.crash(leader)
+                after = cluster.wait_for_leader(tp, leader)
+                assert cluster.replica(tp, after).leader_epoch > epoch
+                cluster.start(leader)
+                cluster.wait_for_isr(tp, (0, 1, 2))
+            producer.send("orders", value)
+        assert values(cluster, "orders") == sent
+        assert_equal_replicas(cluster, tp)
+
+    def test_a_dead_leader_is_found_by_its_session(self, make: Make) -> None:
+        cluster = make(session_timeout_ms=600)
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        leader = cluster.wait_for_leader(tp)
+        cluster.crash(leader, notice=False)
+        cluster.wait_for_leader(tp, leader)
+        cluster.produce("orders", b"v")
+
+    def test_the_controller_dies(self, cluster: Cluster) -> None:
+        """S-25."""
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        cluster.produce("orders", b"before")
+        first = cluster.controller_id
+        assert first is not None
+        cluster.crash(first)
+        cluster.wait_until(lambda: cluster.controller_id not in (None, first), "a new controller")
+        cluster.create_topic("more", replication_factor=2)
+        cluster.produce("orders", b"after")
+        cluster.start(first)
+        cluster.wait_for_isr(tp, (0, 1, 2))
+        assert values(cluster, "orders") == [b"before", b"after"]
+
+    def test_controlled_shutdown_moves_leaders_first(self, cluster: Cluster) -> None:
+        """R-65: all partitions have a leader when the broker is gone, and its start is clean."""
+        tps = cluster.create_topic("orders", 6)
+        cluster.produce("orders", b"v", partition=0)
+        cluster.stop(0)
+        assert all(cluster.leader(tp) in (1, 2) for tp in tps)
+        cluster.start(0)
+        for tp in tps:
+            cluster.wait_for_isr(tp, (0, 1, 2))
+        assert all(r.clean for r in cluster.broker(0).log_manager.recovery_reports)
+        cluster.elect_preferred()
+        cluster.wait_until(lambda: any(cluster.leader(tp) == 0 for tp in tps), "0 leads again")
+
+    def test_a_zombie_leader_acknowledges_nothing(self, make: Make) -> None:
+        """S-11: cut off from all but its clients; what it wrote alone is cut on its return."""
+        cluster = make(session_timeout_ms=500)
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        cluster.produce("orders", b"committed")
+        zombie = cluster.wait_for_leader(tp)
+        cluster.cut_off(zombie)
+        partition = cluster.replica(tp, zombie)
+        partition.append_as_leader(_batch(b"only here"), acks=1)
+        assert partition.log_end_offset == 2
+        cluster.wait_for_leader(tp, zombie)
+        cluster.client.refresh()
+        cluster.produce("orders", b"elsewhere")
+        assert partition.high_watermark == 1
+        cluster.heal()
+        cluster.wait_for_isr(tp, (0, 1, 2))
+        assert values(cluster, "orders") == [b"committed", b"elsewhere"]
+        assert_equal_replicas(cluster, tp)
+
+    def test_isr_shrinks_and_grows(self, cluster: Cluster) -> None:
+        """R-30, R-32, S-19: a stopped follower leaves, and joins again once it has caught up."""
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        leader = cluster.wait_for_leader(tp)
+        one, two = (b for b in (0, 1, 2) if b != leader)
+        for gone in (one, two):
+            cluster.network.cut(gone, leader)
+        cluster.wait_for_isr(tp, (leader,))
+        with pytest.raises(NotEnoughReplicasError):
+            cluster.producer(delivery_timeout_s=0.2).send("orders", b"refused")
+        cluster.heal()
+        cluster.wait_for_isr(tp, (0, 1, 2))
+        cluster.produce("orders", b"taken")
+        assert values(cluster, "orders") == [b"taken"]
+
+    def test_no_unclean_election_unless_allowed(self, make: Make) -> None:
+        """S-18: offline with a clear error, until somebody returns who has everything."""
+        cluster = make(config=ReplicationConfig(**_fields(FAST, eligible_leader_replicas=False)))
+        (tp,) = cluster.create_topic("orders", assignment=[[0, 1]])
+        cluster.produce("orders", b"one")
+        cluster.crash(1)
+        cluster.wait_for_isr(tp, (0,))
+        cluster.produce("orders", b"two")
+        cluster.crash(0)
+        cluster.start(1)
+        cluster.wait_until(lambda: cluster.controller_id is not None, "a controller")
+        with pytest.raises(LeaderNotAvailableError):
+            cluster.producer(delivery_timeout_s=0.5).send("orders", b"v")
+        cluster.start(0)
+        cluster.wait_for_leader(tp)
+        assert values(cluster, "orders") == [b"one", b"two"]
+
+    def test_everything_stops_and_comes_back(self, make: Make, tmp_path: Path) -> None:
+        """S-22: a whole cluster crashes; nobody truncates to a stale high watermark."""
+        directory = tmp_path / "all"
+        sent = list(numbered(30))
+        cluster = make(directory=directory)
+        cluster.create_topic("orders", 2, config=TWO)
+        for number, value in enumerate(sent):
+            cluster.produce("orders", value, partition=number % 2)
+        for broker_id in (0, 1, 2):
+            cluster.crash(broker_id)
+        cluster.close()
+        again = make(directory=directory)
+        for tp in again.client.partitions("orders"):
+            again.wait_for_isr(tp, (0, 1, 2))
+        assert values(again, "orders", 0) == sent[::2]
+        assert values(again, "orders", 1) == sent[1::2]
+
+    def test_the_directories_pass_verification(self, make: Make, tmp_path: Path) -> None:
+        cluster = make(directory=tmp_path / "all")
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        for value in numbered(20):
+            cluster.produce("orders", value)
+        leader = cluster.wait_for_leader(tp)
+        cluster.crash(leader)
+        cluster.wait_for_leader(tp, leader)
+        cluster.produce("orders", b"more")
+        cluster.start(leader)
+        cluster.wait_for_isr(tp, (0, 1, 2))
+        directories = [path for b in (0, 1, 2) for path in cluster.log_dirs(b)]
+        cluster.close()
+        report = verify(directories)
+        assert not report.unusable
+        assert [f for f in report.findings if f.severity is not Severity.INFO] == []
+
+
+def _batch(value: bytes) -> bytes:
+    from tests.builders import batch
+
+    return batch(value=value)
+
+
+def _fields(config: ReplicationConfig, **changes: object) -> dict[str, object]:
+    from dataclasses import fields
+
+    return {f.name: getattr(config, f.name) for f in fields(config)} | changes

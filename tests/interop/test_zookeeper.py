@@ -1,0 +1,275 @@
+"""What only a real ZooKeeper shows: servers that restart, hang and are not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zookeeper
+from kazoo.client import KazooClient
+
+from checkpoints.types import TopicPartition
+from replication.coordination import (
+    Coordinator,
+    CoordinatorUnavailableError,
+    EventKind,
+    SessionExpiredError,
+    SessionState,
+    WatchEvent,
+    nodes,
+    open_coordinator,
+)
+from replication.state import PartitionRegistration
+
+WAIT_S = 30
+pytestmark = pytest.mark.slow  # a JVM starts
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[zookeeper.ZooKeeperServer]:
+    try:
+        with zookeeper.ZooKeeperServer(tmp_path) as started:
+            yield started
+    except zookeeper.ZooKeeperUnavailable as error:
+        if any(os.environ.get(name) for name in zookeeper.REQUIRED_BY):
+            pytest.fail(f"no ZooKeeper: {error}")
+        pytest.skip(f"no ZooKeeper: {error}")
+
+
+def connected(
+    server: zookeeper.ZooKeeperServer, session_timeout_ms: int = 10_000, **options: object
+) -> Coordinator:
+    url = f"zookeeper://{server.hosts}"
+    return open_coordinator(url, session_timeout_ms=session_timeout_ms, **options).connect()
+
+
+def heard(session: Coordinator) -> queue.Queue:
+    """What the session tells from now on, of its state and of the whole tree."""
+    events: queue.Queue = queue.Queue()
+    session.on_state(events.put)
+    session.watch("/", events.put)
+    return events
+
+
+def test_a_session_survives_the_restart_of_its_server(server: zookeeper.ZooKeeperServer) -> None:
+    session, other = connected(server), connected(server)
+    events = heard(session)
+    _, epoch = session.create("/ids", ephemeral=True)
+    assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
+    for kill in (True, False):
+        server.kill() if kill else server.stop()
+        assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
+        with pytest.raises(CoordinatorUnavailableError):
+            session.create("/late")
+        server.start()
+        assert events.get(timeout=WAIT_S) is SessionState.CONNECTED
+        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.MISSED, "/")
+        assert session.get("/ids") == (b"", 0, epoch, session.session_id)
+        assert session.get("/late") is None  # a refused write is not carried out later
+        # The watch is back, and tells everything once.
+        path, later = session.create("/n-", sequential=True)
+        session.set(path, b"x")
+        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, path)
+        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CHANGED, path)
+        assert later > epoch
+        epoch_before, epoch = epoch, session.get("/ids").czxid
+        assert epoch == epoch_before
+    assert events.empty()
+    session.close()
+    other.close()
+
+
+def test_a_session_expires_while_its_server_is_away(server: zookeeper.ZooKeeperServer) -> None:
+    """A real timeout: the server counts from its start, and the session is dead before the client
+    finds the server again, because its address leads nowhere meanwhile."""
+    with _Relay(server.port) as relay:
+        service = open_coordinator(f"zookeeper://127.0.0.1:{relay.port}", session_timeout_ms=400)
+        session = service.connect()
+        events, other = heard(session), connected(server)
+        seen = heard(other)
+        _, epoch = session.create("/ids", ephemeral=True)
+        assert events.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
+        assert seen.get(timeout=WAIT_S) == WatchEvent(EventKind.CREATED, "/ids")
+        relay.cut()
+        assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
+        assert seen.get(timeout=WAIT_S) == WatchEvent(EventKind.DELETED, "/ids")
+        assert session.state is SessionState.SUSPENDED  # it cannot know yet
+        relay.heal()
+        assert events.get(timeout=WAIT_S) is SessionState.EXPIRED
+        with pytest.raises(SessionExpiredError):
+            session.create("/ids", ephemeral=True)
+        # It ends by itself, where kazoo would begin a session that nobody asked for.
+        assert session._client._connection.connection_stopped.wait(WAIT_S)
+        session.close()
+        again = service.connect()
+        assert again.create("/ids", ephemeral=True)[1] > epoch
+        again.close()
+        other.close()
+    assert events.empty()
+
+
+def test_no_server_is_an_error_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, answers nothing
+        service = open_coordinator(
+            f"zookeeper://127.0.0.1:{silent.getsockname()[1]}", connect_timeout_ms=200,
+            session_timeout_ms=300,
+        )  # fmt: skip
+        with pytest.raises(CoordinatorUnavailableError):
+            service.connect()
+    assert not [thread for thread in threading.enumerate() if "kazoo" in thread.name.lower()]
+
+
+def test_closing_without_a_server_ends_in_time_and_leaves_no_thread(
+    server: zookeeper.ZooKeeperServer,
+) -> None:
+    before = set(threading.enumerate())
+    session = connected(server)
+    events = heard(session)
+    server.kill()
+    assert events.get(timeout=WAIT_S) is SessionState.SUSPENDED
+    session.close()
+    assert session.state is SessionState.EXPIRED
+    assert set(threading.enumerate()) <= before
+    assert events.empty()
+
+
+def test_an_ensemble_of_several_addresses_and_a_chroot(server: zookeeper.ZooKeeperServer) -> None:
+    service = open_coordinator(f"zookeeper://127.0.0.1:1,{server.hosts}/clusters/a")
+    session = service.connect()
+    session.create("/x/y", b"1", parents=True)
+    whole = connected(server)
+    assert whole.get("/clusters/a/x/y").data == b"1"
+    whole.create("/other")
+    assert session.children("/") == ["x"]
+    session.close()
+    whole.close()
+
+
+def test_notifications_leave_kazoos_threads(server: zookeeper.ZooKeeperServer) -> None:
+    tasks: queue.Queue = queue.Queue()
+    session = connected(server, deliver=tasks.put)
+    names = []
+    session.watch("/", lambda event: names.append(threading.current_thread()))
+    session.create("/a")
+    tasks.get(timeout=WAIT_S)()
+    assert names == [threading.current_thread()]
+    session.close()
+
+
+def test_nodes_of_other_clients(server: zookeeper.ZooKeeperServer) -> None:
+    """A node without data, as Kafka makes ``/brokers/ids``, and our state in plain JSON."""
+    partition = TopicPartition("t", 0)
+    path = nodes.partition_state_path(partition)
+    state = PartitionRegistration((1, 2), (1,), 1, 0, 0, elr=(2,))
+    session = connected(server)
+    client = KazooClient(server.hosts)
+    client.start()
+    client.create("/brokers", None)
+    assert session.get("/brokers").data == b""
+    session.create(path, nodes.encode_partition(state), parents=True)
+    data, stat = client.get(path)
+    assert nodes.decode_partition(partition, data, stat.version, (1, 2)) == state
+    client.stop()
+    client.close()
+    session.close()
+
+
+# --- the harness itself
+
+
+def test_a_machine_without_java_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper.shutil, "which", lambda name: None)
+    zookeeper.classpath.cache_clear()
+    with pytest.raises(zookeeper.ZooKeeperUnavailable, match="java is not on PATH"):
+        zookeeper.classpath()
+    monkeypatch.setattr(zookeeper.shutil, "which", lambda name: "/x" if name == "java" else None)
+    monkeypatch.setattr(zookeeper, "DEBIAN_JAR", Path("/none.jar"))
+    monkeypatch.setattr(zookeeper, "CACHE", Path("/none"))
+    with pytest.raises(zookeeper.ZooKeeperUnavailable, match="mvn is not on PATH"):
+        zookeeper.classpath()
+    zookeeper.classpath.cache_clear()
+
+
+def test_a_server_that_cannot_start_shows_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "MAIN", "no.such.Main")
+    with pytest.raises(zookeeper.ZooKeeperFailed, match=r"no\.such\.Main"):
+        zookeeper.ZooKeeperServer(tmp_path).start()
+
+
+def test_kazoo_is_loaded_only_for_zookeeper() -> None:
+    code = (
+        "import sys, replication.coordination.embedded, replication.coordination.nodes\n"
+        "assert not [m for m in sys.modules if m.startswith('kazoo')]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class _Relay:
+    """A TCP relay to a port of this machine, whose link can be cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._sockets: list[socket.socket] = []
+        self._whole = True
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        self._whole = False
+        for each in self._sockets:
+            _shut(each)
+
+    def heal(self) -> None:
+        self._whole = True
+
+    def __enter__(self) -> _Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _shut(self._listener)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(client)
+            if not self._whole:
+                _shut(client)
+                continue
+            server = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets.append(server)
+            for source, sink in ((client, server), (server, client)):
+                thread = threading.Thread(target=self._pump, args=(source, sink))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        _shut(sink)
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

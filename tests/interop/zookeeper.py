@@ -1,0 +1,204 @@
+"""One real ZooKeeper server on loopback, from Debian's package or from Maven."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+DEBIAN_JAR = Path("/usr/share/java/zookeeper.jar")  # its manifest names all other jars
+MAVEN_COORDINATES = (
+    "org.apache.zookeeper:zookeeper:3.9.3",
+    # Its server needs these two, and its pom leaves them to whoever runs one.
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+    "org.xerial.snappy:snappy-java:1.1.10.5",
+)
+MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "zookeeper"
+REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_KAFKA")
+TICK_MS = 100  # sessions of 200 ms and more, where the usual tick has 4 s
+START_ATTEMPTS = 3  # each on another port: somebody may take one before the server listens
+
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>logstore.interop</groupId><artifactId>zookeeper-classpath</artifactId><version>1</version>
+<dependencies>{}</dependencies></project>
+"""
+_DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId>
+<version>{}</version></dependency>
+"""
+
+
+class ZooKeeperUnavailable(Exception):
+    """This machine cannot run a ZooKeeper; the text says why, for a skip message."""
+
+
+class ZooKeeperFailed(Exception):
+    """The server did not do as told; the text holds the end of its log."""
+
+
+@cache
+def classpath(timeout_s: float = 300) -> str:
+    """The server's class path.
+
+    Raises:
+        ZooKeeperUnavailable: no Java, or neither Debian's package nor Maven has the jars.
+    """
+    if shutil.which("java") is None:
+        raise ZooKeeperUnavailable("java is not on PATH")
+    return str(DEBIAN_JAR) if DEBIAN_JAR.exists() else _from_maven(timeout_s)
+
+
+def _from_maven(timeout_s: float) -> str:
+    maven = shutil.which("mvn")
+    dependencies = "".join(_DEPENDENCY.format(*each.split(":")) for each in MAVEN_COORDINATES)
+    key = hashlib.sha256(dependencies.encode()).hexdigest()[:16]
+    answer = CACHE / f"classpath-{key}.txt"
+    if answer.exists() and all(Path(jar).exists() for jar in answer.read_text().split(os.pathsep)):
+        return answer.read_text()
+    if maven is None:
+        raise ZooKeeperUnavailable(f"no {DEBIAN_JAR}, and mvn is not on PATH")
+    with tempfile.TemporaryDirectory(prefix="logstore-zookeeper-") as directory:
+        pom, found = Path(directory, "pom.xml"), Path(directory, "classpath")
+        pom.write_text(_POM.format(dependencies))
+        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:build-classpath"
+        command = [maven, "-q", "-B", "-f", str(pom), goal, f"-Dmdep.outputFile={found}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            reason = f"Maven did not resolve ZooKeeper within {timeout_s:.0f} s"
+            raise ZooKeeperUnavailable(reason) from None
+        if done.returncode != 0:
+            reason = (done.stdout + done.stderr).strip()[:1000]
+            raise ZooKeeperUnavailable(f"Maven could not resolve ZooKeeper: {reason}")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        text = found.read_text()
+        answer.write_text(text)
+        return text
+
+
+class ZooKeeperServer:
+    """A standalone server. As a context manager it starts, and is killed at the end.
+
+    Args:
+        directory: holds the data, which a restart finds again, the configuration and the log.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log_file = directory / "zookeeper.log"
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, timeout_s: float = 60) -> None:
+        """Start, on the port of the last time if there was one, and wait until it serves.
+
+        Raises:
+            ZooKeeperUnavailable: as ``classpath``.
+            ZooKeeperFailed: it ended, or was not ready in time; it is not running then.
+        """
+        deadline = time.monotonic() + timeout_s
+        for _ in range(START_ATTEMPTS):
+            self._launch(self.port or _free_port())
+            while self._process is not None and self._process.poll() is None:
+                if self._serves():
+                    return
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise self._failure("was not ready in time")
+                time.sleep(0.02)
+            self.kill()
+            if self.port:
+                break
+        raise self._failure("did not start")
+
+    def stop(self) -> None:
+        """Stop in order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Neither answer nor close connections, as a partitioned server; ``resume`` ends it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def _launch(self, port: int) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        config = self.directory / "zoo.cfg"
+        settings = {
+            "tickTime": TICK_MS,
+            "maxSessionTimeout": 60_000,
+            "dataDir": self.directory / "data",
+            "clientPort": port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "ruok,srvr",
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        self._candidate = port
+        # No binding for slf4j is on the class path: what the server has to say goes to its death.
+        command = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-cp", classpath(), MAIN, str(config)]
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def _serves(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._candidate), timeout=5) as client:
+                client.sendall(b"srvr")
+                serves = b"Mode: standalone" in client.recv(4096)
+        except OSError:
+            return False
+        if serves:
+            self.port = self._candidate
+        return serves
+
+    def _end(self, with_signal: int) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(with_signal)
+            process.wait(30)
+
+    def _failure(self, what: str) -> ZooKeeperFailed:
+        tail = self.log_file.read_text(errors="replace")[-4000:]
+        return ZooKeeperFailed(f"ZooKeeper {what}, see {self.log_file}:\n{tail}")
+
+    def __enter__(self) -> ZooKeeperServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,284 @@
+"""Kafka's nodes: texts as ``kafka.zk.ZkData`` of Kafka 3.x writes them, and hostile ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checkpoints.types import TopicPartition
+from replication.coordination import CorruptNodeError, nodes
+from replication.state import (
+    BrokerRegistration,
+    PartitionRegistration,
+    RecoveryState,
+    TopicAssignment,
+)
+
+TP = TopicPartition("orders", 3)
+REPLICAS = (1, 2, 3)
+ID = uuid.UUID("5a2d0e4e-9f5c-4b52-9c0b-6a63a0a7f1c2")
+
+DECODERS: dict[str, Callable[[bytes], object]] = {
+    "/brokers/ids/7": lambda data: nodes.decode_broker(7, data),
+    "/controller": nodes.decode_controller,
+    "/controller_epoch": nodes.decode_controller_epoch,
+    "/logstore/broker_epochs/7": lambda data: nodes.decode_broker_epoch(7, data),
+    "/brokers/topics/orders": lambda data: nodes.decode_topic("orders", data),
+    "/brokers/topics/orders/partitions/3/state": lambda data: nodes.decode_partition(
+        TP, data, 0, REPLICAS
+    ),
+    "/config/topics/orders": lambda data: nodes.decode_topic_config("orders", data),
+    "/isr_change_notification/isr_change_0000000000": lambda data: nodes.decode_isr_changes(
+        "/isr_change_notification/isr_change_0000000000", data
+    ),
+    "/log_dir_event_notification/log_dir_event_0000000000": lambda data: nodes.decode_log_dir_event(
+        "/log_dir_event_notification/log_dir_event_0000000000", data
+    ),
+}
+
+i32 = st.integers(0, 2**31 - 1)
+brokers = st.lists(i32, unique=True, max_size=5).map(tuple)
+names = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> TopicAssignment:
+    count = draw(st.integers(1, 5))
+    replicas = {p: draw(brokers) for p in range(count)}
+    adding = {p: r[-1:] for p, r in replicas.items() if r and draw(st.booleans())}
+    removing = {p: r[:1] for p, r in replicas.items() if r and draw(st.booleans())}
+    config = draw(st.dictionaries(names, names, max_size=3))
+    return TopicAssignment(uuid.UUID(int=draw(st.integers(100, 2**128 - 1))), replicas, config,
+                           adding, removing)  # fmt: skip
+
+
+# --- there and back
+
+
+@given(
+    st.builds(
+        BrokerRegistration,
+        broker_id=i32,
+        host=st.sampled_from(["localhost", "10.0.0.1", "::1", "naïve.example"]),
+        port=st.integers(-1, 65535),
+        rack=st.none() | names,
+        previous_broker_epoch=st.integers(-1, 2**63 - 1),
+        timestamp_ms=st.integers(0, 2**53),
+    )
+)
+def test_brokers(broker: BrokerRegistration) -> None:
+    assert nodes.decode_broker(broker.broker_id, nodes.encode_broker(broker)) == broker
+
+
+@given(topics())
+def test_topics(topic: TopicAssignment) -> None:
+    assert nodes.decode_topic("t", nodes.encode_topic(topic), topic.config) == topic
+    assert nodes.decode_topic_config("t", nodes.encode_topic_config(topic.config)) == topic.config
+
+
+@given(
+    st.builds(
+        PartitionRegistration,
+        replicas=brokers,
+        isr=brokers,
+        leader=st.integers(-1, 2**31 - 1),
+        leader_epoch=i32,
+        partition_epoch=i32,
+        recovery_state=st.sampled_from(RecoveryState),
+        elr=brokers,
+        last_known_leader=st.integers(-1, 2**31 - 1),
+        controller_epoch=i32,
+    )
+)
+def test_partitions(state: PartitionRegistration) -> None:
+    data = nodes.encode_partition(state)
+    decoded = nodes.decode_partition(TP, data, state.partition_epoch, state.replicas)
+    assert decoded == state
+    assert type(decoded.recovery_state) is RecoveryState
+
+
+@given(i32, st.integers(0, 2**53), st.lists(st.builds(TopicPartition, names, i32), max_size=4))
+def test_small_nodes(number: int, epoch: int, partitions: list[TopicPartition]) -> None:
+    assert nodes.decode_controller(nodes.encode_controller(number, epoch)) == number
+    assert nodes.decode_controller_epoch(nodes.encode_controller_epoch(number)) == number
+    assert nodes.decode_broker_epoch(1, nodes.encode_broker_epoch(epoch)) == epoch
+    assert nodes.decode_isr_changes("/x", nodes.encode_isr_changes(partitions)) == partitions
+    assert nodes.decode_log_dir_event("/x", nodes.encode_log_dir_event(number)) == number
+
+
+# --- as Kafka has them
+
+
+def test_kafkas_own_texts_are_read() -> None:
+    """The samples of ``ZkData.scala`` and of KIP-584, 516, 455 and 704."""
+    broker = b"""{"version":5,"host":"localhost","port":9092,"jmx_port":9999,
+        "timestamp":"2233345666","endpoints":["CLIENT://host1:9092","REPLICATION://host1:9093"],
+        "listener_security_protocol_map":{"CLIENT":"SSL","REPLICATION":"PLAINTEXT"},"rack":"dc1",
+        "features":{"feature":{"min_version":1,"first_active_version":2,"max_version":3}}}"""
+    assert nodes.decode_broker(7, broker) == BrokerRegistration(
+        7, "localhost", 9092, "dc1", -1, 2233345666
+    )
+    topic = b"""{"removing_replicas":{"1":[2]},"partitions":{"0":[1,2],"1":[3,2]},
+        "topic_id":"Wi0OTp9cS1KcC2pjoKfxwg","adding_replicas":{"1":[3]},"version":3}"""
+    assert nodes.decode_topic("t", topic) == TopicAssignment(
+        ID, {0: (1, 2), 1: (3, 2)}, {}, {1: (3,)}, {1: (2,)}
+    )
+    old = b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":4,"isr":[2,1]}'
+    assert nodes.decode_partition(TP, old, 9, (1, 2)) == PartitionRegistration(
+        (1, 2), (2, 1), 2, 4, 9, controller_epoch=1
+    )
+    controller = b'{"version":2,"brokerid":3,"timestamp":"1600000000000","kraftControllerEpoch":-1}'
+    assert nodes.decode_controller(controller) == 3
+
+
+def test_what_kafka_reads_is_written() -> None:
+    """The keys and types that Kafka's decoders demand; further keys are no matter to them."""
+    broker = json.loads(nodes.encode_broker(BrokerRegistration(7, "::1", 9092, "r", 5, 1)))
+    assert broker["endpoints"] == ["PLAINTEXT://[::1]:9092"]
+    assert broker["listener_security_protocol_map"] == {"PLAINTEXT": "PLAINTEXT"}
+    assert (broker["version"], broker["jmx_port"], broker["timestamp"]) == (4, -1, "1")
+    assert "rack" not in json.loads(nodes.encode_broker(BrokerRegistration(7)))
+    topic = TopicAssignment(ID, {0: (1, 2), 10: (2,), 2: (3,)})
+    assert json.loads(nodes.encode_topic(topic)) == {
+        "version": 3,
+        "topic_id": "Wi0OTp9cS1KcC2pjoKfxwg",
+        "partitions": {"0": [1, 2], "2": [3], "10": [2]},
+        "adding_replicas": {},
+        "removing_replicas": {},
+    }
+    state = PartitionRegistration(REPLICAS, (2,), 2, 4, 9, RecoveryState.RECOVERING, (3,), 1, 6)
+    assert json.loads(nodes.encode_partition(state)) == {
+        "version": 1,
+        "leader": 2,
+        "leader_epoch": 4,
+        "controller_epoch": 6,
+        "isr": [2],
+        "leader_recovery_state": 1,
+        "elr": [3],
+        "last_known_leader": 1,
+    }
+
+
+def test_paths() -> None:
+    assert nodes.partition_state_path(TP) == "/brokers/topics/orders/partitions/3/state"
+    assert nodes.broker_path(1) == "/brokers/ids/1"
+    assert nodes.topic_config_path("t") == "/config/topics/t"
+    assert nodes.delete_topic_path("t") == "/admin/delete_topics/t"
+    assert nodes.broker_epoch_path(1) == "/logstore/broker_epochs/1"
+    assert nodes.isr_change_path() == "/isr_change_notification/isr_change_"
+    assert nodes.log_dir_event_path() == "/log_dir_event_notification/log_dir_event_"
+
+
+# --- hostile
+
+
+@pytest.mark.parametrize("path", DECODERS)
+@given(data=st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode()))
+def test_any_bytes_are_a_value_or_a_typed_error(path: str, data: bytes) -> None:
+    _decode_or_refuse(path, data)
+
+
+def _decode_or_refuse(path: str, data: bytes) -> None:
+    refusal = None
+    try:
+        DECODERS[path](data)
+    except CorruptNodeError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.path == path
+        assert str(refusal).startswith(path)
+        assert str(pickle.loads(pickle.dumps(refusal))) == str(refusal)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+VALID = {
+    "/brokers/ids/7": nodes.encode_broker(BrokerRegistration(7, rack="r")),
+    "/controller": nodes.encode_controller(1, 1),
+    "/brokers/topics/orders": nodes.encode_topic(
+        TopicAssignment(ID, {0: (1, 2)}, {}, {0: (1,)}, {0: (2,)})
+    ),
+    "/brokers/topics/orders/partitions/3/state": nodes.encode_partition(
+        PartitionRegistration(REPLICAS, (2,), 2, 4, 9)
+    ),
+    "/config/topics/orders": nodes.encode_topic_config({"a": "b"}),
+    "/isr_change_notification/isr_change_0000000000": nodes.encode_isr_changes([TP]),
+    "/log_dir_event_notification/log_dir_event_0000000000": nodes.encode_log_dir_event(1),
+}
+
+
+@pytest.mark.parametrize("path", VALID)
+@given(data=st.data())
+def test_any_value_in_any_field_is_a_value_or_a_typed_error(path: str, data: st.DataObject) -> None:
+    fields = json.loads(VALID[path])
+    key = data.draw(st.sampled_from(sorted(fields)))
+    fields[key] = data.draw(_json)
+    _decode_or_refuse(path, json.dumps(fields).encode())
+
+
+STATE = '{"version":1,"leader":1,"leader_epoch":0,"controller_epoch":0,"isr":[1]}'
+TOPIC = '{"version":3,"topic_id":"Wi0OTp9cS1KcC2pjoKfxwg","partitions":{"0":[1]},\
+"adding_replicas":{},"removing_replicas":{}}'
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        ("state", "{", "["),
+        ("state", STATE, "[]"),
+        ("state", STATE, "[" * 100_000),
+        ("state", STATE, "{}" + "\0"),
+        ("state", '"leader":1,', ""),
+        ("state", '"leader":1,', '"leader":1,"leader":2,'),
+        ("state", '"leader":1', '"leader":true'),
+        ("state", '"leader":1', '"leader":1.0'),
+        ("state", '"leader":1', '"leader":-2'),
+        ("state", '"leader":1', '"leader":2147483648'),
+        ("state", '"leader":1', '"leader":' + "9" * 5000),
+        ("state", '"leader":1', '"leader":NaN'),
+        ("state", '"leader_epoch":0', '"leader_epoch":-1'),
+        ("state", '"version":1', '"version":2'),
+        ("state", "[1]", "[1,1]"),
+        ("state", "[1]", '["1"]'),
+        ("state", "[1]", "[-1]"),
+        ("state", "[1]", '[1],"leader_recovery_state":2'),
+        ("topic", '"version":3', '"version":2'),
+        ("topic", "Wi0OTp9cS1KcC2pjoKfxwg", "Wi0OTp9cS1KcC2pjoKfxwh"),
+        ("topic", '{"0":[1]}', '{"1":[1]}'),
+        ("topic", '{"0":[1]}', '{"00":[1]}'),
+        ("topic", '{"0":[1]}', '{"-0":[1]}'),
+        ("topic", '{"0":[1]}', '{"٠":[1]}'),
+        ("topic", '{"0":[1]}', '{"0":1}'),
+        ("topic", '"adding_replicas":{}', '"adding_replicas":{"0":[2]}'),
+        ("topic", '"removing_replicas":{}', '"removing_replicas":{"1":[1]}'),
+        ("topic", '"removing_replicas":{}', '"removing_replicas":[]'),
+    ],
+)
+def test_what_is_nearly_right_is_refused(path: str, old: str, new: str) -> None:
+    text = STATE if path == "state" else TOPIC
+    decode = {
+        "state": lambda data: nodes.decode_partition(TP, data, 0, (1,)),
+        "topic": lambda data: nodes.decode_topic("t", data),
+    }[path]
+    assert decode(text.encode()) is not None
+    damaged = text.replace(old, new, 1)
+    assert damaged != text
+    with pytest.raises(CorruptNodeError):
+        decode(damaged.encode())
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"-1", b"+1", b" 1", b"1\n", b"1.0", b"9" * 30, b"2147483648"]
+)
+def test_epochs_are_plain_numbers(text: bytes) -> None:
+    with pytest.raises(CorruptNodeError, match="/controller_epoch"):
+        nodes.decode_controller_epoch(text)
