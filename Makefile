@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-KERNELS := setup.py $(wildcard logstore/kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h)
+KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h)
 KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
 # More than this and the machine, not the code, decides how long the tests take.
 WORKERS ?= 2
@@ -46,7 +46,7 @@ build: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --outdir dist .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info logstore/kernels/*.so logstore/kernels/_*.c
+	rm -rf $(VENV) build dist *.egg-info */kernels/*.so */kernels/_*.c
 
 # -- the environment ------------------------------------------------------------------------------
 

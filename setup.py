@@ -6,17 +6,27 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 KERNELS = "logstore/kernels"
-
 # No -march: crc32c.c picks the instructions of the machine it runs on.
+FLAGS = ["-O3", "-fwrapv", "-fno-strict-aliasing"]
+
+
+def module_of(source: str) -> str:
+    return source.removesuffix(".pyx").replace("/", ".")
+
+
 extensions = [
     Extension(
-        source.removesuffix(".pyx").replace("/", "."),
+        module_of(source),
         [source, f"{KERNELS}/crc32c.c"],
         include_dirs=[KERNELS],
         depends=glob(f"{KERNELS}/*.h") + glob(f"{KERNELS}/*.pxd"),
-        extra_compile_args=["-O3", "-fwrapv", "-fno-strict-aliasing"],
+        extra_compile_args=FLAGS,
     )
     for source in sorted(glob(f"{KERNELS}/_*.pyx"))
+]
+extensions += [
+    Extension(module_of(source), [source], extra_compile_args=FLAGS)
+    for source in sorted(glob("replication/kernels/_*.pyx"))
 ]
 
 setup(ext_modules=cythonize(extensions, language_level=3))

@@ -114,7 +114,9 @@ class LogConfig(Properties):
     retention_ms: int = kafka_key("retention.ms", 604_800_000, -1)
     file_delete_delay_ms: int = kafka_key("file.delete.delay.ms", 60_000, 0)
     cleanup_policy: tuple[str, ...] = kafka_key("cleanup.policy", ("delete",))
-    max_message_bytes: int = kafka_key("max.message.bytes", (1 << 20) + MESSAGE_OVERHEAD, 0, MAX_INT)
+    max_message_bytes: int = kafka_key(
+        "max.message.bytes", (1 << 20) + MESSAGE_OVERHEAD, 0, MAX_INT
+    )
     compression_type: str = kafka_key("compression.type", "producer")
     compression_gzip_level: int = kafka_key("compression.gzip.level", -1, -1, 9)
     compression_lz4_level: int = kafka_key("compression.lz4.level", 9, 1, 17)

@@ -6,6 +6,7 @@ Matches Kafka's ``LeaderEpochFileCache``. A query never reads the disk.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
@@ -17,6 +18,22 @@ UNDEFINED_EPOCH_OFFSET = -1
 class EpochEntry(NamedTuple):
     epoch: int
     start_offset: int
+
+
+def end_offset_for(
+    entries: Sequence[EpochEntry], epoch: int, log_end_offset: int
+) -> tuple[int, int]:
+    """``(epoch found, its end offset)`` for an OffsetsForLeaderEpoch query (F-208).
+
+    The largest epoch at or below the one asked for, and where it ends; below the first entry the
+    queried epoch is echoed; ``(-1, -1)`` when it cannot be known.
+    """
+    if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
+        return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
+    if epoch == entries[-1].epoch:
+        return epoch, log_end_offset
+    index = bisect_right(entries, epoch, key=lambda e: e.epoch)
+    return (entries[index - 1].epoch if index else epoch), entries[index].start_offset
 
 
 class LeaderEpochCache:
@@ -99,18 +116,8 @@ class LeaderEpochCache:
         return self._entries[index - 1].epoch if index else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """``(epoch found, its end offset)`` for an OffsetsForLeaderEpoch query (F-208).
-
-        The largest epoch at or below the one asked for, and where it ends; below the first entry
-        the queried epoch is echoed; ``(-1, -1)`` when it cannot be known.
-        """
-        entries = self._entries
-        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
-            return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
-        if epoch == entries[-1].epoch:
-            return epoch, log_end_offset
-        index = bisect_right(entries, epoch, key=lambda e: e.epoch)
-        return (entries[index - 1].epoch if index else epoch), entries[index].start_offset
+        """``end_offset_for`` of these entries."""
+        return end_offset_for(self._entries, epoch, log_end_offset)
 
     def flush(self) -> None:
         """Write the file if it is behind; durable on return."""

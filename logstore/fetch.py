@@ -177,6 +177,19 @@ def _end_position(segment: Segment, limit: int, segment_end: int) -> int:
     return span.position + (span.size if span.base_offset < limit else 0)
 
 
+def count_bytes(snapshot: LogSnapshot, start_offset: int, limit: int) -> int:
+    """Bytes of the batches that hold ``[start_offset, limit)``."""
+    total = 0
+    for at in range(snapshot.floor(start_offset), len(snapshot.segments)):
+        segment = snapshot.segments[at]
+        if segment.base_offset >= limit:
+            break
+        first = segment.find(start_offset)
+        if first is not None:
+            total += max(0, _end_position(segment, limit, snapshot.end_of(at)) - first.position)
+    return total
+
+
 def collect_aborted(
     segments: tuple[Segment, ...], fetch_offset: int, upper_bound: int
 ) -> tuple[AbortedTxn, ...]:

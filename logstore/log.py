@@ -52,6 +52,7 @@ from logstore.fetch import (
     FetchData,
     LogSnapshot,
     collect_aborted,
+    count_bytes,
     fetch,
     find_timestamp,
 )
@@ -66,6 +67,7 @@ from logstore.producer_state import (
     ProducerAppend,
     ProducerStateManager,
 )
+from logstore.random_id import RandomId, random_id
 from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
 from logstore.replay import rebuild_indexes, rebuild_producers
 from logstore.retention import deletable_segments
@@ -103,16 +105,17 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        random_id: RandomId = random_id,
     ) -> None:
         self.directory = directory
         self.topic_partition: TopicPartition = loaded.topic_partition
-        self.config = config
         self.recovery_report: RecoveryReport = loaded.report
         self._storage = storage
         self._clock = clock
         self._background = background
         self._replicated = replicated
         self._on_failure = on_failure
+        self._random_id = random_id
         self._segments: Segments = loaded.segments
         self._epochs: LeaderEpochCache = loaded.epochs
         self._producers: ProducerStateManager = loaded.producers
@@ -127,6 +130,12 @@ class PartitionLog:
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         self._cut_count = 0  # truncations so far: a reader that saw another number reads again
         self._last_flush_ms = clock.wall_ms()
+        self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
+        self._flush_at = 0  # last offset that may stay unflushed
+        self._configure(config)
+
+    def _configure(self, config: LogConfig) -> None:
+        self.config = config
         self._compression = _CODECS[config.compression_type]
         # Whether the largest timestamp of a batch says all that is asked of its timestamps.
         self._largest_decides = (
@@ -138,8 +147,22 @@ class PartitionLog:
             and config.compression_type in ("producer", "uncompressed")
             and not config.compact
         )
-        self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
-        self._flush_at = self._recovery_point + config.flush_messages - 1  # last offset to flush
+        self._flush_at = self._recovery_point + config.flush_messages - 1
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take over another configuration of the topic, from the next operation on.
+
+        Sizes of indexes that exist stay as they are until the next roll.
+        """
+        with self._flush_lock, self._lock:
+            self._check()
+            self._configure(config)
+            self._timestamp_limit = 0
+            for segment in self._segments:
+                segment.config = config
+            state = self._segments.active.state
+            state.segment_bytes = config.segment_bytes
+            state.max_segment_ms = config.max_segment_ms
 
     # -- open and close ------------------------------------------------------------------------
 
@@ -160,6 +183,7 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        random_id: RandomId = random_id,
     ) -> PartitionLog:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
 
@@ -168,6 +192,7 @@ class PartitionLog:
                 ``recovery_point`` on is scanned, and cut at the first bad batch.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
             background: runs what may happen later (the flush of a rolled segment).
+            random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
         Raises:
             StorageFailedError: the disk refused.
             CorruptDataError: damage that recovery may not cut.
@@ -189,6 +214,7 @@ class PartitionLog:
         log = cls(
             path, loaded, config, storage, clock,
             background=background, replicated=replicated, on_failure=on_failure,
+            random_id=random_id,
         )  # fmt: skip
         if topic_id is not None:
             log.assign_topic_id(topic_id)
@@ -501,7 +527,7 @@ class PartitionLog:
             if analysis.batch_count == 0:
                 raise InvalidRecordError("no whole batch in the append")
             now_ms = self._clock.wall_ms()
-            self._timestamp_limit = now_ms + config.message_timestamp_after_max_ms
+            self._timestamp_limit = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
             prepared = prepare_leader(data, analysis, config, origin, now_ms)
             return self._append_prepared(prepared, leader_epoch, origin)
 
@@ -524,7 +550,7 @@ class PartitionLog:
 
     def _check_timestamps(self, max_timestamp: int) -> None:
         if max_timestamp > self._timestamp_limit:
-            limit = self._clock.wall_ms() + self.config.message_timestamp_after_max_ms
+            limit = min(self._clock.wall_ms() + self.config.message_timestamp_after_max_ms, MAX_LONG)
             self._timestamp_limit = limit
             if max_timestamp > limit:
                 raise InvalidTimestampError(
@@ -655,7 +681,7 @@ class PartitionLog:
     def _draw_jitter(self, segment: Segment) -> None:
         jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
         if jitter:
-            drawn = int.from_bytes(os.urandom(6), "big") % jitter
+            drawn = int(self._random_id(), 16) % jitter
             segment.state.max_segment_ms = self.config.max_segment_ms - drawn
 
     # -- roll and flush ------------------------------------------------------------------------
@@ -807,6 +833,12 @@ class PartitionLog:
             self._repair_indexes(snapshot.segments)
             if snapshot.cuts == self._cut_count:
                 return fetched
+
+    def available_bytes(self, start_offset: int, end_offset: int) -> int:
+        """Bytes of the batches that hold ``[start_offset, end_offset)``."""
+        snapshot = self._snapshot()
+        with self._gate.reading():
+            return count_bytes(snapshot, start_offset, end_offset)
 
     def _snapshot(self) -> LogSnapshot:
         with self._lock:

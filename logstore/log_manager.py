@@ -2,7 +2,7 @@
 
 One owner per directory (``.lock``); logs load in parallel; a directory that fails goes offline and
 the others go on. The periodic work is in plain methods, which ``start`` runs on a thread and a
-simulation calls itself.
+simulation calls itself. With ``run_later`` no other thread is ever used.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from checkpoints import clean_shutdown
 from checkpoints.checkpoint_file import FileState
@@ -26,7 +27,7 @@ from checkpoints.offset_checkpoint import (
     RECOVERY_POINT,
     OffsetCheckpoint,
 )
-from checkpoints.partition_metadata import random_topic_id, topic_id_to_text
+from checkpoints.partition_metadata import topic_id_to_text
 from logstore.clock import Clock, SystemClock
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import (
@@ -38,11 +39,13 @@ from logstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.format import filenames
-from logstore.log import PartitionLog
+from logstore.log import Background, PartitionLog
+from logstore.random_id import RandomId, new_uuid, random_id
 from logstore.recovery import RecoveryOptions, RecoveryReport
 from logstore.storage.base import DirLock, Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import TopicPartition
+from logstore.workers import Outcome, run_all
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class LogDir:
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
     loaded: bool = False
     failure: LogstoreError | None = None
-    broker_epoch: int = -1
+    broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH
 
 
 class LogManager:
@@ -98,6 +101,9 @@ class LogManager:
         options: RecoveryOptions | None = None,
         replicated: bool = False,
         progress: Progress | None = None,
+        run_later: Background | None = None,
+        on_directory_failure: Callable[[str, LogstoreError], None] | None = None,
+        random_id: RandomId = random_id,
     ) -> None:
         """Lock and load the directories, which are created when missing.
 
@@ -105,6 +111,14 @@ class LogManager:
             topic_configs: overrides by topic; needed before loading (F-237).
             cluster_id: checked against ``meta.properties``, or written there on the first start.
             progress: called after each partition is loaded, from any thread.
+            run_later: takes the flush of each rolled segment, which it may run when it likes, or
+                never. Then loading and closing stay in the caller's thread; without it there are
+                a flusher thread, and a pool for recovery and for closing.
+            on_directory_failure: called once for each directory that goes offline, with its path
+                and the reason, after its logs refuse work; at the start too, before this returns.
+                From the thread that met the failure, which may hold the lock of a log: hand the
+                news on and come back.
+            random_id: 32 hex digits, other ones each time: new ids, names of deleted logs, jitter.
         Raises:
             LogDirLockedError: a directory is open elsewhere.
             StorageFailedError: every directory failed.
@@ -118,15 +132,26 @@ class LogManager:
         self._options = options or RecoveryOptions()
         self._replicated = replicated
         self._progress = progress
+        self._on_directory_failure = on_directory_failure
+        self._random_id = random_id
         self._lock = threading.RLock()
         self._creation_lock = threading.Lock()
         self._offline: dict[str, LogstoreError] = {}
         self._pending_deletes: list[tuple[int, str]] = []  # (due ms, path of a -delete directory)
-        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="logstore-flusher")
+        self._flusher: ThreadPoolExecutor | None = None
+        self._threads = 1  # for loading and closing
+        self._run_later: Callable[[Callable[[], None]], object]
+        if run_later is None:
+            self._flusher = ThreadPoolExecutor(1, thread_name_prefix="logstore-flusher")
+            self._threads = self.broker_config.num_recovery_threads_per_data_dir
+            self._run_later = self._flusher.submit
+        else:
+            self._run_later = run_later
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._dirs: dict[str, LogDir] = {}
+        self._failed_dirs: list[LogDir] = []  # their files are held until the end
         self._node_id = node_id
         paths = self._distinct(directories)
         try:
@@ -142,6 +167,11 @@ class LogManager:
             first = next(iter(self._offline.values()))
             self._release()
             raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
+        epochs = {log_dir.broker_epoch for log_dir in self._dirs.values()}
+        agreed = len(epochs) == 1 and not self._offline
+        self._previous_broker_epoch = (
+            epochs.pop() if agreed else clean_shutdown.UNKNOWN_BROKER_EPOCH
+        )
 
     def __enter__(self) -> LogManager:
         return self
@@ -152,7 +182,7 @@ class LogManager:
     # -- opening -------------------------------------------------------------------------------
 
     def _distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
-        paths = [os.fspath(d) for d in directories]
+        paths = [os.fspath(d).rstrip("/") or "/" for d in directories]
         if not paths:
             raise ConfigError("at least one log directory is needed")
         seen: dict[str, str] = {}
@@ -221,11 +251,14 @@ class LogManager:
         directory_ids = [m.directory_id for m in found.values() if m.directory_id]
         if len(set(directory_ids)) != len(directory_ids):
             raise ConfigError("two log directories carry the same directory.id")
-        self.cluster_id = next(iter(ids), None) or topic_id_to_text(random_topic_id())
+        self.cluster_id = next(iter(ids), None) or topic_id_to_text(new_uuid(self._random_id))
         self.node_id = next(iter(nodes), self._node_id)
         for path in [p for p in self._dirs if p not in found]:
             meta = MetaProperties(
-                1, cluster_id=self.cluster_id, node_id=self.node_id, directory_id=random_topic_id()
+                1,
+                cluster_id=self.cluster_id,
+                node_id=self.node_id,
+                directory_id=new_uuid(self._random_id),
             )
             file = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self._storage)
             try:
@@ -245,7 +278,7 @@ class LogManager:
         return offsets
 
     def _load_dir(self, log_dir: LogDir) -> None:
-        """F-236, step 6: each partition on a pool; an I/O error takes the directory offline."""
+        """F-236, step 6: the partitions in parallel; an I/O error takes the directory offline."""
         try:
             points = self._read_offsets(log_dir.recovery_points)
             starts = self._read_offsets(log_dir.start_offsets)
@@ -278,9 +311,10 @@ class LogManager:
                 log_start_offset=starts.get(tp, 0),
                 options=self._options,
                 producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
-                background=self._run_later,
+                background=self._in_background,
                 replicated=self._replicated,
-                on_failure=self._failure_handler(log_dir.path),
+                on_failure=partial(self._fail_dir, log_dir.path),
+                random_id=self._random_id,
             )
             if self._replicated:
                 log.update_high_watermark(marks.get(tp, 0))
@@ -292,24 +326,24 @@ class LogManager:
             return log
 
         # A clean start reads no record, so there is nothing to do without the interpreter's lock.
-        threads = 1 if log_dir.clean else self.broker_config.num_recovery_threads_per_data_dir
-        with ThreadPoolExecutor(threads, thread_name_prefix="logstore-recovery") as pool:
-            futures = [(tp, pool.submit(load, name, tp)) for name, tp in work]
-            self._collect(log_dir, futures)
+        threads = 1 if log_dir.clean else self._threads
+        outcomes = run_all((partial(load, *item) for item in work), threads, "logstore-recovery")
+        self._collect(log_dir, [tp for _, tp in work], outcomes)
 
     def _collect(
-        self, log_dir: LogDir, futures: list[tuple[TopicPartition, Future[PartitionLog]]]
+        self,
+        log_dir: LogDir,
+        partitions: list[TopicPartition],
+        outcomes: list[Outcome[PartitionLog]],
     ) -> None:
         fatal: BaseException | None = None
-        for tp, future in futures:
-            try:
-                log = future.result()
-            except (StorageFailedError, CheckpointError) as error:
-                failure = StorageFailedError(log_dir.path, f"load {tp}", str(error))
-                self._fail_dir(log_dir.path, failure)
-                continue
-            except BaseException as error:
-                fatal = fatal or error
+        failure: StorageFailedError | None = None
+        for tp, (log, error) in zip(partitions, outcomes, strict=False):
+            if log is None:
+                if isinstance(error, StorageFailedError | CheckpointError):
+                    failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
+                else:
+                    fatal = fatal or error
                 continue
             other = self._find(tp)
             if other is not None:
@@ -319,17 +353,18 @@ class LogManager:
             log_dir.logs[tp] = log
         if fatal is not None:
             raise fatal
-        if log_dir.failure is None:
+        if failure is not None:
+            self._fail_dir(log_dir.path, failure)
+        elif log_dir.failure is None:
             log_dir.loaded = True
 
     # -- failures ------------------------------------------------------------------------------
 
-    def _failure_handler(self, path: str) -> Callable[[StorageFailedError], None]:
-        return lambda failure: self._fail_dir(path, failure)
-
     def _take_offline(self, path: str, failure: LogstoreError) -> None:
         logger.error("log directory %s is offline: %s", path, failure)
         self._offline[path] = failure
+        if self._on_directory_failure is not None:
+            self._on_directory_failure(path, failure)
 
     def _fail_dir(self, path: str, failure: LogstoreError) -> None:
         """F-224: the whole directory is offline until it is opened again; the others go on."""
@@ -337,11 +372,13 @@ class LogManager:
             log_dir = self._dirs.pop(path, None)
             if log_dir is None:
                 return
-            log_dir.failure = failure
-            self._take_offline(path, failure)
-        for log in log_dir.logs.values():
+            self._failed_dirs.append(log_dir)
+            log_dir.failure = self._offline[path] = failure
+            logs = list(log_dir.logs.values())
+        for log in logs:
             log.mark_failed(failure)
         log_dir.lock.release()
+        self._take_offline(path, failure)
 
     # -- finding and creating ------------------------------------------------------------------
 
@@ -356,6 +393,14 @@ class LogManager:
     def offline_directories(self) -> dict[str, LogstoreError]:
         """Path -> why; a directory comes back only with a new ``LogManager``."""
         return dict(self._offline)
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The epoch under which this broker last stopped in order, as every directory has it.
+
+        −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966).
+        """
+        return self._previous_broker_epoch
 
     @property
     def logs(self) -> dict[TopicPartition, PartitionLog]:
@@ -389,12 +434,17 @@ class LogManager:
         *,
         topic_id: uuid.UUID | None = None,
         config: LogConfig | None = None,
+        is_new: bool = True,
     ) -> PartitionLog:
         """The log of a partition, created in the live directory with the fewest logs (F-8).
 
+        Args:
+            is_new: False when records of it are expected: it is not created anew while a
+                directory is offline, which may hold it.
         Raises:
             InvalidTopicError: the name breaks F-2, or collides with another by ``.`` and ``_``.
-            StorageFailedError: no directory is live, or the disk refused.
+            StorageFailedError: no directory is live, the one that may hold it is not, or the disk
+                refused.
         """
         tp = TopicPartition(topic, partition)
         with self._creation_lock:
@@ -405,6 +455,9 @@ class LogManager:
             with self._lock:
                 if not self._dirs:
                     raise StorageFailedError("", "create a log", "no log directory is live")
+                if not is_new and (self._failed_dirs or self._offline):
+                    paths = ", ".join(self._offline)
+                    raise StorageFailedError(paths, f"find {tp}", "a directory is offline")
                 log_dir = min(self._dirs.values(), key=lambda d: len(d.logs))
             if config is not None:
                 self._topic_configs[topic] = config
@@ -416,12 +469,15 @@ class LogManager:
                 clean_shutdown=True,
                 topic_id=topic_id,
                 producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
-                background=self._run_later,
+                background=self._in_background,
                 replicated=self._replicated,
-                on_failure=self._failure_handler(log_dir.path),
+                on_failure=partial(self._fail_dir, log_dir.path),
+                random_id=self._random_id,
             )
             with self._lock:
                 log_dir.logs[tp] = log
+                if log_dir.failure is not None:  # meanwhile
+                    log.mark_failed(log_dir.failure)
             return log
 
     def create_topic(
@@ -436,7 +492,7 @@ class LogManager:
         for tp in self.logs:
             if filenames.topics_collide(tp.topic, topic):
                 raise TopicExistsError(f"topic {topic!r} collides with {tp.topic!r}")
-        topic_id = random_topic_id()
+        topic_id = new_uuid(self._random_id)
         return [
             self.get_or_create(topic, partition, topic_id=topic_id, config=config)
             for partition in range(partitions)
@@ -450,7 +506,7 @@ class LogManager:
             log_dir = self._dirs[os.path.dirname(log.directory)]
             with self._lock:
                 del log_dir.logs[tp]
-            target = os.path.join(log_dir.path, filenames.delete_dir_name(tp, uuid.uuid4().hex))
+            target = os.path.join(log_dir.path, filenames.delete_dir_name(tp, self._random_id()))
             log.crash()  # nothing of it is wanted any more
             try:
                 self._storage.rename(log.directory, target)
@@ -465,10 +521,21 @@ class LogManager:
     # -- truncation with its checkpoint --------------------------------------------------------
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Truncate logs, then write the recovery points that make a crash repeat it (F-231)."""
-        for tp, offset in offsets.items():
-            self.get(*tp).truncate_to(offset)
+        """Truncate logs, then write the recovery points that make a crash repeat it (F-231).
+
+        Raises:
+            UnknownTopicOrPartitionError: of a log that is in no live directory.
+            StorageFailedError: a cut, or the checkpoint after it, was refused: after a crash the
+                log may be as it was.
+        """
+        logs = {self.get(*tp): offset for tp, offset in offsets.items()}
+        for log, offset in logs.items():
+            log.truncate_to(offset)
         self.checkpoint_recovery_points()
+        for log in logs:
+            failure = self._offline.get(os.path.dirname(log.directory))
+            if failure is not None:
+                raise failure
 
     # -- periodic work -------------------------------------------------------------------------
 
@@ -590,21 +657,24 @@ class LogManager:
                 except Exception:
                     logger.exception("background task %s", task.__name__)
 
-    def _run_later(self, task: Callable[[], None]) -> None:
+    def _in_background(self, task: Callable[[], None]) -> None:
         def run() -> None:
             try:
                 task()
             except LogstoreError as error:
                 logger.error("background flush: %s", error)
 
-        self._flusher.submit(run)
+        self._run_later(run)
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self, broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH) -> None:
         """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
 
         A directory in which a log could not be closed gets no marker: its next start recovers.
+
+        Args:
+            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966).
         """
         if self._closed:
             return
@@ -612,17 +682,21 @@ class LogManager:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self._flusher.shutdown(wait=True)
-        for log_dir in list(self._dirs.values()):
-            self._close_dir(log_dir)
-        self._release()
+        if self._flusher is not None:
+            self._flusher.shutdown(wait=True)
+        try:
+            for log_dir in list(self._dirs.values()):
+                self._close_dir(log_dir, broker_epoch)
+        finally:
+            self._release()
 
-    def _close_dir(self, log_dir: LogDir) -> None:
-        threads = self.broker_config.num_recovery_threads_per_data_dir
-        with ThreadPoolExecutor(threads, thread_name_prefix="logstore-close") as pool:
-            futures = [pool.submit(log.close) for log in log_dir.logs.values()]
-        errors = [error for f in futures if (error := f.exception()) is not None]
+    def _close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
+        closing = [log.close for log in log_dir.logs.values()]
+        outcomes = run_all(closing, self._threads, "logstore-close")
+        errors = [error for _, error in outcomes if error is not None]
         for error in errors:
+            if not isinstance(error, Exception):
+                raise error
             logger.error("closing a log of %s: %s", log_dir.path, error)
         if errors or log_dir.failure is not None or not log_dir.loaded:
             return
@@ -641,7 +715,7 @@ class LogManager:
                 {tp: log.high_watermark for tp, log in log_dir.logs.items()}
             )
             marker = os.path.join(log_dir.path, clean_shutdown.CLEAN_SHUTDOWN)
-            clean_shutdown.write(marker, -1, self._storage)
+            clean_shutdown.write(marker, broker_epoch, self._storage)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", log_dir.path, error)
 
@@ -649,16 +723,19 @@ class LogManager:
         """Let go of everything without flushing, as the end of the process would; for tests."""
         self._closed = True
         self._stop.set()
-        self._flusher.shutdown(wait=True, cancel_futures=True)
+        if self._flusher is not None:
+            self._flusher.shutdown(wait=True, cancel_futures=True)
         self._release()
 
     def _release(self) -> None:
-        self._flusher.shutdown(wait=False)
-        for log_dir in self._dirs.values():
+        if self._flusher is not None:
+            self._flusher.shutdown(wait=False)
+        for log_dir in (*self._dirs.values(), *self._failed_dirs):
             for log in log_dir.logs.values():
                 log.crash()
             log_dir.lock.release()
         self._dirs.clear()
+        self._failed_dirs.clear()
 
 
 def _seconds_until(due: Iterable[int], clock: Clock) -> float:

@@ -9,7 +9,6 @@ batches alone; the cut bytes are kept aside when whole batches lie behind the da
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -130,12 +129,15 @@ class _Loader:
         self._segments: list[Segment] = []
         self._scratch: ProducerStateManager | None = None
         self.gate = ReaderGate()
+        self._flushed = 0  # what lies below it is on the disk
 
     def load(
         self, clean: bool, recovery_point: int, log_start_offset: int, expiration_ms: int
     ) -> LoadedLog:
-        started = time.perf_counter()
+        started = self.clock.monotonic_ns()
         self.report = report = RecoveryReport(self.directory, clean, recovery_point)
+        # A recovery point that only follows the log start was never reached by a flush (F-222).
+        self._flushed = recovery_point if recovery_point > log_start_offset else 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         files = self._finish_swaps(self._scan_dir())
@@ -157,6 +159,8 @@ class _Loader:
             self.epochs.clear(durable=False)
             segments = []
         if not segments:
+            if report.actions:  # what was removed must not come back beside the new segment
+                self.storage.sync_dir(self.directory)
             # Else a flush of a new log would be durable in a directory that nobody finds.
             self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
             leo = log_start_offset
@@ -171,9 +175,13 @@ class _Loader:
         container = Segments(segments)
         self.producers.remove_stray_snapshots(container.bases)
         self._load_producers(container, start, leo, clean)
-        point = leo if clean else max(min(recovery_point, leo), start if start <= leo else leo)
-        if not clean and recovery_point > leo:
+        point = recovery_point
+        if clean:
+            point = leo
+        elif recovery_point > leo:  # it was of other records: a cut came between
             report.warnings.append(f"recovery point {recovery_point} is above the log end {leo}")
+            point = container.bases[-1]
+        point = min(max(point, start), leo)
         if not clean or report.actions:  # nothing that was removed here may come back later
             self.storage.sync_dir(self.directory)
         # The process that died may have cut the log, and only the cache may know of it.
@@ -181,7 +189,7 @@ class _Loader:
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
-        report.seconds = time.perf_counter() - started
+        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
             leo, topic_id, report, self.gate,
@@ -491,10 +499,24 @@ class _Loader:
         state.size = scan.valid_bytes
         state.next_offset = scan.next_offset if scan.batch_count else segment.base_offset
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        self._write_again(segment)
         producers.map_end_offset = state.next_offset
         producers.snapshots = self.producers.snapshots
         producers.take_snapshot(sync=False)
         return cut
+
+    def _write_again(self, segment: Segment) -> None:
+        """Have the next flush write whatever no flush has reached.
+
+        After a failed sync the kernel shows pages that never reached the disk, and takes them for
+        clean: the sync of the process that comes next would succeed without them.
+        """
+        position, size = 0, segment.size
+        if segment.base_offset < self._flushed <= segment.state.next_offset:
+            span = segment.find(self._flushed)
+            position = size if span is None else span.position
+        if position < size:
+            segment.log.rewrite(position, size - position)
 
     def _cut(self, segment: Segment, scan: RecoveryScan) -> None:
         position, size = scan.valid_bytes, segment.size

@@ -168,7 +168,7 @@ class Cluster:
     @property
     def controller_id(self) -> int | None:
         """The broker that is controller now."""
-        active = [i for i, b in self._brokers.items() if b.controller.active]
+        active = [i for i in self.live_brokers if self._brokers[i].controller.active]
         return active[0] if len(active) == 1 else None
 
     def _start(self, broker_id: int) -> None:

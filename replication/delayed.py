@@ -10,7 +10,6 @@ from replication.messages import (
     DeleteRecordsPartitionResponse,
     DeleteRecordsResponse,
     FetchRequest,
-    FetchResponse,
     ProducePartitionResponse,
     ProduceResponse,
 )
@@ -95,25 +94,32 @@ class DelayedFetch(DelayedOperation):
         self._stats = stats
         self._is_watched = False
 
+    @property
+    def is_from_follower(self) -> bool:
+        return self._request.replica_id >= 0
+
     def try_complete(self) -> bool:
         if not self._is_watched:
             # The look before it is watched would repeat the read; the one after it counts.
             self._is_watched = True
             return False
         request, total = self._request, 0
-        for at, read in enumerate(self._reads):
-            available = self._reader.available(request, at, read)
+        for part, read in zip(request.partitions, self._reads, strict=True):
+            if read.is_current():
+                total += read.size
+                continue
+            available = self._reader.available(request, part)
             if available is None:
                 return self.force_complete()
             total += available
         return total >= request.min_bytes and self.force_complete()
 
     def on_complete(self) -> None:
-        self._respond(self._reader.read(self._request, self._reads))
+        self._respond(self._reader.read_again(self._request, self._reads))
 
     def on_expiration(self) -> None:
         with self._stats.lock:
-            if self._request.replica_id >= 0:
+            if self.is_from_follower:
                 self._stats.follower_fetch_expirations += 1
             else:
                 self._stats.consumer_fetch_expirations += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from replication.state import UNKNOWN_EPOCH
+from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
 NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours counts from an unknown moment
 
@@ -104,6 +104,18 @@ def may_join(
     if in_isr or in_flight or not eligible:
         return False
     return follower_end >= high_watermark and follower_end >= epoch_start
+
+
+def may_start_empty(registration: PartitionRegistration, broker_id: int) -> bool:
+    """Whether a replica may begin with an empty log although its log may be on a failed disk.
+
+    Not if others count on what it holds: it leads, or it is, or may become, a member of the ISR
+    without fetching (Kafka's ``isNew``). A partition that has just been created is empty.
+    """
+    if registration.leader_epoch == 0 and registration.partition_epoch == 0:
+        return True
+    relied_on = (registration.leader, registration.last_known_leader)
+    return broker_id not in (*relied_on, *registration.isr, *registration.elr)
 
 
 class IsrState(NamedTuple):

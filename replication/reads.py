@@ -4,18 +4,21 @@ R-149)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.log import PartitionLog
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode, error_code_of
 from replication.hosted import HostedPartitions
+from replication.isr import IsrState, Progress
 from replication.messages import CONSUMER, FetchPartition, FetchPartitionResponse, FetchRequest
 from replication.metadata_cache import MetadataCache
-from replication.partition import FetchRead, Partition
+from replication.partition import Partition
 from replication.quota import ReplicationQuota
 from replication.replica_selector import RACK_AWARE, ReplicaView, select_replica
+from replication.state import UNKNOWN_EPOCH
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ class PartitionRead:
     ``partition`` is None when there is no answer but an error or another replica's name.
     """
 
-    __slots__ = ("hw_moved", "leader_epoch", "log", "log_end", "partition", "response")
+    __slots__ = ("hw_moved", "leader_epoch", "log", "log_end", "partition", "response", "size")
 
     def __init__(
         self,
@@ -39,14 +42,8 @@ class PartitionRead:
     ) -> None:
         self.response, self.partition, self.log = response, partition, log
         self.leader_epoch, self.log_end, self.hw_moved = leader_epoch, log_end, hw_moved
+        self.size = len(response.records)
 
-    @property
-    def is_final(self) -> bool:
-        """Something the requester must hear of at once (R-92)."""
-        response = self.response
-        return self.partition is None or response.diverging_epoch is not None
-
-    @property
     def is_current(self) -> bool:
         """Whether the partition would still answer the same."""
         partition, log = self.partition, self.log
@@ -60,6 +57,38 @@ class PartitionRead:
             and partition.leader_epoch == self.leader_epoch
             and partition.log is log
         )
+
+
+class Reads(NamedTuple):
+    """One for each partition of a request; ``is_final``: the requester must hear at once (R-92)."""
+
+    reads: list[PartitionRead]
+    size: int
+    is_final: bool
+    hw_moved: tuple[TopicPartition, ...]
+
+
+class _Idle:
+    """A follower in sync fetched at the end of the log, and there was nothing."""
+
+    __slots__ = ("isr", "known", "part", "read")
+
+    def __init__(
+        self, part: FetchPartition, read: PartitionRead, known: Progress, isr: IsrState
+    ) -> None:
+        self.part, self.read, self.known, self.isr = part, read, known, isr
+
+    def repeat(self, part: FetchPartition, replica_id: int, now_ms: int) -> PartitionRead | None:
+        """The same answer once more, if nothing changed since."""
+        read = self.read
+        if (self.part is not part and self.part != part) or not read.is_current():
+            return None
+        assert read.partition is not None
+        known = read.partition.note_idle_fetch(replica_id, self.known, self.isr, now_ms)
+        if known is None:
+            return None
+        self.known = known
+        return read
 
 
 class FetchReader:
@@ -78,27 +107,52 @@ class FetchReader:
         self._quota = quota
         self._now_ms = now_ms
         self._rack_aware = config.replica_selector.rpartition(".")[2] == RACK_AWARE
+        # By follower, at one broker epoch of it: what need not be looked at closely next time.
+        self._idle: dict[tuple[int, int], dict[TopicPartition, _Idle]] = {}
 
-    def read(
-        self, request: FetchRequest, earlier: Sequence[PartitionRead] = ()
-    ) -> list[PartitionRead]:
-        """Read in the order of the request until ``max_bytes`` are there (R-108).
-
-        Args:
-            earlier: what the same request read before it waited. What still holds is used again,
-                and the follower's progress is not noted a second time (R-94).
-        """
-        left, minimum_one = request.max_bytes, True
+    def read(self, request: FetchRequest) -> Reads:
+        """Read in the order of the request until ``max_bytes`` are there (R-108), and note what a
+        follower has."""
+        replica_id = request.replica_id
+        idle = self._idle_of(replica_id, request.replica_epoch) if replica_id >= 0 else {}
+        now_ms = self._now_ms()
+        left, total, is_final = request.max_bytes, 0, False
         reads = []
-        for at, part in enumerate(request.partitions):
-            read = earlier[at] if earlier else None
-            if read is None or len(read.response.records) > left or not read.is_current:
-                read = self._read(request, part, left, minimum_one, first=not earlier)
-            size = len(read.response.records)
-            if size:
-                minimum_one = False
-                left = max(0, left - size)
+        moved = []
+        for part in request.partitions:
+            seen = idle.get(part.tp)
+            if seen is not None:
+                read = seen.repeat(part, replica_id, now_ms)
+                if read is not None:
+                    reads.append(read)
+                    continue
+                idle.pop(part.tp, None)
+            read = self._read(request, part, left, not total, update_follower=True)
             reads.append(read)
+            size = read.size
+            total += size
+            left = max(0, left - size)
+            if read.partition is None or read.response.diverging_epoch is not None:
+                is_final = True
+            elif read.hw_moved:
+                moved.append(part.tp)
+            elif not size and replica_id >= 0:
+                self._remember_idle(idle, part, read, replica_id)
+        return Reads(reads, total, is_final, tuple(moved))
+
+    def read_again(
+        self, request: FetchRequest, earlier: Sequence[PartitionRead]
+    ) -> list[PartitionRead]:
+        """The answer after a wait: what ``earlier`` found where that still holds, the rest afresh.
+        The follower's progress is not noted a second time (R-94)."""
+        left, total = request.max_bytes, 0
+        reads = []
+        for part, read in zip(request.partitions, earlier, strict=True):
+            if read.size > left or not read.is_current():
+                read = self._read(request, part, left, not total, update_follower=False)
+            reads.append(read)
+            total += read.size
+            left = max(0, left - read.size)
         return reads
 
     def _read(
@@ -107,7 +161,8 @@ class FetchReader:
         part: FetchPartition,
         max_bytes: int,
         minimum_one: bool,
-        first: bool,
+        *,
+        update_follower: bool,
     ) -> PartitionRead:
         tp, replica_id = part.tp, request.replica_id
         try:
@@ -122,7 +177,7 @@ class FetchReader:
             found = partition.fetch(
                 part, replica_id=replica_id, replica_epoch=request.replica_epoch,
                 isolation=request.isolation_level, max_bytes=max_bytes, minimum_one=minimum_one,
-                update_follower=first,
+                update_follower=update_follower,
             )  # fmt: skip
         except Exception as error:
             code = answer_code(tp, error)
@@ -130,14 +185,49 @@ class FetchReader:
             return PartitionRead(FetchPartitionResponse(tp, code, current_leader=leader))
         if replica_id >= 0:
             self._quota.record(tp, len(found.records))
-        response = _response(tp, found)
+        response = FetchPartitionResponse(
+            tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset,
+            found.log_start_offset, found.records, found.diverging, found.aborted,
+        )  # fmt: skip
         return PartitionRead(response, partition, log, epoch, found.log_end_offset, found.hw_moved)
 
-    def available(self, request: FetchRequest, at: int, read: PartitionRead) -> int | None:
-        """Bytes that partition ``at`` has for a waiting fetch; None: it must be answered (R-93)."""
-        if read.is_current:
-            return len(read.response.records)
-        part = request.partitions[at]
+    # -- followers with nothing to fetch -------------------------------------------------------
+
+    def _idle_of(self, replica_id: int, replica_epoch: int) -> dict[TopicPartition, _Idle]:
+        if UNKNOWN_EPOCH != replica_epoch < self._metadata.broker_epoch(replica_id):
+            return {}  # each of its fetches is refused (R-8)
+        idle = self._idle.get((replica_id, replica_epoch))
+        if idle is None:
+            for key in [key for key in self._idle if key[0] == replica_id]:
+                self._idle.pop(key, None)
+            idle = self._idle.setdefault((replica_id, replica_epoch), {})
+        return idle
+
+    def _remember_idle(
+        self,
+        idle: dict[TopicPartition, _Idle],
+        part: FetchPartition,
+        read: PartitionRead,
+        replica_id: int,
+    ) -> None:
+        partition = read.partition
+        assert partition is not None
+        isr, known = partition.isr, partition.follower(replica_id)
+        if known is None or replica_id not in isr.committed:
+            return
+        if part.fetch_offset == known.log_end == known.leader_end_at_fetch == read.log_end:
+            idle[part.tp] = _Idle(part, read, known, isr)
+
+    def forget(self, tps: Iterable[TopicPartition]) -> None:
+        """Partitions that this broker does not lead, or not any more under the same epoch."""
+        for idle in list(self._idle.values()):
+            for tp in tps:
+                idle.pop(tp, None)
+
+    # -- while it waits ------------------------------------------------------------------------
+
+    def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
+        """Bytes that a waiting fetch would get now; None: it must be answered (R-93)."""
         try:
             partition = self._partitions.find(part.tp)
             limit = partition.fetch_limit(
@@ -159,6 +249,8 @@ class FetchReader:
             and quota.must_wait(partition.tp, replica_id in partition.isr.committed)
         )
 
+    # -- other replicas ------------------------------------------------------------------------
+
     def _preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
         """R-147: the leader, and members of its ISR that hold the offset, are candidates."""
         log = partition.log
@@ -179,13 +271,6 @@ class FetchReader:
         own = partition.leader_id
         leader = ReplicaView(own, metadata.rack(own), log.log_end_offset, 0)
         return select_replica(rack, leader, followers)
-
-
-def _response(tp: TopicPartition, found: FetchRead) -> FetchPartitionResponse:
-    return FetchPartitionResponse(
-        tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset, found.log_start_offset,
-        found.records, found.diverging, found.aborted,
-    )  # fmt: skip
 
 
 def _redirect(partition: Partition, preferred: int) -> FetchPartitionResponse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from checkpoints.types import TopicPartition
 from logstore.errors import StorageFailedError, UnknownTopicOrPartitionError
@@ -30,7 +30,6 @@ from replication.partition import Partition
 from replication.reads import answer_code
 from replication.state import NO_LEADER, UNKNOWN_EPOCH
 from replication.truncation import TruncationRule
-from replication.waiting import WaitingRequests
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +38,11 @@ Codes = dict[TopicPartition, ErrorCode]
 
 
 class RoleChanges:
-    """One change at a time. Its lock comes before those of fetchers and partitions; the requests
-    that a change ends are answered after it is released.
+    """One change at a time. Its lock comes before those of fetchers and partitions.
 
+    Args:
+        on_changed: told, after the lock is released, which partitions have a new leadership or
+            are gone or offline: requests may wait there.
     Attributes:
         controller_epoch: of the latest controller that was heard of; older ones are refused.
         shutting_down: the broker asked to stop: what it need not follow any more it does not
@@ -54,10 +55,10 @@ class RoleChanges:
         partitions: HostedPartitions,
         log_manager: LogManager,
         fetchers: FetcherManager,
-        waiting: WaitingRequests,
         metadata: MetadataCache,
         rule: TruncationRule,
         broker_epoch: Callable[[], int],
+        on_changed: Callable[[Sequence[TopicPartition]], None],
     ) -> None:
         self.controller_epoch = 0
         self.shutting_down = False
@@ -65,10 +66,10 @@ class RoleChanges:
         self._partitions = partitions
         self._log_manager = log_manager
         self._fetchers = fetchers
-        self._waiting = waiting
         self._metadata = metadata
         self._rule = rule
         self._broker_epoch = broker_epoch
+        self._on_changed = on_changed
         self._lock = threading.RLock()
 
     def _refusal(self, request: ControlRequest) -> ErrorCode:
@@ -107,7 +108,7 @@ class RoleChanges:
             ended += self._make_leaders(leading, found)
             ended += self._make_followers(following, found)
             self._fetchers.close_idle()
-        self._wake(ended)
+        self._on_changed(ended)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
 
     def _check(self, change: PartitionChange) -> ErrorCode:
@@ -115,10 +116,9 @@ class RoleChanges:
         if partition is not None:
             if partition.offline:
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            log = partition.log
-            if log is not None and None not in (log.topic_id, change.topic_id):
-                if log.topic_id != change.topic_id:
-                    return ErrorCode.INCONSISTENT_TOPIC_ID
+            topic_id = None if partition.log is None else partition.log.topic_id
+            if None not in (topic_id, change.topic_id) and topic_id != change.topic_id:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
             known = partition.leader_epoch, partition.partition_epoch
             if (new.leader_epoch, new.partition_epoch) < known:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -213,7 +213,7 @@ class RoleChanges:
                     self._partitions.remove(stop.tp)
                     found[stop.tp] = self._delete_log(stop.tp)
             self._fetchers.close_idle()
-        self._wake(stop.tp for stop in stopped)
+        self._on_changed([stop.tp for stop in stopped])
         return StopReplicaResponse(ErrorCode.NONE, tuple(found.items()))
 
     def _check_stop(self, stop: StopReplicaPartition) -> ErrorCode:
@@ -258,9 +258,5 @@ class RoleChanges:
             for partition in failed:
                 partition.mark_offline()
             self._fetchers.close_idle()
-        self._wake(tps)
+        self._on_changed(tps)
         return tps
-
-    def _wake(self, tps: Iterable[TopicPartition]) -> None:
-        for tp in tps:
-            self._waiting.on_role_change(tp)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from checkpoints.types import TopicPartition
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
-from replication.purgatory import Purgatory
+from replication.purgatory import DelayedOperation, Purgatory
 from replication.runtime import Actor, Cancellable, Runtime
 from replication.timer import Timer
 
@@ -38,7 +38,11 @@ class WaitingRequests:
         self.produce: Purgatory[DelayedProduce] = Purgatory(
             "Produce", Timer(now), config.produce_purge_interval, clock
         )
-        self.fetch: Purgatory[DelayedFetch] = Purgatory(
+        # Followers wait for the log end, consumers for the high watermark: other events (R-95).
+        self.follower_fetch: Purgatory[DelayedFetch] = Purgatory(
+            "Fetch", Timer(now), config.fetch_purge_interval, clock
+        )
+        self.consumer_fetch: Purgatory[DelayedFetch] = Purgatory(
             "Fetch", Timer(now), config.fetch_purge_interval, clock
         )
         self.delete_records: Purgatory[DelayedDeleteRecords] = Purgatory(
@@ -51,38 +55,41 @@ class WaitingRequests:
 
     @property
     def purgatories(self) -> tuple[AnyPurgatory, ...]:
-        return self.produce, self.fetch, self.delete_records
+        return self.produce, self.follower_fetch, self.consumer_fetch, self.delete_records
 
     # -- registering ---------------------------------------------------------------------------
 
     def add_produce(self, operation: DelayedProduce, tps: Iterable[TopicPartition]) -> None:
         """Answer now if it can be, else when an event or its deadline comes; as the next two."""
-        if not self.produce.try_complete_else_watch(operation, tps):
-            self._arm(self.produce)
+        self._add(self.produce, operation, tps)
 
     def add_fetch(self, operation: DelayedFetch, tps: Iterable[TopicPartition]) -> None:
-        if not self.fetch.try_complete_else_watch(operation, tps):
-            self._arm(self.fetch)
+        purgatory = self.follower_fetch if operation.is_from_follower else self.consumer_fetch
+        self._add(purgatory, operation, tps)
 
     def add_delete_records(
         self, operation: DelayedDeleteRecords, tps: Iterable[TopicPartition]
     ) -> None:
-        if not self.delete_records.try_complete_else_watch(operation, tps):
-            self._arm(self.delete_records)
+        self._add(self.delete_records, operation, tps)
+
+    def _add(
+        self, purgatory: AnyPurgatory, operation: DelayedOperation, tps: Iterable[TopicPartition]
+    ) -> None:
+        if not purgatory.try_complete_else_watch(operation, tps):
+            self._arm(purgatory)
 
     # -- events --------------------------------------------------------------------------------
 
     def on_append(self, tp: TopicPartition, hw_moved: bool) -> None:
         """A leader appended (R-87)."""
+        _check(self.follower_fetch, tp)
         if hw_moved:
             self.on_high_watermark(tp)
-        else:
-            _check(self.fetch, tp)
 
     def on_high_watermark(self, tp: TopicPartition) -> None:
         """The high watermark moved, here or, on a follower, after that of its leader (R-95)."""
         _check(self.produce, tp)
-        _check(self.fetch, tp)
+        _check(self.consumer_fetch, tp)
         _check(self.delete_records, tp)
 
     def on_log_start(self, tp: TopicPartition) -> None:
@@ -91,6 +98,7 @@ class WaitingRequests:
 
     def on_role_change(self, tp: TopicPartition) -> None:
         """The partition may have another leader, be gone, or be offline (R-85, R-93, R-155)."""
+        _check(self.follower_fetch, tp)
         self.on_high_watermark(tp)
 
     # -- deadlines -----------------------------------------------------------------------------

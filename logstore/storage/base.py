@@ -69,6 +69,15 @@ class File(Protocol):
         """
         ...
 
+    def rewrite(self, position: int, size: int) -> None:
+        """Count the bytes as written now, without changing them.
+
+        So the next ``sync`` brings them to the disk even where a failed one left them out: the
+        kernel takes such pages for clean. Nobody else may write the range meanwhile; what lies
+        past the end of the file is left out.
+        """
+        ...
+
     def map(self, size: int) -> Mapping:
         """Extend the file with zeros to ``size`` if it is shorter and map it for writing."""
         ...

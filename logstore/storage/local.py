@@ -25,6 +25,8 @@ _VIEW_MAPPED_MIN = 256 << 10
 (10 to 15 µs on ext4, kernel 6.18)."""
 
 _RESERVE_STEP = 64 << 10
+_REWRITE_STEP = 64 << 20  # bytes mapped at a time
+_COPY_STEP = 1 << 20
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
@@ -34,11 +36,14 @@ _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, leng
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 try:
-    from logstore.kernels._window import MappedWindow
+    from logstore.kernels._window import MappedWindow, dirty_pages
 
     _populate_works = True  # until a kernel says EINVAL
 except ImportError:  # not built: windows are copies
     _populate_works = False
+
+    def dirty_pages(descriptor: int, position: int, size: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 class LocalMapping:
@@ -181,6 +186,21 @@ class LocalFile:
                 raise OSError(errno.EIO, "the device takes no more bytes", self.path)
             total += written
         return total
+
+    def rewrite(self, position: int, size: int) -> None:
+        """See ``File.rewrite``. Write faults mark the pages: nothing is copied."""
+        end = min(position + size, self.size())
+        for start in range(position, end, _REWRITE_STEP):
+            step = min(_REWRITE_STEP, end - start)
+            try:
+                dirty_pages(self._descriptor, start, step)
+            except OSError:  # an old kernel or a file system that maps nothing; or a real fault,
+                self._rewrite_copied(start, step)  # which this meets again
+
+    def _rewrite_copied(self, position: int, size: int) -> None:
+        for start in range(position, position + size, _COPY_STEP):
+            step = min(_COPY_STEP, position + size - start)
+            self._write(start, self.read_at(start, step))
 
     def map(self, size: int) -> Mapping:
         if self.size() < size:

@@ -19,6 +19,10 @@ What a failed sync does
     The pages count as clean and are not on the disk (as on ext4, XFS and Btrfs): reads still see
     them, and a later sync that succeeds does not write them.
 
+What a misdirected write does
+    A sync succeeds, but the device put a part of it elsewhere: where it belongs the disk still
+    holds what it held, and another place holds it instead. The cache shows neither.
+
 Choices come from the ``random.Random`` that the caller passes; nothing depends on the time, on the
 order of a set or on a hash, so a seed repeats a run exactly.
 """
@@ -27,12 +31,11 @@ from __future__ import annotations
 
 import errno
 import fnmatch
-import math
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from logstore.storage.memory import (
@@ -49,13 +52,17 @@ from logstore.storage.memory import (
     TRUNCATE,
     WRITE,
     DirNode,
-    FileNode,
     MemoryFile,
     MemoryStorage,
     Node,
 )
+from logstore.testing.faulty_nodes import (
+    SECTOR_SIZE,
+    Change,
+    FaultyDirNode,
+    FaultyFileNode,
+)
 
-SECTOR_SIZE = 512
 FOREVER = 1 << 62
 OPERATIONS = frozenset(
     {LIST, MAKE_DIR, MAP, OPEN, READ, REMOVE, RENAME, RESERVE, SYNC, SYNC_DIR, TRUNCATE, WRITE}
@@ -127,7 +134,10 @@ class FaultyStorage(MemoryStorage):
             ``disk_full``, ``read_flip``, ``flip``, ``crash``, and what crashes in mode
             ``random`` did: ``lost_name``, ``lost_truncation`` (a file longer than it was),
             ``lost_size`` (shorter), ``lost_sector``, ``zero_fill`` (a lost sector past the old
-            end), ``torn_sector``.
+            end), ``torn_sector``; also ``misdirected``, ``wipe``, and ``slow`` for an operation
+            that took time.
+        latency: what an operation of ``OPERATIONS`` on a path takes, in ms; no time by default.
+        busy_ms: the sum of what ``latency`` said. Whoever runs the clock lets the time pass.
     """
 
     def __init__(
@@ -136,8 +146,11 @@ class FaultyStorage(MemoryStorage):
         self.capacity = capacity
         self.operations = 0
         self.struck: Counter[str] = Counter()
+        self.latency: Callable[[str, str], int] | None = None
+        self.busy_ms = 0
         self._faults: list[Fault] = []
         self._read_flips: list[tuple[Fault, random.Random]] = []
+        self._misdirections: list[tuple[Fault, random.Random]] = []
         self._crash_at = FOREVER
         self._down = False
         self._used = 0
@@ -172,9 +185,10 @@ class FaultyStorage(MemoryStorage):
         return fault
 
     def heal(self) -> None:
-        """No more faults and no planned crash; the capacity stays."""
+        """No more faults and no planned crash; the capacity and the latency stay."""
         self._faults.clear()
         self._read_flips.clear()
+        self._misdirections.clear()
         self._crash_at = FOREVER
 
     def crash_after(self, count: int) -> None:
@@ -195,6 +209,30 @@ class FaultyStorage(MemoryStorage):
         fault = Fault(READ, path_glob, 0, 0, times, 0)
         self._read_flips.append((fault, rng))
         return fault
+
+    def misdirect(
+        self, path_glob: str, rng: random.Random, *, after: int = 0, times: int = 1
+    ) -> Fault:
+        """Let the device write a part of what a sync brings to it in a wrong place.
+
+        Args:
+            path_glob: of the file that is synced; only a sync that has something to write counts.
+            rng: chooses the part, and the place: in this file, or in any other one on the disk.
+        """
+        fault = Fault(SYNC, path_glob, after, 0, times, 0)
+        self._misdirections.append((fault, rng))
+        return fault
+
+    def wipe(self, path: str = "/") -> None:
+        """Put an empty disk in the place of the one that holds directory ``path``.
+
+        Call it while the machine is down, that is, after `crash`.
+        """
+        with self.guard:
+            directory = _faulty_dir(self._dir(path))
+            directory.wipe()
+            self._used = sum(node.allocated for node in self._files())
+            self.struck["wipe"] += 1
 
     def evict(self, path: str) -> None:
         """Drop clean pages of a file from the cache: what a failed sync left out is gone now."""
@@ -245,11 +283,20 @@ class FaultyStorage(MemoryStorage):
         return FaultyDirNode(self._now_ms())
 
     def before(self, operation: str, path: str) -> None:
-        if self._down:
-            raise SimulatedCrash
-        fault = self._strike(operation, path) if self._faults else None
+        fault = self._begin(operation, path)
         if fault is not None:
             raise _error(fault.error, path)
+
+    def _begin(self, operation: str, path: str) -> Fault | None:
+        """The operation takes its time; the fault that hits it."""
+        if self._down:
+            raise SimulatedCrash
+        if self.latency is not None:
+            taken = self.latency(operation, path)
+            if taken > 0:
+                self.busy_ms += taken
+                self.struck["slow"] += 1
+        return self._strike(operation, path) if self._faults else None
 
     def change(self, operation: str, path: str) -> None:
         self.operations += 1
@@ -289,9 +336,7 @@ class FaultyStorage(MemoryStorage):
         return data
 
     def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:
-        if self._down:
-            raise SimulatedCrash
-        fault = self._strike(WRITE, file.path) if self._faults else None
+        fault = self._begin(WRITE, file.path)
         self.change(WRITE, file.path)
         if fault is not None:
             self._write(file, position, data[: fault.kept(len(data))])
@@ -333,6 +378,12 @@ class FaultyStorage(MemoryStorage):
         super().on_truncate(file, size)
         node.touched(min(size, size_before), size)
 
+    def on_rewrite(self, file: MemoryFile, position: int, size: int) -> None:
+        self.before(WRITE, file.path)
+        if size > 0:
+            self.change(WRITE, file.path)
+            _faulty_file(file).touched(position, position + size)
+
     def on_map(self, file: MemoryFile, size: int) -> None:
         self.before(MAP, file.path)
         node = _faulty_file(file)
@@ -354,14 +405,16 @@ class FaultyStorage(MemoryStorage):
         _faulty_file(file).absorb()
 
     def on_sync(self, file: MemoryFile) -> None:
-        if self._down:
-            raise SimulatedCrash
-        fault = self._strike(SYNC, file.path) if self._faults else None
+        fault = self._begin(SYNC, file.path)
         self.change(SYNC, file.path)
+        node = _faulty_file(file)
         if fault is not None:
-            _faulty_file(file).sync_failed()
+            node.sync_failed()
             raise _error(fault.error, file.path)
-        _faulty_file(file).synced()
+        if self._misdirections:
+            self._misdirect(file.path, node)
+        else:
+            node.synced()
 
     def on_sync_dir(self, path: str, node: DirNode) -> None:
         self.change(SYNC_DIR, path)
@@ -372,6 +425,26 @@ class FaultyStorage(MemoryStorage):
 
     # --- parts
 
+    def _misdirect(self, path: str, node: FaultyFileNode) -> None:
+        """Sync the file, perhaps with one of its changed ranges in another place."""
+        node.absorb()
+        ranges = [(start, min(end, node.size)) for start, end in node.dirty if start < node.size]
+        rng = None
+        if ranges:
+            rng = next((r for fault, r in self._misdirections if fault.strikes(SYNC, path)), None)
+        if rng is None:
+            node.synced()
+            return
+        self.struck["misdirected"] += 1
+        start, end = rng.choice(ranges)
+        data = bytes(node.data[start:end])
+        node.synced(without=(start, end))
+        target = rng.choice([other for other in self._files() if other.durable] or [node])
+        sector = rng.randrange(len(target.durable) // SECTOR_SIZE + 1) * SECTOR_SIZE
+        position = sector + start % SECTOR_SIZE
+        if target is not node or position != start:  # else it went where no file is
+            target.overwritten(position, data)
+
     def _strike(self, operation: str, path: str) -> Fault | None:
         for fault in self._faults:
             if fault.strikes(operation, path):
@@ -379,17 +452,17 @@ class FaultyStorage(MemoryStorage):
                 return fault
         return None
 
-    def _record(self, parent: DirNode, name: str, node: Node | None) -> _Change:
+    def _record(self, parent: DirNode, name: str, node: Node | None) -> Change:
         self._change_number += 1
         directory = _faulty_dir(parent)
-        change = _Change(self._change_number, directory, name, node)
+        change = Change(self._change_number, directory, name, node)
         directory.pending.append(change)
         return change
 
-    def _choose_changes(self, rng: random.Random) -> list[_Change]:
+    def _choose_changes(self, rng: random.Random) -> list[Change]:
         changes = {
             change.number: change
-            for directory in self._dirs(durable_too=True)
+            for directory in _faulty_dir(self.root).below(durable_too=True)
             for change in directory.pending
             if not change.applied
         }
@@ -401,32 +474,17 @@ class FaultyStorage(MemoryStorage):
         self.struck["lost_name"] += len(ordered) - len(kept)
         return kept
 
-    def _keep_changes(self, kept: list[_Change]) -> None:
+    def _keep_changes(self, kept: list[Change]) -> None:
         for change in kept:
             change.apply()
-        for directory in self._dirs(durable_too=True):
+        for directory in _faulty_dir(self.root).below(durable_too=True):
             directory.entries = dict(directory.durable)
             directory.pending.clear()
-
-    def _dirs(self, durable_too: bool = False) -> Iterator[FaultyDirNode]:
-        """Directories from the root on, in a fixed order; each once."""
-        seen: set[int] = set()
-        stack = [_faulty_dir(self.root)]
-        while stack:
-            directory = stack.pop()
-            if id(directory) in seen:
-                continue
-            seen.add(id(directory))
-            children = list(directory.entries.values())
-            if durable_too:
-                children.extend(directory.durable.values())
-            stack.extend(child for child in children if isinstance(child, FaultyDirNode))
-            yield directory
 
     def _files(self) -> list[FaultyFileNode]:
         return [
             node
-            for directory in self._dirs()
+            for directory in _faulty_dir(self.root).below()
             for node in directory.entries.values()
             if isinstance(node, FaultyFileNode)
         ]
@@ -456,198 +514,6 @@ class FaultyStorage(MemoryStorage):
         return _error(errno.ENOSPC, path)
 
 
-class FaultyFileNode(FileNode):
-    """A file with two contents. Only ranges that changed are copied by a sync.
-
-    ``dirty`` lists ``[start, end)`` changed since the last sync, and ``size_min`` and ``size_max``
-    are the extreme sizes since then, ``size_tail_max`` the largest since the last cut. Stores
-    through a mapping cannot be seen; `absorb` finds them by comparing the range that was reserved
-    for them with what the last sync saw.
-    """
-
-    __slots__ = (
-        "allocated", "clean", "dirty", "durable", "durable_at", "lost", "mapped_end", "size_max",
-        "size_min", "size_tail_max", "unlinked",
-    )  # fmt: skip
-
-    def __init__(self, mtime_ms: int) -> None:
-        super().__init__(mtime_ms)
-        self.durable = bytearray()
-        self.dirty: list[tuple[int, int]] = []
-        self.lost: list[tuple[int, int]] = []  # in the cache only, and counted as clean
-        self.clean: bytearray | None = None  # what a failed sync saw; else ``durable`` is that
-        self.size_min = self.size_max = self.size_tail_max = 0
-        self.mapped_end = 0
-        self.allocated = 0
-        self.unlinked = False
-        self.durable_at: tuple[FaultyDirNode, str] | None = None
-
-    def touched(self, start: int, end: int) -> None:
-        """Bytes from ``start`` to ``end`` changed, or the size did."""
-        if start >= end:  # a cut
-            self.size_tail_max = self.size
-        self.size_min = min(self.size_min, self.size)
-        self.size_max = max(self.size_max, self.size)
-        self.size_tail_max = max(self.size_tail_max, self.size)
-        if start >= end:
-            return
-        if self.dirty and self.dirty[-1][0] <= start <= self.dirty[-1][1]:
-            start, before = self.dirty.pop()
-            end = max(end, before)
-        self.dirty.append((start, end))
-
-    def begin_mapping(self) -> None:
-        self.mapped_end = max(self.mapped_end, self.size)
-
-    def absorb(self) -> None:
-        """Note what was stored through mappings since the last sync."""
-        if not self.mapped_end:
-            return
-        seen = self.durable if self.clean is None else self.clean
-        end = min(self.mapped_end, self.size)
-        if self.data[:end] != seen[:end]:
-            for start, stop in _differences(self.data, seen, end):
-                self.touched(start, stop)
-        if not self.mappings:
-            self.mapped_end = 0
-
-    def synced(self) -> None:
-        self.absorb()
-        _resize(self.durable, self.size)
-        for start, end in self.dirty:
-            self.durable[start:end] = self.data[start : min(end, self.size)]
-        if self.clean is not None:
-            self.clean = self.data[: self.size]
-        self._settled()
-
-    def sync_failed(self) -> None:
-        self.absorb()
-        self.lost.extend(self.dirty)
-        self.clean = self.data[: self.size]
-        self.dirty.clear()
-
-    def _settled(self) -> None:
-        self.dirty.clear()
-        self.size_min = self.size_max = self.size_tail_max = self.size
-
-    def evict(self) -> None:
-        self.absorb()
-        for start, end in self.lost:
-            for position in range(start, min(end, self.size)):
-                if not any(a <= position < b for a, b in self.dirty):
-                    on_disk = position < len(self.durable)
-                    self.data[position] = self.durable[position] if on_disk else 0
-        self.lost.clear()
-        self.clean = None
-
-    def survive(self) -> None:
-        """The process died and the cache lives on; stores through its mappings end here."""
-        self.absorb()
-        self.data = self.data[: self.size]
-        self.mappings = self.mapped_end = 0
-
-    def restart(self, image: bytearray) -> None:
-        """The disk holds ``image``, and the cache is empty."""
-        self.durable = bytearray(image)
-        self.data = bytearray(image)
-        self.size = len(image)
-        self.lost.clear()
-        self.clean = None
-        self.mappings = self.mapped_end = 0
-        self.allocated = min(self.allocated, self.size)
-        self.unlinked = False
-        self._settled()
-
-    def crash_image(self, rng: random.Random, struck: Counter[str]) -> bytearray:
-        """One of the contents that a power cut may leave."""
-        self.absorb()
-        if not self.dirty and self.size_min == self.size_max == len(self.durable):
-            return self.durable
-        base, size_max = self.durable, self.size_max
-        cut = self.size_min < len(base) or self.size_tail_max < size_max
-        if cut and rng.random() < 0.5:  # the cut reached the disk; what it cut reads as zeros
-            base, size_max = base[: self.size_min], self.size_tail_max
-        # The ends of the range matter most: all of the file, and nothing of what is new.
-        sizes = [len(base), self.size, size_max]
-        if len(base) < self.size:
-            sizes.append(rng.randint(len(base), self.size))
-        size = rng.choice(sizes)
-        image = bytearray(base)
-        _resize(image, size)
-        if size != self.size:
-            struck["lost_size" if size < self.size else "lost_truncation"] += 1
-        self._write_back(image, len(base), rng, struck)
-        return image
-
-    def _write_back(
-        self, image: bytearray, base_size: int, rng: random.Random, struck: Counter[str]
-    ) -> None:
-        """Bring some of the dirty sectors into ``image``."""
-        # Some crashes keep nearly all and some nearly nothing; a fair coin for each sector of a
-        # long file would give neither.
-        likelihood = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
-        last: tuple[int, bytearray] | None = None
-        for start, stop in _sectors(self.dirty, min(len(image), self.size)):
-            if rng.random() < likelihood:
-                last = start, image[start:stop]
-                image[start:stop] = self.data[start:stop]
-            else:
-                struck["lost_sector"] += 1
-                if start >= base_size:
-                    struck["zero_fill"] += 1
-        if last is not None and rng.random() < 0.25:
-            start, old = last
-            cut = rng.randrange(len(old))
-            image[start + cut : start + len(old)] = old[cut:]
-            struck["torn_sector"] += 1
-
-
-class FaultyDirNode(DirNode):
-    """A directory with two sets of names; ``pending`` leads from the durable to the current one."""
-
-    __slots__ = ("durable", "durable_at", "durable_numbers", "pending")
-
-    def __init__(self, mtime_ms: int) -> None:
-        super().__init__(mtime_ms)
-        self.durable: dict[str, FaultyFileNode | FaultyDirNode] = {}
-        self.durable_numbers: dict[str, int] = {}  # name -> the change that it is as of
-        self.pending: list[_Change] = []
-        self.durable_at: tuple[FaultyDirNode, str] | None = None
-
-
-class _Change:
-    """A name of a directory now means ``node``, or nothing. Numbers give the order of changes."""
-
-    __slots__ = ("applied", "directory", "name", "node", "number")
-
-    def __init__(self, number: int, directory: FaultyDirNode, name: str, node: Node | None) -> None:
-        assert node is None or isinstance(node, FaultyFileNode | FaultyDirNode)
-        self.number, self.directory, self.name, self.node = number, directory, name, node
-        self.applied = False
-
-    def apply(self) -> None:
-        """Make it durable. A node that had another durable name leaves it: that was the rename,
-        and half of a rename is never durable."""
-        if self.applied:
-            return
-        self.applied = True
-        directory, name, node = self.directory, self.name, self.node
-        if directory.durable_numbers.get(name, -1) > self.number:
-            return  # a later change of this name is durable already
-        directory.durable_numbers[name] = self.number
-        replaced = directory.durable.pop(name, None)
-        if replaced is not None:
-            replaced.durable_at = None
-        if node is None:
-            return
-        if node.durable_at is not None:
-            old_directory, old_name = node.durable_at
-            if old_directory.durable.get(old_name) is node:
-                del old_directory.durable[old_name]
-        directory.durable[name] = node
-        node.durable_at = (directory, name)
-
-
 def _faulty_file(file: MemoryFile) -> FaultyFileNode:
     assert isinstance(file.node, FaultyFileNode)
     return file.node
@@ -656,41 +522,6 @@ def _faulty_file(file: MemoryFile) -> FaultyFileNode:
 def _faulty_dir(node: DirNode) -> FaultyDirNode:
     assert isinstance(node, FaultyDirNode)
     return node
-
-
-def _resize(data: bytearray, size: int) -> None:
-    if size < len(data):
-        del data[size:]
-    else:
-        data.extend(bytes(size - len(data)))
-
-
-def _sectors(ranges: list[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
-    """Dirty ranges cut at sector borders, without overlaps, in ascending order."""
-    done = 0
-    for start, stop in sorted(ranges):
-        start, stop = max(start, done), min(stop, end)
-        while start < stop:
-            border = min(stop, start - start % SECTOR_SIZE + SECTOR_SIZE)
-            yield start, border
-            start = border
-        done = max(done, stop)
-
-
-def _differences(new: bytearray, old: bytearray, end: int) -> Iterator[tuple[int, int]]:
-    """Per sector, the range from the first to the last byte that differs; missing bytes are 0."""
-    for start in range(0, end, SECTOR_SIZE):
-        stop = min(start + SECTOR_SIZE, end)
-        ours, theirs = new[start:stop], old[start:stop]
-        if ours == theirs:
-            continue
-        size = stop - start
-        theirs.extend(bytes(size - len(theirs)))
-        difference = int.from_bytes(ours, "big") ^ int.from_bytes(theirs, "big")
-        if difference:
-            first = size - math.ceil(difference.bit_length() / 8)
-            last = size - ((difference & -difference).bit_length() - 1) // 8
-            yield start + first, start + last
 
 
 def _error(number: int, path: str) -> OSError:

@@ -253,18 +253,21 @@ class TestFailures:
 
     def test_isr_shrinks_and_grows(self, cluster: Cluster) -> None:
         """R-30, R-32, S-19: a stopped follower leaves, and joins again once it has caught up."""
-        (tp,) = cluster.create_topic("orders", config=TWO)
-        leader = cluster.wait_for_leader(tp)
-        one, two = (b for b in (0, 1, 2) if b != leader)
-        for gone in (one, two):
+        leader = cluster.controller_id  # so that it may still ask for the change
+        assert leader is not None
+        others = [b for b in (0, 1, 2) if b != leader]
+        (tp,) = cluster.create_topic("orders", assignment=[[leader, *others]], config=TWO)
+        for gone in others:
             cluster.network.cut(gone, leader)
+        # A follower that holds everything is in sync however long it is silent.
+        cluster.producer(acks=1).send("orders", b"alone")
         cluster.wait_for_isr(tp, (leader,))
         with pytest.raises(NotEnoughReplicasError):
             cluster.producer(delivery_timeout_s=0.2).send("orders", b"refused")
         cluster.heal()
         cluster.wait_for_isr(tp, (0, 1, 2))
         cluster.produce("orders", b"taken")
-        assert values(cluster, "orders") == [b"taken"]
+        assert values(cluster, "orders") == [b"alone", b"taken"]
 
     def test_no_unclean_election_unless_allowed(self, make: Make) -> None:
         """S-18: offline with a clear error, until somebody returns who has everything."""

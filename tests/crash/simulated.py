@@ -10,13 +10,12 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT
-from logstore.config import BrokerConfig, LogConfig
+from logstore.config import LogConfig
 from logstore.errors import LogstoreError
-from logstore.log import PartitionLog
+from logstore.log import PartitionLog, run_inline
 from logstore.log_manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
@@ -34,9 +33,9 @@ from tests.crash.model import Batch, Model, segment_files, stored_batches
 from tests.crash.workload import Work, expect_refusal
 
 DIRECTORY = "/data"
-BROKER = BrokerConfig(num_recovery_threads_per_data_dir=1)
 INDEX_SUFFIXES = (".index", ".timeindex", ".txnindex")
 MODES: tuple[CrashMode, ...] = ("random", "random", "random", "all_lost", "all_kept")
+FAULT_SHARE = 0.15  # of the lives
 FAULTS = (
     ("write", errno.EIO), ("write", errno.ENOSPC), ("sync", errno.EIO), ("reserve", errno.ENOSPC),
     ("open", errno.EMFILE), ("rename", errno.EIO), ("truncate", errno.EIO), ("read", errno.EIO),
@@ -44,16 +43,10 @@ FAULTS = (
 )  # fmt: skip
 
 
-class InlineManager(LogManager):
-    """The flush of a rolled segment happens before the append returns: no thread, no chance."""
-
-    def _run_later(self, task: Callable[[], None]) -> None:
-        task()
-
-
 def open_manager(storage: Storage, config: LogConfig, clock: ManualClock) -> LogManager:
-    return InlineManager(
-        [DIRECTORY], config, broker_config=BROKER, storage=storage, clock=clock, cluster_id="c"
+    """One thread, and the flush of a rolled segment before its append returns: no chance."""
+    return LogManager(
+        [DIRECTORY], config, storage=storage, clock=clock, cluster_id="c", run_later=run_inline
     )
 
 
@@ -143,7 +136,7 @@ class _Search:
         self.open(crashing=rng.random() < 0.4)
         if rng.random() < 0.9:
             storage.crash_after(rng.randint(1, rng.choice((10, 40, 150))))
-        fault = self.plan_fault() if rng.random() < 0.15 else None
+        fault = self.plan_fault() if rng.random() < FAULT_SHARE else None
         try:
             for _ in range(rng.randint(1, 30)):
                 work = rng.choice(self.works)
@@ -185,7 +178,6 @@ class _Search:
     def close(self) -> None:
         """An orderly stop: everything is flushed."""
         self.manager.close()
-        self.storage.scan_dir("/")  # raises if the machine went down in a thread of the pool
         for work in self.works:
             work.model.flushed, work.model.ghost = work.model.leo, None
         self.note("closed in order")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from checkpoints import Files, OffsetCheckpoint, TopicPartition, replace_file
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
-from logstore.testing.faulty import FOREVER, SECTOR_SIZE
+from logstore.testing.faulty import FOREVER, SECTOR_SIZE, CrashMode
 
 SEEDS = range(200)
 
@@ -567,6 +567,28 @@ def test_evicted_pages_of_a_failed_sync_read_as_they_are_on_the_disk() -> None:
     assert file.read_at(0, 9) == b"oDd\0\0"
 
 
+def test_what_a_failed_sync_left_out_is_written_when_asked_for() -> None:
+    """``File.rewrite``: the one way to have such pages on the disk without a new write."""
+    disk = disk_with("/f", b"old")
+    file = disk.open("/f")
+    file.write_at(3, b"lostLOST")
+    disk.fail("sync")
+    with pytest.raises(OSError):
+        file.sync()
+    file.rewrite(7, 100)
+    assert disk.durable_bytes("/f") == b"old"
+    file.sync()
+    assert disk.durable_bytes("/f") == b"old\0\0\0\0LOST"
+    disk.evict("/f")
+    assert file.read_at(0, 20) == b"old\0\0\0\0LOST"
+    before = disk.operations
+    file.rewrite(11, 5)  # past the end
+    assert disk.operations == before
+    disk.fail("write")
+    with pytest.raises(OSError):
+        file.rewrite(0, 1)
+
+
 def test_a_full_disk() -> None:
     """S-42: a prefix may be written; freed room can be used again."""
     disk = FaultyStorage(capacity=1000)
@@ -617,6 +639,141 @@ def test_flips_at_rest_and_on_read() -> None:
     assert disk.read_file("/f") == b"aBc"
     assert fault.struck == 1
     assert disk.struck["flip"] == disk.struck["read_flip"] == 1
+
+
+# --- time, wrong places, empty disks, no descriptors
+
+
+def test_a_slow_disk_says_how_much_time_passed() -> None:
+    """Nothing waits: who runs the clock reads ``busy_ms`` and lets the time pass."""
+    disk = FaultyStorage()
+    asked: list[tuple[str, str]] = []
+
+    def latency(operation: str, path: str) -> int:
+        asked.append((operation, path))
+        return {"sync": 40, "write": 3}.get(operation, 0)
+
+    disk.latency = latency
+    file = disk.open("/f", create=True)
+    file.write_at(0, b"abc")
+    assert disk.busy_ms == 3
+    file.sync()
+    assert (disk.busy_ms, disk.struck["slow"]) == (43, 2)
+    file.read_at(0, 3)
+    disk.sync_dir("/")
+    assert disk.busy_ms == 43
+    disk.fail("sync")
+    with pytest.raises(OSError):
+        file.sync()  # a failure takes its time too
+    assert (disk.busy_ms, disk.struck["slow"]) == (83, 3)
+    assert {operation for operation, _ in asked} == {"open", "write", "sync", "read", "sync_dir"}
+    disk.latency = None
+    file.sync()
+    assert disk.busy_ms == 83
+
+
+def test_a_misdirected_write_shows_when_the_cache_is_gone() -> None:
+    """The sync succeeds; the right place keeps what it had, and a wrong one gets the data."""
+    found = set()
+    for seed in SEEDS:
+        disk = disk_with("/f", b"a" * 2000)
+        disk.write_file("/other", b"o" * 2000)
+        disk.sync_dir("/")
+        file = disk.open("/f")
+        fault = disk.misdirect("/f", random.Random(seed))
+        file.write_at(512, b"B" * 600)
+        file.sync()
+        assert (fault.struck, disk.struck["misdirected"]) == (1, 1)
+        assert disk.read_file("/f") == b"a" * 512 + b"B" * 600 + b"a" * 888  # from the cache
+        assert disk.read_file("/other") == b"o" * 2000
+        disk.crash(mode="all_kept")
+        assert disk.read_file("/f")[512:1112] == b"B" * 600
+        disk.crash(mode="all_lost")
+        kept, other = disk.read_file("/f"), disk.read_file("/other")
+        assert len(kept) == len(other) == 2000
+        assert kept[512:1112] != b"B" * 600
+        where = "other" if b"B" in other else "f" if b"B" in kept else "nowhere"
+        found.add((where, (other if where == "other" else kept).find(b"B")))
+    assert found == {
+        *(("other", position) for position in (0, 512, 1024, 1536)),
+        *(("f", position) for position in (0, 1024, 1536)),
+        ("nowhere", -1),
+    }
+
+
+def test_a_misdirected_write_waits_for_one_and_spares_the_rest() -> None:
+    disk = disk_with("/f", b"a" * 100)
+    fault = disk.misdirect("/f", random.Random(5), after=1)
+    file = disk.open("/f")
+    file.sync()  # nothing to write: does not count
+    file.write_at(0, b"one")
+    file.sync()
+    assert (fault.struck, disk.durable_bytes("/f")[:4]) == (0, b"onea")
+    file.write_at(0, b"two")
+    file.write_at(50, b"three")
+    file.sync()
+    assert fault.struck == 1
+    image = disk.durable_bytes("/f")
+    assert (image[:3] == b"two") != (image[50:55] == b"three") or b"two" not in image
+    file.rewrite(0, 100)
+    file.sync()
+    assert disk.durable_bytes("/f") == disk.read_file("/f")
+    disk.misdirect("/f", random.Random(5))
+    disk.heal()
+    file.write_at(0, b"new")
+    file.sync()
+    assert disk.durable_bytes("/f")[:3] == b"new"
+
+
+def test_a_misdirected_write_and_eviction() -> None:
+    disk = disk_with("/f", b"a" * 600)
+    file = disk.open("/f")
+    disk.misdirect("/f", random.Random(2))
+    file.write_at(0, b"b" * 600)
+    file.sync()
+    disk.evict("/f")
+    assert disk.read_file("/f") == disk.durable_bytes("/f") != b"b" * 600
+
+
+@pytest.mark.parametrize("mode", ["all_kept", "all_lost", "random"])
+def test_a_wiped_disk_is_empty_for_good(mode: CrashMode) -> None:
+    disk = FaultyStorage(capacity=5000)
+    for directory in ("/a", "/b/c"):
+        disk.make_dir(directory)
+        disk.write_file(f"{directory}/f", b"x" * 2000)
+    for directory in ("/", "/a", "/b", "/b/c"):
+        disk.sync_dir(directory)
+    disk.rename("/b/c/f", "/b/g")  # under way
+    disk.crash(random.Random(1), "all_kept")
+    disk.wipe("/b")
+    assert disk.struck["wipe"] == 1
+    assert disk.scan_dir("/b") == []
+    disk.crash(random.Random(1), mode)
+    assert disk.scan_dir("/b") == []
+    assert disk.read_file("/a/f") == b"x" * 2000
+    disk.write_file("/b/new", b"y" * 3000)  # there is room again
+    disk.sync_dir("/b")
+    disk.crash(mode="all_lost")
+    assert disk.read_file("/b/new") == b"y" * 3000
+    disk.crash(mode="all_lost")
+    disk.wipe()
+    assert disk.scan_dir("/") == []
+    with pytest.raises(FileNotFoundError):
+        disk.wipe("/a")
+
+
+def test_no_descriptor_is_left() -> None:
+    """S-45: the table is full for a while."""
+    disk = disk_with("/f", b"abc")
+    fault = disk.fail("open", "/*", error=errno.EMFILE, times=3)
+    for call in (lambda: disk.open("/f"), lambda: disk.read_file("/f"),
+                 lambda: disk.write_file("/g", b"")):  # fmt: skip
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EMFILE
+    assert fault.struck == disk.struck["open"] == 3
+    assert disk.read_file("/f") == b"abc"
+    assert disk.info("/g") is None
 
 
 # --- determinism

@@ -10,7 +10,7 @@ from logstore.config import LogConfig
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.compression import Compression
 from logstore.format.control import ControlType
-from logstore.log import PartitionLog
+from logstore.log import PartitionLog, run_inline
 from logstore.log_manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.storage import Storage
@@ -35,7 +35,7 @@ def log_dir(
 ) -> MemoryStorage:
     """A log directory with one partition of several segments and four leader epochs."""
     storage, clock = MemoryStorage(), ManualClock()
-    manager = LogManager([LOG_DIR], config, storage=storage, clock=clock)
+    manager = LogManager([LOG_DIR], config, storage=storage, clock=clock, run_later=run_inline)
     log = manager.create_topic("orders", 1)[0]
     fill(log, clock, batches, random.Random(seed), transactions, tuple(codecs))
     manager.checkpoint_recovery_points()

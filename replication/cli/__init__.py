@@ -1,0 +1,1 @@
+"""Commands of ``logstore`` that belong to replication."""

@@ -1,0 +1,74 @@
+"""``logstore simulate --exhaustive``: every interleaving within small bounds."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from logstore.cli import EXIT_FINDINGS
+from logstore.clock import SystemClock
+from replication.simulator.exhaustive import (
+    MUTANTS,
+    Bounds,
+    Model,
+    Progress,
+    Property,
+    search,
+    to_dict,
+    to_text,
+)
+from replication.truncation import RULES
+
+
+def run_exhaustive(
+    bounds: tuple[int, int, int, int],
+    truncation: str | None = None,
+    mutant: str | None = None,
+    *,
+    asynchronous_isr: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Search, print what came out; the exit code is 1 when a property is violated.
+
+    Args:
+        bounds: replicas, records a log holds, records written, highest leader epoch.
+        truncation: a key of ``RULES``; the default is the mutant's, or ``fetch``.
+        mutant: a key of ``MUTANTS``; the search ends where the property breaks that it is about.
+    Raises:
+        click.UsageError: a name that is not known, or bounds with nothing in them.
+    """
+    if truncation is not None and truncation not in RULES:
+        raise click.UsageError(f"no truncation rule {truncation!r}; there are {', '.join(RULES)}")
+    if mutant is not None and mutant not in MUTANTS:
+        raise click.UsageError(f"no mutant {mutant!r}; there are {', '.join(MUTANTS)}")
+    rule, decide, stop_at = RULES[truncation or "fetch"], None, tuple(Property)
+    if mutant is not None:
+        planted = MUTANTS[mutant]
+        decide, stop_at = planted.decide, (planted.breaks,)
+        rule = rule if truncation else planted.rule
+    try:
+        model = Model(Bounds(*bounds), rule, decide, asynchronous_isr=asynchronous_isr)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    clock = SystemClock()
+    begun_ns = clock.monotonic_ns()
+    outcome = search(model, stop_at=stop_at, progress=_show if sys.stderr.isatty() else None)
+    seconds = (clock.monotonic_ns() - begun_ns) / 1e9
+    if as_json:
+        result = {"mutant": mutant, **to_dict(model, outcome), "seconds": round(seconds, 2)}
+        click.echo(json.dumps(result, indent=2))
+    else:
+        click.echo(to_text(model, outcome))
+        click.echo(f"took {seconds:.1f} s")
+    return EXIT_FINDINGS if outcome.violations else 0
+
+
+def _show(progress: Progress) -> None:
+    end = "\r" if progress.frontier else "\n"
+    click.echo(
+        f"depth {progress.depth:3}: {progress.states:12,} states, {progress.generated:12,} steps",
+        err=True, nl=False,
+    )  # fmt: skip
+    click.echo(end, err=True, nl=False)

@@ -1,0 +1,190 @@
+"""The controller's picture of the cluster, with the indexes that keep its work linear.
+
+What is here is also in the coordinator's tree: it changes after a write succeeded, never before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from logstore.config import LogConfig
+from logstore.errors import ConfigError
+from replication.isr import effective_min_isr
+from replication.messages import PartitionChange
+from replication.state import (
+    NO_LEADER,
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+# Sets whose order is that of insertion: what is sent must not depend on hashes.
+Partitions: TypeAlias = dict[TopicPartition, None]
+Changes: TypeAlias = dict[TopicPartition, PartitionRegistration]
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic's node; ``version`` is the node's."""
+
+    assignment: TopicAssignment
+    version: int
+    config: LogConfig
+
+
+@dataclass(slots=True)
+class ControllerStats:
+    """What the metrics of R-172 and R-173 show; plain numbers for any thread to read."""
+
+    active_controller_count: int = 0
+    offline_partitions_count: int = 0
+    preferred_replica_imbalance_count: int = 0
+    global_topic_count: int = 0
+    global_partition_count: int = 0
+    active_broker_count: int = 0
+    unclean_leader_elections: int = 0  # since the start, under every term
+
+
+class ControllerContext:
+    """Brokers, topics and registrations, as of the last successful read or write."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, LiveBroker] = {}
+        self.remembered: dict[int, int] = {}  # the last epoch of each broker ever dealt with
+        self.shutting_down: dict[int, None] = {}
+        self.offline: dict[int, Partitions] = {}  # in failed log directories of live brokers (R-66)
+        self.topics: dict[str, Topic] = {}
+        self.names: dict[str, str] = {}  # of topics, by what makes names collide (F-2)
+        self.partitions: Changes = {}
+        self.on_broker: dict[int, Partitions] = {}  # replicas, also of partitions without a state
+        self.leaderless: Partitions = {}
+        self.imbalanced: Partitions = {}
+        self.uninitialised: Partitions = {}  # no replica was ever alive: not yet any state
+        self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # replicas still there
+
+    # -- topics and partitions -------------------------------------------------------------------
+
+    def put_topic(self, name: str, assignment: TopicAssignment, version: int) -> None:
+        """Add or replace a topic's node; its partitions follow with ``put``."""
+        before = self.topics.get(name)
+        self.names[name.replace(".", "_")] = name
+        self.topics[name] = Topic(assignment, version, _config_of(name, assignment.config))
+        for number, replicas in assignment.partitions.items():
+            tp = TopicPartition(name, number)
+            had = before.assignment.partitions.get(number, ()) if before is not None else ()
+            for broker in had:
+                if broker not in replicas:
+                    self.on_broker[broker].pop(tp, None)
+            for broker in replicas:
+                self.on_broker.setdefault(broker, {})[tp] = None
+            if tp not in self.partitions and name not in self.deleting:
+                self.uninitialised[tp] = None
+
+    def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:
+        self.partitions[tp] = registration
+        self.uninitialised.pop(tp, None)
+        if tp.topic not in self.deleting:
+            leader = registration.leader
+            _mark(self.leaderless, tp, leader == NO_LEADER)
+            _mark(self.imbalanced, tp, (leader,) != registration.replicas[:1])
+
+    def leave_out(self, tp: TopicPartition) -> None:
+        """Its state cannot be read, or is gone although there was one: nothing is decided."""
+        self.partitions.pop(tp, None)
+        for index in (self.leaderless, self.imbalanced, self.uninitialised):
+            index.pop(tp, None)
+
+    def start_deletion(self, name: str) -> None:
+        """From now on its replicas wait for ``confirm_deletion``; nobody is elected any more."""
+        if name in self.deleting:
+            return
+        waiting = self.deleting[name] = {}
+        for number, replicas in self.topics[name].assignment.partitions.items():
+            tp = TopicPartition(name, number)
+            if replicas:
+                waiting[tp] = dict.fromkeys(replicas)
+            for index in (self.leaderless, self.imbalanced, self.uninitialised):
+                index.pop(tp, None)
+
+    def confirm_deletion(self, tp: TopicPartition, broker: int) -> bool:
+        """A replica is gone; True when it was the last one of its topic."""
+        waiting = self.deleting.get(tp.topic)
+        if waiting is None or tp not in waiting:
+            return False
+        waiting[tp].pop(broker, None)
+        if not waiting[tp]:
+            del waiting[tp]
+        return not waiting
+
+    def remove_topic(self, name: str) -> None:
+        topic = self.topics.pop(name)
+        self.names.pop(name.replace(".", "_"), None)
+        for number, replicas in topic.assignment.partitions.items():
+            tp = TopicPartition(name, number)
+            self.leave_out(tp)
+            for broker in replicas:
+                self.on_broker[broker].pop(tp, None)
+        self.deleting.pop(name, None)
+
+    def min_isr(self, topic: str, replica_count: int) -> int:
+        return effective_min_isr(self.topics[topic].config.min_insync_replicas, replica_count)
+
+    def is_active(self, tp: TopicPartition) -> bool:
+        """It has a state and is not being deleted."""
+        return tp in self.partitions and tp.topic not in self.deleting
+
+    def active_partitions_on(self, broker: int) -> Iterator[TopicPartition]:
+        return filter(self.is_active, self.on_broker.get(broker, ()))
+
+    def change_of(self, tp: TopicPartition) -> PartitionChange:
+        """What brokers are told of a partition."""
+        assignment = self.topics[tp.topic].assignment
+        return PartitionChange(tp, self.partitions[tp], assignment.topic_id, assignment.config)
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def set_live(self, live: Mapping[int, LiveBroker]) -> None:
+        """Another set of live incarnations; what was known of earlier ones is forgotten."""
+        for broker in [*self.shutting_down, *self.offline]:
+            if live.get(broker) != self.live.get(broker):
+                self.shutting_down.pop(broker, None)
+                self.offline.pop(broker, None)
+        self.live = dict(sorted(live.items()))
+
+    def is_online(self, broker: int, tp: TopicPartition) -> bool:
+        return broker in self.live and tp not in self.offline.get(broker, ())
+
+    def is_eligible(self, broker: int, broker_epoch: int) -> bool:
+        """For the ISR (R-48); −1 is an epoch that the leader does not know."""
+        known = self.live.get(broker)
+        if known is None or broker in self.shutting_down:
+            return False
+        return broker_epoch in (-1, known.broker_epoch)
+
+    def update(self, stats: ControllerStats) -> None:
+        stats.offline_partitions_count = len(self.leaderless) + len(self.uninitialised)
+        stats.preferred_replica_imbalance_count = len(self.imbalanced)
+        stats.global_topic_count = len(self.topics)
+        stats.global_partition_count = len(self.partitions) + len(self.uninitialised)
+        stats.active_broker_count = len(self.live)
+
+
+def _mark(index: Partitions, tp: TopicPartition, wanted: bool) -> None:
+    if wanted:
+        index[tp] = None
+    else:
+        index.pop(tp, None)
+
+
+def _config_of(name: str, properties: Mapping[str, str]) -> LogConfig:
+    try:
+        return LogConfig.from_properties(properties)
+    except ConfigError as error:
+        logger.error("topic %s: its configuration is ignored: %s", name, error)
+        return LogConfig()

@@ -1,0 +1,311 @@
+"""From an event to the registrations that follow from it: decisions over many partitions.
+
+Nothing is written here. All functions look at the context and return *changes*, which hold only
+partitions that do change; asked again with the same event after a write that succeeded in part,
+they return the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+
+from replication.controller.context import Changes, ControllerContext
+from replication.controller.topics import Move
+from replication.election import IsAcceptable, Mode, change, check_alter, is_already_applied
+from replication.error_codes import ErrorCode
+from replication.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
+from replication.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+
+MAX_REBALANCES = 1000  # elections in one run of the periodic task, as in Kafka (R-61)
+
+
+class Decisions:
+    """``elr_enabled`` is ``eligible.leader.replicas.enable`` (KIP-966)."""
+
+    def __init__(self, context: ControllerContext, elr_enabled: bool) -> None:
+        self._context = context
+        self._elr_enabled = elr_enabled
+
+    # -- one partition ---------------------------------------------------------------------------
+
+    def decide(
+        self,
+        tp: TopicPartition,
+        *,
+        alive: Collection[int] | None = None,
+        mode: Mode | None = None,
+        isr: Collection[int] | None = None,
+        unclean: Collection[int] = (),
+        recovery_state: RecoveryState | None = None,
+        move: Move | None = None,
+    ) -> PartitionRegistration:
+        """``election.change`` with what the context knows.
+
+        A broker in controlled shutdown is no candidate, but it goes on leading where nobody else
+        can (R-65). A reassignment completes as soon as the ISR holds all targets (R-62).
+
+        Args:
+            alive: the brokers that are up; those of the context unless given.
+            mode: by default online, or unclean where the topic wants that (R-59).
+            move: a reassignment that begins now, in place of one that is under way.
+        """
+        context = self._context
+        now = context.partitions[tp]
+        if mode is None:
+            unclean_allowed = context.topics[tp.topic].config.unclean_leader_election_enable
+            mode = Mode.UNCLEAN if unclean_allowed else Mode.ONLINE
+
+        def is_up(broker: int) -> bool:
+            if alive is not None:
+                return broker in alive and tp not in context.offline.get(broker, ())
+            return context.is_online(broker, tp)
+
+        def may_lead(broker: int) -> bool:
+            return is_up(broker) and broker not in context.shutting_down
+
+        def decided(
+            acceptable: IsAcceptable, isr: Collection[int] | None,
+            replicas: tuple[int, ...],
+        ) -> PartitionRegistration:  # fmt: skip
+            return change(
+                now, acceptable, min_isr=context.min_isr(tp.topic, len(replicas)),
+                elr_enabled=self._elr_enabled, mode=mode, isr=isr, unclean_replicas=unclean,
+                replicas=replicas, recovery_state=recovery_state,
+            )  # fmt: skip
+
+        replicas = now.replicas if move is None else move.replicas
+        acceptable: IsAcceptable = may_lead
+        after = decided(acceptable, isr, replicas)
+        if after.leader == NO_LEADER and now.leader in context.shutting_down:
+            acceptable = _either(may_lead, now.leader, is_up(now.leader))
+            after = decided(acceptable, isr, replicas)
+        target = self._target(tp) if move is None else move.target
+        if target and set(target) <= set(after.isr):
+            completed = decided(acceptable, [r for r in after.isr if r in target], target)
+            if completed.leader != NO_LEADER or after.leader == NO_LEADER:
+                after = completed
+        return after
+
+    def _target(self, tp: TopicPartition) -> tuple[int, ...] | None:
+        """The replicas after the reassignment that is under way, if one is."""
+        topic = self._context.topics[tp.topic].assignment
+        adding, removing = topic.adding.get(tp.partition), topic.removing.get(tp.partition, ())
+        if not adding and not removing:
+            return None
+        replicas = self._context.partitions[tp].replicas
+        return tuple(replica for replica in replicas if replica not in removing)
+
+    def reassign(self, tp: TopicPartition, move: Move) -> PartitionRegistration:
+        """The first step of a reassignment, which may be the last one too (R-62).
+
+        Somebody who joins the replicas starts a leader epoch, as in Kafka's ZooKeeper mode: a late
+        StopReplica from before must not remove the new replica.
+        """
+        now = self._context.partitions[tp]
+        after = self.decide(tp, move=move)
+        joins = any(replica not in now.replicas for replica in after.replicas)
+        if joins and after.leader_epoch == now.leader_epoch:
+            after = after._replace(leader_epoch=now.leader_epoch + 1)
+        return after
+
+    def complete_reassignments(self) -> Changes:
+        """Those that were ready to complete when the last controller stopped."""
+        listed = (
+            TopicPartition(name, number)
+            for name, topic in self._context.topics.items()
+            for number in (*topic.assignment.adding, *topic.assignment.removing)
+        )
+        return self._changes(filter(self._context.is_active, dict.fromkeys(listed)), self.decide)
+
+    # -- brokers ---------------------------------------------------------------------------------
+
+    def fence(
+        self, fenced: Collection[int], unclean: Collection[int], alive: Collection[int]
+    ) -> Changes:
+        """``fenced`` brokers are gone, or are here again as another incarnation (R-59, R-64).
+
+        They leave every ISR. Those of ``unclean`` came back without proof of a clean stop and
+        leave every ELR too (R-70).
+        """
+
+        def after(tp: TopicPartition) -> PartitionRegistration:
+            isr = [r for r in self._context.partitions[tp].isr if r not in fenced]
+            return self.decide(tp, alive=alive, isr=isr, unclean=unclean)
+
+        return self._changes(self._on(fenced), after)
+
+    def elect_leaderless(self) -> Changes:
+        """After somebody came up, and every now and then (R-59)."""
+        return self._changes([*self._context.leaderless], self.decide)
+
+    def first_states(self) -> Changes:
+        """Partitions without a state whose replicas, or some of them, are alive."""
+        context = self._context
+        changes: Changes = {}
+        for tp in context.uninitialised:
+            replicas = context.topics[tp.topic].assignment.partitions[tp.partition]
+            alive = tuple(r for r in replicas if r in context.live)
+            fit = tuple(r for r in alive if r not in context.shutting_down)
+            if alive:
+                isr = fit or alive
+                changes[tp] = PartitionRegistration(replicas, isr, isr[0], 0, 0)
+        return changes
+
+    def shut_down(self, broker: int) -> Changes:
+        """A broker in controlled shutdown leaves ISRs and leaderships that others can have.
+
+        The broker is in ``shutting_down`` already. What it leads and nobody else can lead stays.
+        """
+
+        def after(tp: TopicPartition) -> PartitionRegistration:
+            now = self._context.partitions[tp]
+            left = self.decide(tp, isr=[r for r in now.isr if r != broker])
+            return now if left.leader in (NO_LEADER, broker) else left
+
+        return self._changes(self._on([broker]), after)
+
+    def led_by(self, broker: int) -> tuple[TopicPartition, ...]:
+        """What it leads although other brokers have replicas of it."""
+        partitions = self._context.partitions
+        return tuple(
+            tp
+            for tp in self._context.active_partitions_on(broker)
+            if partitions[tp].leader == broker and len(partitions[tp].replicas) > 1
+        )
+
+    def lose_replicas(self, broker: int, lost: Iterable[TopicPartition]) -> Changes:
+        """Its log directory of ``lost`` failed: as if it were dead for them (R-66).
+
+        They are in ``offline`` already.
+        """
+
+        def after(tp: TopicPartition) -> PartitionRegistration:
+            isr = [r for r in self._context.partitions[tp].isr if r != broker]
+            return self.decide(tp, isr=isr)
+
+        return self._changes(lost, after)
+
+    def rebalance(self) -> Changes:
+        """Preferred replicas lead again wherever they can (R-61)."""
+        changes: Changes = {}
+        for tp in self._context.imbalanced:
+            after = self.decide(tp, mode=Mode.PREFERRED)
+            if after.leader == after.replicas[0]:
+                changes[tp] = after
+                if len(changes) == MAX_REBALANCES:
+                    break
+        return changes
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def alter(
+        self, sender: int, items: Iterable[AlterPartitionItem]
+    ) -> tuple[Changes, Callable[[], tuple[AlterPartitionResult, ...]]]:
+        """Judge a leader's proposals (R-42 … R-49).
+
+        Returns:
+            The changes, and what to answer once they are written.
+        """
+        context = self._context
+        changes: Changes = {}
+        verdicts: list[tuple[TopicPartition, ErrorCode]] = []
+        seen: set[TopicPartition] = set()
+        for item in items:
+            tp = item.tp
+            error = self._judge(item, sender) if tp not in seen else ErrorCode.INVALID_REQUEST
+            seen.add(tp)
+            now = context.partitions.get(tp)
+            if error is ErrorCode.NONE and now is not None and _is_news(item, now):
+                after = self.decide(
+                    tp, isr=[r for r, _ in item.new_isr], recovery_state=item.recovery_state
+                )
+                if after.partition_epoch != now.partition_epoch:
+                    changes[tp] = after
+                if after.leader != sender:
+                    error = ErrorCode.NEW_LEADER_ELECTED
+            verdicts.append((tp, error))
+
+        def results() -> tuple[AlterPartitionResult, ...]:
+            return tuple(
+                AlterPartitionResult(tp, error)
+                if error is not ErrorCode.NONE
+                else _result(tp, context.partitions[tp])
+                for tp, error in verdicts
+            )
+
+        return changes, results
+
+    def _judge(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
+        if not self._context.is_active(item.tp):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        now = self._context.partitions[item.tp]
+        if is_already_applied(now, item, sender):
+            return ErrorCode.NONE
+        return check_alter(now, item, sender, self._context.is_eligible)
+
+    def elect_leaders(
+        self, kind: ElectionType, wanted: Iterable[TopicPartition] | None
+    ) -> tuple[Changes, tuple[tuple[TopicPartition, ErrorCode], ...]]:
+        """R-60. Of all partitions (``wanted`` is None) those that need none are not listed."""
+        context = self._context
+        everything = filter(context.is_active, context.partitions)
+        listed = everything if wanted is None else dict.fromkeys(wanted)
+        changes: Changes = {}
+        verdicts = []
+        for tp in listed:
+            if not context.is_active(tp):
+                verdicts.append((tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                continue
+            now = context.partitions[tp]
+            if kind is ElectionType.PREFERRED:
+                needless = now.leader == now.replicas[0]
+                mode, failed = Mode.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            else:
+                needless = now.leader != NO_LEADER
+                mode, failed = Mode.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+            if needless:
+                if wanted is not None:
+                    verdicts.append((tp, ErrorCode.ELECTION_NOT_NEEDED))
+                continue
+            after = self.decide(tp, mode=mode)
+            if after.leader in (now.leader, NO_LEADER):
+                verdicts.append((tp, failed))
+            else:
+                changes[tp] = after
+                verdicts.append((tp, ErrorCode.NONE))
+        return changes, tuple(verdicts)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _on(self, brokers: Iterable[int]) -> Iterable[TopicPartition]:
+        return dict.fromkeys(
+            tp for broker in brokers for tp in self._context.active_partitions_on(broker)
+        )
+
+    def _changes(
+        self,
+        partitions: Iterable[TopicPartition],
+        after: Callable[[TopicPartition], PartitionRegistration],
+    ) -> Changes:
+        changes: Changes = {}
+        for tp in partitions:
+            decided, now = after(tp), self._context.partitions[tp]
+            if decided.partition_epoch != now.partition_epoch:
+                changes[tp] = decided
+        return changes
+
+
+def _either(acceptable: IsAcceptable, leader: int, is_up: bool) -> IsAcceptable:
+    return lambda broker: acceptable(broker) or (is_up and broker == leader)
+
+
+def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
+    """A proposal that is accepted with an older partition epoch was applied before (S-25)."""
+    return item.partition_epoch == now.partition_epoch
+
+
+def _result(tp: TopicPartition, now: PartitionRegistration) -> AlterPartitionResult:
+    return AlterPartitionResult(
+        tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
+        now.recovery_state,
+    )  # fmt: skip

@@ -1,0 +1,326 @@
+"""What the controller reads from and writes to the coordinator's tree.
+
+Every write is a transaction which demands that ``/controller_epoch`` is still ours: a controller
+that was replaced, and has not yet heard of it, changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from replication.controller.context import Changes, ControllerContext
+from replication.coordination import (
+    BadVersionError,
+    Check,
+    Coordinator,
+    CorruptNodeError,
+    Create,
+    Delete,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Op,
+    Set,
+    nodes,
+)
+from replication.state import (
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 400  # nodes in a transaction: some 100 kB, a tenth of what ZooKeeper takes
+
+LOST_EPOCH = -2  # differs from every epoch, the unknown one included
+
+
+class DeposedError(Exception):
+    """Another controller has begun its term: nothing was written."""
+
+
+class ConflictError(Exception):
+    """A node is not as the context has it: nothing was written; to be read again."""
+
+
+class Term(NamedTuple):
+    """The time of one controller; ``version`` is that of the epoch's node."""
+
+    epoch: int
+    version: int
+
+
+class ControllerStore:
+    """One session's way to the tree. All methods raise as ``Coordinator``'s do."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self.term = Term(-1, -1)
+
+    # -- to be controller ------------------------------------------------------------------------
+
+    def stand(self, broker_id: int, timestamp_ms: int) -> bool:
+        """Become the controller unless there is one; True when this session is it.
+
+        Also after a first try whose answer was lost: the node's owner tells.
+        """
+        coordinator = self._coordinator
+        self._create_missing([*nodes.PERSISTENT_PATHS])
+        while True:
+            held = coordinator.get(nodes.CONTROLLER)
+            node = coordinator.get(nodes.CONTROLLER_EPOCH)
+            if node is None:
+                self._create_missing([nodes.CONTROLLER_EPOCH], nodes.encode_controller_epoch(0))
+                continue
+            epoch = nodes.decode_controller_epoch(node.data)
+            if held is not None:
+                self.term = Term(epoch, node.version)
+                return held.ephemeral_owner == coordinator.session_id
+            ops: list[Op] = [
+                Create(
+                    nodes.CONTROLLER,
+                    nodes.encode_controller(broker_id, timestamp_ms),
+                    ephemeral=True,
+                ),
+                Set(nodes.CONTROLLER_EPOCH, nodes.encode_controller_epoch(epoch + 1), node.version),
+            ]
+            try:
+                coordinator.transact(ops)
+            except (NodeExistsError, BadVersionError):
+                continue  # somebody was faster; look again
+            self.term = Term(epoch + 1, node.version + 1)
+            return True
+
+    def is_deposed(self) -> bool:
+        held = self._coordinator.get(nodes.CONTROLLER)
+        node = self._coordinator.get(nodes.CONTROLLER_EPOCH)
+        ours = held is not None and held.ephemeral_owner == self._coordinator.session_id
+        return not ours or node is None or node.version != self.term.version
+
+    def _create_missing(self, paths: Iterable[str], data: bytes = b"") -> None:
+        for path in paths:
+            if self._coordinator.get(path) is None:
+                try:
+                    self._coordinator.create(path, data, parents=True)
+                except NodeExistsError:
+                    continue
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def brokers(self) -> dict[int, LiveBroker]:
+        """The registered incarnations (R-63)."""
+        found = {}
+        for name, node in self._children(nodes.BROKER_IDS):
+            broker = int(name)
+            try:
+                found[broker] = LiveBroker(nodes.decode_broker(broker, node.data), node.czxid)
+            except CorruptNodeError as error:
+                logger.error("broker %s counts as dead: %s", broker, error)
+        return dict(sorted(found.items()))
+
+    def load(self) -> ControllerContext:
+        """All but the live brokers. A topic whose nodes cannot be read is left out, and logged."""
+        context = ControllerContext()
+        for name, node in self._children(nodes.BROKER_EPOCHS):
+            broker = int(name)
+            try:
+                context.remembered[broker] = nodes.decode_broker_epoch(broker, node.data)
+            except CorruptNodeError as error:
+                logger.error("broker %s counts as stopped uncleanly: %s", broker, error)
+                context.remembered[broker] = LOST_EPOCH
+        for name in self._coordinator.children(nodes.TOPICS):
+            self.load_topic(context, name)
+        for name in self._coordinator.children(nodes.DELETE_TOPICS):
+            if name in context.topics:
+                context.start_deletion(name)
+            else:
+                self.remove([nodes.delete_topic_path(name)])
+        return context
+
+    def topic(self, name: str) -> tuple[TopicAssignment, int] | None:
+        """A topic and its node's version."""
+        node = self._coordinator.get(nodes.topic_path(name))
+        if node is None:
+            return None
+        found = self._coordinator.get(nodes.topic_config_path(name))
+        config = {} if found is None else nodes.decode_topic_config(name, found.data)
+        return nodes.decode_topic(name, node.data, config), node.version
+
+    def registration(
+        self, tp: TopicPartition, replicas: tuple[int, ...]
+    ) -> PartitionRegistration | None:
+        node = self._coordinator.get(nodes.partition_state_path(tp))
+        if node is None:
+            return None
+        return nodes.decode_partition(tp, node.data, node.version, replicas)
+
+    def load_topic(
+        self,
+        context: ControllerContext,
+        name: str,
+        partitions: Iterable[TopicPartition] | None = None,
+    ) -> None:
+        """Read a topic and its partitions, or only some of them, into the context.
+
+        What is gone leaves the context. What cannot be read does so too, and is left alone.
+        """
+        try:
+            found = self.topic(name)
+        except CorruptNodeError as error:
+            logger.error("topic %s is left alone: %s", name, error)
+            found = None
+        if found is None:
+            if name in context.topics:
+                context.remove_topic(name)
+            return
+        context.put_topic(name, *found)
+        topic = found[0]
+        if partitions is None:
+            partitions = [TopicPartition(name, number) for number in topic.partitions]
+        for tp in partitions:
+            try:
+                state = self.registration(tp, topic.partitions.get(tp.partition, ()))
+            except CorruptNodeError as error:
+                logger.error("%s is left alone: %s", tp, error)
+                context.leave_out(tp)
+                continue
+            if state is not None:
+                context.put(tp, state)
+            elif tp in context.partitions:
+                context.leave_out(tp)
+
+    def _children(self, path: str) -> Iterator[tuple[str, Node]]:
+        for name in self._coordinator.children(path):
+            node = self._coordinator.get(f"{path}/{name}")
+            if node is None:
+                continue  # gone meanwhile
+            if not (name.isascii() and name.isdigit()):
+                logger.error("%s/%s is no node of a broker", path, name)
+                continue
+            yield name, node
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(
+        self, context: ControllerContext, changes: Changes, topics: Mapping[str, TopicAssignment]
+    ) -> None:
+        """Registrations, first ones and successors, and the nodes of topics, as one step.
+
+        Raises:
+            DeposedError, ConflictError
+        """
+        ops: list[Op] = [
+            Set(nodes.topic_path(name), nodes.encode_topic(topic), context.topics[name].version)
+            for name, topic in topics.items()
+        ]
+        first = [tp for tp in changes if tp not in context.partitions]
+        for topic_name in dict.fromkeys(tp.topic for tp in first):
+            parent = _partitions_path(topic_name)
+            if self._coordinator.get(parent) is None:
+                ops.append(Create(parent))
+        ops += [Create(nodes.partition_path(tp)) for tp in first]
+        for tp, registration in changes.items():
+            data = nodes.encode_partition(registration)
+            path, known = nodes.partition_state_path(tp), context.partitions.get(tp)
+            ops.append(
+                Create(path, data) if known is None else Set(path, data, known.partition_epoch)
+            )
+        self._transact(ops)
+
+    def remember(self, epochs: Mapping[int, int]) -> None:
+        """Broker epochs that have been dealt with, to be known to every later controller."""
+        ops: list[Op] = []
+        for broker, epoch in epochs.items():
+            path = nodes.broker_epoch_path(broker)
+            data = nodes.encode_broker_epoch(epoch)
+            known = self._coordinator.get(path) is not None
+            ops.append(Set(path, data) if known else Create(path, data))
+        self._transact(ops)
+
+    def create_topic(self, name: str, topic: TopicAssignment) -> None:
+        """Its node and its configuration; partitions get their states with ``write``."""
+        config_path = nodes.topic_config_path(name)
+        config = nodes.encode_topic_config(topic.config)
+        left_over = self._coordinator.get(config_path) is not None
+        self._transact([
+            Create(nodes.topic_path(name), nodes.encode_topic(topic)),
+            Create(_partitions_path(name)),
+            Set(config_path, config) if left_over else Create(config_path, config),
+        ])  # fmt: skip
+
+    def mark_deleted(self, name: str) -> None:
+        """To be deleted, by this controller or a later one."""
+        path = nodes.delete_topic_path(name)
+        if self._coordinator.get(path) is None:
+            self._transact([Create(path)])
+
+    def delete_topic(self, name: str) -> None:
+        """All its nodes, the mark last; goes on where an earlier try stopped."""
+        parent = _partitions_path(name)
+        paths = []
+        for partition in self._coordinator.children(parent):
+            below = f"{parent}/{partition}"
+            paths += [f"{below}/{child}" for child in self._coordinator.children(below)]
+            paths.append(below)
+        last = (
+            parent, nodes.topic_path(name), nodes.topic_config_path(name),
+            nodes.delete_topic_path(name),
+        )  # fmt: skip
+        paths += [path for path in last if self._coordinator.get(path) is not None]
+        for start in range(0, len(paths), CHUNK):
+            self._transact([Delete(path) for path in paths[start : start + CHUNK]])
+
+    # -- notifications ---------------------------------------------------------------------------
+
+    def isr_changes(self) -> tuple[list[str], list[TopicPartition]]:
+        """Paths of the nodes, and the partitions whose states brokers have changed."""
+        paths, found = [], []
+        for path, data in self._notes(nodes.ISR_CHANGES):
+            paths.append(path)
+            try:
+                found += nodes.decode_isr_changes(path, data)
+            except CorruptNodeError as error:
+                logger.error("dropped: %s", error)
+        return paths, found
+
+    def log_dir_events(self) -> tuple[list[str], list[int]]:
+        """Paths of the nodes, and the brokers that lost a log directory (R-66)."""
+        paths, found = [], []
+        for path, data in self._notes(nodes.LOG_DIR_EVENTS):
+            paths.append(path)
+            try:
+                found.append(nodes.decode_log_dir_event(path, data))
+            except CorruptNodeError as error:
+                logger.error("dropped: %s", error)
+        return paths, found
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Notifications that have been dealt with."""
+        for path in paths:
+            try:
+                self._coordinator.delete(path)
+            except NoNodeError:
+                continue
+
+    def _notes(self, parent: str) -> Iterator[tuple[str, bytes]]:
+        for name in self._coordinator.children(parent):
+            node = self._coordinator.get(f"{parent}/{name}")
+            if node is not None:
+                yield f"{parent}/{name}", node.data
+
+    def _transact(self, ops: Sequence[Op]) -> None:
+        try:
+            self._coordinator.transact([Check(nodes.CONTROLLER_EPOCH, self.term.version), *ops])
+        except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError) as error:
+            if self.is_deposed():
+                raise DeposedError(str(error)) from error
+            raise ConflictError(str(error)) from error
+
+
+def _partitions_path(topic: str) -> str:
+    return f"{nodes.topic_path(topic)}/partitions"

@@ -1,0 +1,102 @@
+"""Changes on their way into the tree, and from there into the context and to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from replication.controller.channels import Outbox
+from replication.controller.context import Changes, ControllerContext, ControllerStats
+from replication.controller.store import CHUNK, ConflictError, ControllerStore
+from replication.controller.topics import Move
+from replication.state import NO_LEADER, PartitionRegistration, TopicAssignment, TopicPartition
+
+
+class Writer:
+    def __init__(
+        self,
+        store: ControllerStore,
+        context: ControllerContext,
+        outbox: Outbox,
+        stats: ControllerStats,
+    ) -> None:
+        self._store, self._context, self._outbox = store, context, outbox
+        self._stats = stats
+
+    def commit(self, changes: Changes, moves: Mapping[TopicPartition, Move] | None = None) -> None:
+        """Write registrations, some hundred in a transaction.
+
+        What was written is known and sent, even when the rest fails.
+
+        Args:
+            moves: the reassignments that begin with these changes.
+        Raises:
+            ConflictError: what differs was read again, and the rest was not written.
+            DeposedError
+        """
+        listed = list(changes)
+        for start in range(0, len(listed), CHUNK):
+            chunk = {
+                tp: changes[tp]._replace(controller_epoch=self._store.term.epoch)
+                for tp in listed[start : start + CHUNK]
+            }
+            topics = self._topics_after(chunk, moves or {})
+            try:
+                self._store.write(self._context, chunk, topics)
+            except ConflictError:
+                self.read_again(chunk)
+                raise
+            for name, topic in topics.items():
+                self._context.put_topic(name, topic, self._context.topics[name].version + 1)
+            for tp, after in chunk.items():
+                self._committed(tp, self._context.partitions.get(tp), after)
+
+    def read_again(self, partitions: Iterable[TopicPartition]) -> None:
+        """Another hand wrote, or our own write succeeded although its answer was lost."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for tp in partitions:
+            by_topic.setdefault(tp.topic, []).append(tp)
+            self._outbox.changed(tp)
+        for name, listed in by_topic.items():
+            self._store.load_topic(self._context, name, listed)
+
+    def _committed(
+        self, tp: TopicPartition, now: PartitionRegistration | None, after: PartitionRegistration
+    ) -> None:
+        self._context.put(tp, after)
+        self._outbox.changed(tp)
+        if now is None:
+            return
+        for broker in now.replicas:
+            if broker not in after.replicas:
+                self._outbox.stop_replica(broker, tp, after.leader_epoch)
+        if after.leader not in (NO_LEADER, now.leader, *now.isr, *now.elr):
+            self._stats.unclean_leader_elections += 1
+
+    def _topics_after(
+        self, changes: Changes, moves: Mapping[TopicPartition, Move]
+    ) -> dict[str, TopicAssignment]:
+        """The nodes of topics in which a reassignment begins or completes (R-62)."""
+        topics: dict[str, TopicAssignment] = {}
+        parts: dict[str, tuple[dict[int, tuple[int, ...]], ...]] = {}
+        for tp, after in changes.items():
+            name, number = tp
+            known = self._context.topics[name].assignment
+            adding, removing = known.adding.get(number, ()), known.removing.get(number, ())
+            if tp in moves:
+                adding, removing = moves[tp].adding, moves[tp].removing
+            elif not adding and not removing:
+                continue
+            if name not in topics:
+                copies = dict(known.partitions), dict(known.adding), dict(known.removing)
+                parts[name] = copies
+                topics[name] = TopicAssignment(
+                    known.topic_id, copies[0], known.config, copies[1], copies[2]
+                )
+            replicas = set(after.replicas)
+            done = replicas <= set(after.isr) and not replicas & set(removing)
+            new = after.replicas, () if done else adding, () if done else removing
+            for part, brokers in zip(parts[name], new, strict=True):
+                part[number] = brokers
+                if not brokers:
+                    del part[number]
+        return topics

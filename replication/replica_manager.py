@@ -1,0 +1,397 @@
+"""All partitions of a broker: serves producers, consumers and followers, and obeys the controller
+(Kafka's ``ReplicaManager``).
+
+This module answers requests; who waits is in ``waiting`` and ``delayed``, reading in ``reads``,
+changes of roles in ``role_changes``. No lock is held while anybody is answered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from checkpoints.types import TopicPartition
+from logstore.errors import LogstoreError, RecordRejectedError
+from logstore.kernels import AppendInfo
+from logstore.log_manager import LogManager
+from logstore.producer_state import AppendOrigin
+from replication.background import BackgroundTasks
+from replication.config import ReplicationConfig
+from replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from replication.error_codes import ErrorCode
+from replication.errors import InvalidRequiredAcksError
+from replication.fetcher import FetcherEnv
+from replication.fetcher_manager import FetcherManager
+from replication.hosted import HostedPartitions
+from replication.messages import (
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderPartitionResponse,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.metadata_cache import MetadataCache
+from replication.partition import IsrChannel, LeaderAppend, Partition, PartitionEnv
+from replication.quota import ReplicationQuota
+from replication.reads import FetchReader, PartitionRead, Reads, answer_code
+from replication.role_changes import RoleChanges
+from replication.runtime import Runtime
+from replication.stats import BrokerStats
+from replication.transport import Transport
+from replication.truncation import RULES
+from replication.waiting import WaitingRequests
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Asked = TypeVar("Asked", OffsetForLeaderPartition, ListOffsetsPartition)
+
+
+class ReplicaManager:
+    """See the module. Methods may be called from any thread that holds no lock of a partition.
+
+    Each ``respond`` is called exactly once: before the call returns, or later from any thread. It
+    must be short.
+
+    Args:
+        log_manager: opened with ``replicated``; its periodic work is done here, not by ``start``.
+        broker_epoch: this broker's present one.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        runtime: Runtime,
+        transport: Transport,
+        metadata: MetadataCache,
+        isr_channel: IsrChannel,
+        config: ReplicationConfig,
+        *,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self.broker_id = broker_id
+        self.log_manager = log_manager
+        self.stats = BrokerStats()
+        self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
+        self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
+        self._config = config
+        self._expiration = runtime.actor(f"expiration-{broker_id}")
+        self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
+        self._isr_expiration = BackgroundTasks(runtime, self._expiration)
+        self._checkpoints_high_watermarks = False
+        self.waiting = WaitingRequests(runtime, self._expiration, config)
+        env = PartitionEnv(
+            broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
+            self.waiting.on_high_watermark, self._count_isr_change,
+        )  # fmt: skip
+        self._hosted = HostedPartitions(env, metadata)
+        self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
+        self._reader = FetchReader(
+            self._hosted, metadata, self.leader_quota, config, runtime.now_ms
+        )
+        rule = RULES[config.truncation_rule]
+        self.fetchers = FetcherManager(
+            FetcherEnv(
+                broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
+                self._on_high_watermarks, self.follower_quota,
+            )
+        )  # fmt: skip
+        self._roles = RoleChanges(
+            broker_id, self._hosted, log_manager, self.fetchers, metadata, rule, broker_epoch,
+            self._on_roles_changed,
+        )  # fmt: skip
+
+    def partition(self, tp: TopicPartition) -> Partition:
+        """
+        Raises:
+            UnknownPartitionError, NotLeaderOrFollowerError, KafkaStorageError: it is not known,
+                not here, or offline.
+        """
+        return self._hosted.find(tp)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def startup(self) -> None:
+        """Begin the periodic work."""
+        lag_ms = self._config.replica_lag_time_max_ms
+        self._isr_expiration.every(max(1, lag_ms // 2), self._shrink_isrs)  # R-32
+        self._background.care_for(self.log_manager)
+
+    def shutdown(self) -> None:
+        """Stop replicating and answer all that waits; high watermarks are written (R-29).
+
+        The logs stay open: the owner closes them afterwards.
+        """
+        self._stop(answer=True)
+        self.log_manager.checkpoint_high_watermarks()
+
+    def abandon(self) -> None:
+        """Let go of everything, as the end of the process does; nobody is answered."""
+        self._stop(answer=False)
+
+    def _stop(self, *, answer: bool) -> None:
+        self._isr_expiration.close()
+        self._background.close()
+        self.fetchers.close()
+        self.waiting.shutdown(answer=answer)
+
+    def begin_controlled_shutdown(self) -> None:
+        """R-17: what this broker loses from now on it does not follow any more."""
+        self._roles.shutting_down = True
+
+    def _shrink_isrs(self) -> None:
+        for partition in self._hosted:
+            try:
+                partition.maybe_shrink_isr()
+            except Exception:
+                logger.exception("%s: its ISR was not looked at", partition.tp)
+
+    def _count_isr_change(self, tp: TopicPartition, kind: str) -> None:
+        stats = self.stats
+        with stats.lock:
+            if kind == "expand":
+                stats.isr_expands += 1
+            elif kind == "shrink":
+                stats.isr_shrinks += 1
+            else:
+                stats.failed_isr_updates += 1
+
+    def _on_roles_changed(self, tps: Sequence[TopicPartition]) -> None:
+        """New leadership, another leader, gone or offline: what waits there must look again."""
+        self._reader.forget(tps)
+        for tp in tps:
+            self.waiting.on_role_change(tp)
+
+    def _on_high_watermarks(self, tps: list[TopicPartition]) -> None:
+        """Of partitions that follow: their consumers may read on (R-95)."""
+        for tp in tps:
+            self.waiting.on_high_watermark(tp)
+
+    # -- the controller's orders ---------------------------------------------------------------
+
+    @property
+    def controller_epoch(self) -> int:
+        """Of the latest controller that was heard of."""
+        return self._roles.controller_epoch
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Become leader or follower of the partitions of the request (R-16, R-18)."""
+        response = self._roles.leader_and_isr(request)
+        if response.error_code is ErrorCode.NONE and not self._checkpoints_high_watermarks:
+            self._checkpoints_high_watermarks = True
+            self._background.every(
+                self._config.high_watermark_checkpoint_interval_ms,
+                self.log_manager.checkpoint_high_watermarks,
+            )
+        return response
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop following or leading partitions, and delete their logs if told so."""
+        return self._roles.stop_replicas(request)
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        return self._roles.update_metadata(request)
+
+    def on_directory_failure(self, path: str, error: LogstoreError) -> None:
+        """The log manager took a directory offline (R-151 … R-155); not from its callback itself,
+        whose thread may hold the lock of a log."""
+        offline = self._roles.take_failed_offline()
+        logger.error("%s failed (%s); offline: %s", path, error, [str(tp) for tp in offline])
+
+    # -- produce -------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        request: ProduceRequest,
+        respond: Callable[[ProduceResponse], None],
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> None:
+        """Append to partitions that this broker leads, and answer as ``acks`` says (R-79 … R-86).
+
+        With acks=0 the answer comes at once, too: whoever speaks to clients leaves it out, and
+        closes the connection when it has an error.
+        """
+        if request.acks not in (-1, 0, 1):
+            error = InvalidRequiredAcksError(f"acks={request.acks}; 0, 1 and -1 are possible")
+            refused = [self._refusal(part.tp, error) for part in request.partitions]
+            respond(ProduceResponse(tuple(refused)))
+            return
+        responses: list[ProducePartitionResponse] = []
+        required: dict[int, int] = {}
+        appended: list[tuple[TopicPartition, LeaderAppend]] = []
+        rejected = 0
+        for at, part in enumerate(request.partitions):
+            try:
+                partition = self._hosted.find(part.tp)
+                append = partition.append_as_leader(part.records, request.acks, origin)
+            except Exception as error:
+                responses.append(self._refusal(part.tp, error))
+                rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
+                continue
+            info = append.info
+            appended.append((part.tp, append))
+            required[at] = info.last_offset + 1
+            responses.append(
+                ProducePartitionResponse(
+                    part.tp, ErrorCode.NONE, info.first_offset, info.log_append_time,
+                    info.log_start_offset,
+                )
+            )  # fmt: skip
+        self._count_appends([append.info for _, append in appended], rejected)
+        for tp, append in appended:
+            if not append.info.duplicate:
+                self.waiting.on_append(tp, append.hw_moved)
+        if request.acks != -1 or not required:
+            respond(ProduceResponse(tuple(responses)))
+            return
+        operation = DelayedProduce(
+            request.timeout_ms, responses, required, self._hosted, respond, self.stats
+        )
+        self.waiting.add_produce(operation, [part.tp for part in request.partitions])
+
+    def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+        code = answer_code(tp, error)
+        records = error.record_errors if isinstance(error, RecordRejectedError) else ()
+        return ProducePartitionResponse(
+            tp, code, error_message=str(error), record_errors=records,
+            current_leader=self._hosted.leader_hint(tp, code),
+        )  # fmt: skip
+
+    def _count_appends(self, infos: list[AppendInfo], rejected: int) -> None:
+        new = [info for info in infos if not info.duplicate]
+        stats = self.stats
+        with stats.lock:
+            stats.bytes_in += sum(info.size for info in new)
+            stats.messages_in += sum(info.record_count for info in new)
+            stats.bytes_rejected += rejected
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+        """Read for a follower or a consumer, at once or when there is enough (R-92)."""
+        if request.min_bytes > request.max_bytes:  # it would never get enough
+            request = request._replace(min_bytes=request.max_bytes)
+        found = self._reader.read(request)
+        if request.replica_id >= 0:
+            self._wake_for_follower(request, found)
+
+        def answer(reads: list[PartitionRead]) -> None:
+            self._count_reads(request, reads)
+            respond(FetchResponse(tuple([read.response for read in reads])))
+
+        enough = found.size >= request.min_bytes
+        if request.max_wait_ms <= 0 or enough or found.is_final or not found.reads:
+            answer(found.reads)
+            return
+        operation = DelayedFetch(request, found.reads, self._reader, answer, self.stats)
+        self.waiting.add_fetch(operation, [part.tp for part in request.partitions])
+
+    def _wake_for_follower(self, request: FetchRequest, found: Reads) -> None:
+        """What waits for the follower to have records, or to have deleted them."""
+        for tp in found.hw_moved:
+            self.waiting.on_high_watermark(tp)
+        if self.waiting.delete_records.delayed:
+            for part in request.partitions:
+                self.waiting.on_log_start(part.tp)
+
+    def _count_reads(self, request: FetchRequest, reads: list[PartitionRead]) -> None:
+        size = sum([read.size for read in reads])
+        if size:
+            stats = self.stats
+            with stats.lock:
+                if request.replica_id >= 0:
+                    stats.replication_bytes_out += size
+                else:
+                    stats.bytes_out += size
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def offsets_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        """Where epochs end in the logs that this broker leads (R-109)."""
+
+        def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
+            partition = self._hosted.find(part.tp)
+            found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
+            return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
+
+        return OffsetForLeaderEpochResponse(
+            _answers(request.partitions, answer, OffsetForLeaderPartitionResponse)
+        )
+
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """First, last and by timestamp (R-150)."""
+
+        def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+            found = self._hosted.find(part.tp).offset_for_timestamp(
+                part.timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+                isolation=request.isolation_level,
+                replica_id=request.replica_id,
+            )
+            return ListOffsetsPartitionResponse(part.tp, ErrorCode.NONE, *found)
+
+        return ListOffsetsResponse(
+            _answers(request.partitions, answer, ListOffsetsPartitionResponse)
+        )
+
+    # -- delete records ------------------------------------------------------------------------
+
+    def delete_records(
+        self, request: DeleteRecordsRequest, respond: Callable[[DeleteRecordsResponse], None]
+    ) -> None:
+        """Raise log starts; answered when all live replicas did so, too (R-96)."""
+        responses = []
+        wanted: dict[int, int] = {}
+        for at, (tp, offset) in enumerate(request.partitions):
+            try:
+                partition = self._hosted.find(tp)
+                start = partition.delete_records(offset)
+                low = partition.low_watermark
+            except Exception as error:
+                responses.append(DeleteRecordsPartitionResponse(tp, answer_code(tp, error)))
+                continue
+            responses.append(DeleteRecordsPartitionResponse(tp, ErrorCode.NONE, low))
+            if low < start:
+                wanted[at] = start
+        if not wanted:
+            respond(DeleteRecordsResponse(tuple(responses)))
+            return
+        operation = DelayedDeleteRecords(
+            request.timeout_ms, responses, wanted, self._hosted, respond, self.stats
+        )
+        self.waiting.add_delete_records(operation, [tp for tp, _ in request.partitions])
+
+
+def _answers(
+    parts: Iterable[Asked],
+    answer: Callable[[Asked], T],
+    refusal: Callable[[TopicPartition, ErrorCode], T],
+) -> tuple[T, ...]:
+    answers = []
+    for part in parts:
+        try:
+            answers.append(answer(part))
+        except Exception as error:
+            answers.append(refusal(part.tp, answer_code(part.tp, error)))
+    return tuple(answers)

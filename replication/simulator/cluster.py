@@ -1,0 +1,311 @@
+"""Brokers, machines and the coordinator of a simulation. The brokers are the real ones: only what
+they are given (storage, clock, transport, runtime, sessions) is simulated."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from logstore.config import MAX_LONG, BrokerConfig, LogConfig
+from logstore.errors import CorruptDataError, LogstoreError
+from logstore.testing.faulty import CrashMode, FaultyStorage, SimulatedCrash
+from replication.broker import Broker, BrokerState
+from replication.config import ReplicationConfig
+from replication.coordination import Coordinator, CoordinatorUnavailableError
+from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from replication.simulator.atlas import Atlas
+from replication.simulator.disk import SimDisk
+from replication.simulator.network import Network, SimTransport
+from replication.simulator.plan import Plan
+from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimClock, SimRuntime
+
+SESSION_TIMEOUT_MS = 700
+HEARTBEAT_MS = 150
+LAG_MS = 900
+START_AGAIN_MS = 150  # a supervisor starts a broker again that did not come up
+
+STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
+    "torn_sector": "F-15",
+    "zero_fill": "F-16",
+    "lost_name": "F-17",
+    "lost_truncation": "F-18",
+}
+
+
+class Machine:
+    """One broker's disk and clocks, and its process while it has one."""
+
+    def __init__(self, broker_id: int, clock: SimClock) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.disk = SimDisk()
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.session: EmbeddedCoordinator | None = None
+        self.cut_off = False  # from the coordinator
+        self.starts = 0
+        self.clean = True  # the last stop was one in order
+        self.at_disk_crash: Callable[[], None] | None = None  # planned: when ``SimulatedCrash`` hits
+        self.coming_back = False
+        self.drops_pages = False  # what a failed sync left out is gone once the process is
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None
+
+
+class SimCluster:
+    """See the module.
+
+    Args:
+        on_start, on_end: told after each start of a broker, and before its process is gone.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        scheduler: Scheduler,
+        struck: Counter[str],
+        on_start: Callable[[Machine], None],
+        on_end: Callable[[Machine], None],
+    ) -> None:
+        self.plan = plan
+        self.scheduler = scheduler
+        self.struck = struck
+        self.counters: Counter[str] = Counter()
+        self.network = Network(scheduler, struck)
+        self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
+        self._on_start = on_start
+        self._on_end = on_end
+        self._events_us = 0
+        self.store = CoordinatorStore(
+            "/coordinator", FaultyStorage(), SimClock(scheduler), SESSION_TIMEOUT_MS, self._deliver
+        )
+        self.log_config = LogConfig(
+            segment_bytes=plan.segment_bytes,
+            segment_index_bytes=64,
+            index_interval_bytes=100,
+            flush_messages=1 if plan.flush == "ack" else MAX_LONG,
+            min_insync_replicas=plan.min_isr,
+            retention_ms=-1,
+            message_timestamp_after_max_ms=MAX_LONG,
+            file_delete_delay_ms=0,
+        )
+        self.broker_config = BrokerConfig(
+            log_initial_task_delay_ms=500,
+            log_flush_offset_checkpoint_interval_ms=2000,
+            log_flush_start_offset_checkpoint_interval_ms=2000,
+        )
+        self.config = ReplicationConfig(
+            truncation_rule=plan.truncation,
+            replica_lag_time_max_ms=LAG_MS,
+            replica_fetch_wait_max_ms=400,
+            replica_fetch_backoff_ms=100,
+            high_watermark_checkpoint_interval_ms=1000,
+            request_timeout_ms=800,
+            controlled_shutdown_retry_backoff_ms=200,
+            leader_imbalance_check_interval_s=4,
+            broker_session_timeout_ms=SESSION_TIMEOUT_MS,
+        )
+        self.machines = {
+            broker_id: Machine(broker_id, SimClock(scheduler)) for broker_id in range(plan.brokers)
+        }
+        scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
+
+    # -- coordinator ---------------------------------------------------------------------------
+
+    def _deliver(self, notify: Callable[[], None]) -> None:
+        """In order, as a session's connection keeps it."""
+        scheduler = self.scheduler
+        self._events_us = max(self._events_us, scheduler.now_us + scheduler.below(500))
+        scheduler.at(self._events_us, None, "coordinator tells", notify)
+
+    def _heartbeats(self) -> None:
+        now_us = self.scheduler.now_us
+        for machine in self.machines.values():
+            session = machine.session
+            if (
+                session is not None
+                and machine.process is not None
+                and not machine.cut_off
+                and machine.process.busy_until_us <= now_us
+                and not session.over
+                and not session.closed
+            ):
+                session.heartbeat()
+        self.store.expire_sessions(now_us // US_PER_MS)
+        self.scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
+
+    def cut_off(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        machine.cut_off = True
+        if machine.session is not None:
+            machine.session.suspend()
+
+    def reconnect(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        machine.cut_off = False
+        if machine.session is not None:
+            machine.session.resume()
+
+    # -- processes -----------------------------------------------------------------------------
+
+    @property
+    def controller(self) -> int | None:
+        for broker_id, machine in self.machines.items():
+            if machine.broker is not None and machine.broker.controller.active:
+                return broker_id
+        return None
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker; where its disk refuses, later again."""
+        machine = self.machines[broker_id]
+        machine.coming_back = False
+        if machine.up:
+            return
+        machine.starts += 1
+        scheduler = self.scheduler
+        process = Process(f"b{broker_id}", broker_id)
+        runtime = SimRuntime(scheduler, process, machine.clock)
+
+        def connect() -> Coordinator:
+            if machine.cut_off:
+                raise CoordinatorUnavailableError("cut off")
+            machine.session = self.store.connect()
+            return machine.session
+
+        source = random.Random(scheduler.below(1 << 30))
+        machine.process = process
+        try:
+            broker = Broker(
+                broker_id, [f"/b{broker_id}"], connect=connect,
+                transport=SimTransport(self.network, process), runtime=runtime,
+                storage=machine.disk, log_config=self.log_config,
+                broker_config=self.broker_config, config=self.config, cluster_id="simulated",
+                random_source=source, random_id=lambda: f"{source.getrandbits(128):032x}",
+                run_later=runtime.run_later,
+                on_fatal=lambda error: self._on_fatal(machine, process),
+            )  # fmt: skip
+        except SimulatedCrash:
+            self.struck["F-34"] += 1
+            self.disk_crashed(machine)
+            return
+        except LogstoreError as error:
+            self._did_not_start(machine, error)
+            return
+        machine.broker = broker
+        self.network.bind(process, broker.handle)
+        self._on_start(machine)
+        broker.start()
+
+    def _did_not_start(self, machine: Machine, error: LogstoreError) -> None:
+        self.counters["starts refused"] += 1
+        self.scheduler.note(f"b{machine.broker_id} does not start: {error}")
+        self._gone(machine, "all_kept")
+        self._repair(machine)
+        if isinstance(error, CorruptDataError) or machine.starts > 40:
+            # Damage in the middle of a log: an operator gives the broker an empty disk.
+            self.atlas.wiped(machine.broker_id)
+            machine.disk.wipe()
+            self.counters["disks replaced"] += 1
+        self.start_later(machine, START_AGAIN_MS)
+
+    def _on_fatal(self, machine: Machine, process: Process) -> None:
+        """No log directory is left: the process ends, and is started again."""
+        if machine.process is process:
+            self.counters["fatal"] += 1
+            machine.clean = False
+            self.atlas.stopped(machine.broker_id)
+            self._gone(machine, "all_kept")
+            if machine.drops_pages:
+                machine.disk.drop_clean_pages()
+            self._repair(machine)
+            self.start_later(machine, START_AGAIN_MS)
+
+    def _repair(self, machine: Machine) -> None:
+        """No fault waits in its disk any more."""
+        machine.disk.heal()
+        machine.disk.capacity = None
+        machine.drops_pages = False
+        self.atlas.unbook(machine.broker_id)
+
+    def start_later(self, machine: Machine, delay_ms: int) -> None:
+        machine.coming_back = True
+        label = f"b{machine.broker_id} starts"
+        self.scheduler.after(
+            delay_ms * US_PER_MS, None, label, lambda: self.start(machine.broker_id)
+        )
+
+    def crash(
+        self, broker_id: int, mode: CrashMode, restart_ms: int, *, wipe: bool = False
+    ) -> None:
+        """The process dies, or the machine with it; its session is left to expire."""
+        machine = self.machines[broker_id]
+        if not machine.up:
+            return
+        machine.clean = False
+        self._gone(machine, mode, silent=mode != "all_kept")
+        if wipe:
+            machine.disk.wipe()
+        self.start_later(machine, restart_ms)
+
+    def _gone(self, machine: Machine, mode: CrashMode, *, silent: bool = False) -> None:
+        if machine.process is not None:
+            machine.process.alive = False
+        if machine.broker is not None:
+            self._on_end(machine)
+        self.network.unbind(machine.broker_id, silent=silent)
+        before = machine.disk.struck.copy()
+        machine.disk.crash(self.scheduler.random, mode)
+        for what, kind in STORM_KINDS.items():
+            hits = machine.disk.struck[what] - before[what]
+            if hits:
+                self.struck[kind] += hits
+        machine.process = machine.broker = machine.session = machine.at_disk_crash = None
+
+    def disk_crashed(self, machine: Machine) -> None:
+        """``SimulatedCrash`` came out of an event of this machine."""
+        planned = machine.at_disk_crash
+        machine.at_disk_crash = None
+        if planned is None:
+            raise AssertionError(f"an unplanned crash of b{machine.broker_id}")
+        planned()
+
+    def stop(self, broker_id: int, restart_ms: int) -> None:
+        """A clean stop, and a start after it."""
+        machine = self.machines[broker_id]
+        broker, process = machine.broker, machine.process
+        if broker is None or broker.state is not BrokerState.RUNNING:
+            return
+
+        def stopped() -> None:
+            if machine.process is not process or process is None:
+                return
+            machine.clean = True
+            self.counters["clean stops"] += 1
+            process.alive = False
+            self.network.unbind(broker_id)
+            machine.process = machine.broker = machine.session = None
+            self.start_later(machine, restart_ms)
+
+        broker.shutdown(stopped)
+
+    def heal(self) -> None:
+        """No more faults; whoever is down comes up."""
+        self.network.heal()
+        for machine in self.machines.values():
+            self._repair(machine)
+            machine.disk.latency = None
+            machine.at_disk_crash = None
+            if machine.process is not None:
+                machine.process.busy_until_us = 0
+            if machine.cut_off:
+                self.reconnect(machine.broker_id)
+            if self.atlas.is_damaged(machine.broker_id):
+                # What was damaged at rest is found by scrubbing, and the replica built anew.
+                self.crash(machine.broker_id, "all_kept", 10)
+                machine.disk.wipe()
+                self.atlas.wiped(machine.broker_id)
+            elif not machine.up and not machine.coming_back:
+                self.start_later(machine, 10)

@@ -1,0 +1,45 @@
+"""The rules under check, as one value: a mutant replaces one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from logstore.epochs import end_offset_for
+from replication.election import change, check_alter
+from replication.error_codes import ErrorCode
+from replication.isr import is_awaited, is_caught_up, may_join, next_high_watermark
+from replication.messages import EpochEndOffset
+from replication.state import PartitionRegistration
+from replication.truncation import (
+    Truncation,
+    check_leader_epoch,
+    diverging_epoch,
+    truncation_point,
+)
+
+EpochCheck = Callable[[int, int], ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Each defaults to the function that brokers and the controller use.
+
+    The leader epoch of a fetch is checked once, and four things follow from it: records, a cut,
+    progress of the high watermark, membership of the ISR. They are four fields, because leaving
+    the check out makes a different fault of each.
+    """
+
+    next_high_watermark: Callable[..., int] = next_high_watermark
+    is_awaited: Callable[..., bool] = is_awaited
+    is_caught_up: Callable[..., bool] = is_caught_up
+    may_join: Callable[..., bool] = may_join
+    truncation_point: Callable[..., Truncation] = truncation_point
+    diverging_epoch: Callable[..., EpochEndOffset | None] = diverging_epoch
+    end_offset_for: Callable[..., tuple[int, int]] = end_offset_for
+    change: Callable[..., PartitionRegistration] = change
+    check_alter: Callable[..., ErrorCode] = check_alter
+    epoch_to_read: EpochCheck = check_leader_epoch
+    epoch_to_truncate: EpochCheck = check_leader_epoch
+    epoch_to_commit: EpochCheck = check_leader_epoch
+    epoch_to_join: EpochCheck = check_leader_epoch

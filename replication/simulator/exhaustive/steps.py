@@ -1,0 +1,210 @@
+"""What one replica does in one step: pure functions of its state and, where it asks, its leader's.
+
+A request and its answer are one step, since a fetch that is answered later is no different from one
+that was sent later: the leader epoch it carries decides whether it counts. Each function gives the
+replica after the step, itself where nothing changes, or None where the request is refused.
+"""
+
+from __future__ import annotations
+
+from replication.error_codes import ErrorCode
+from replication.isr import IsrState, Progress, effective_min_isr
+from replication.messages import EpochEndOffset
+from replication.simulator.exhaustive.decisions import Decisions, EpochCheck
+from replication.simulator.exhaustive.logs import append, begin_epoch, truncate
+from replication.simulator.exhaustive.state import Phase, Record, Replica
+from replication.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.truncation import Truncation, TruncationRule
+
+MIN_ISR = 1  # acks and unclean elections are no part of the model; a larger one only stops more
+UNKNOWN_END = -1  # what a leader knows of a replica that did not fetch from it (R-2)
+LATE_MS, LAG_MS = 2, 1  # a replica is behind as long as it takes to be thrown out
+
+
+# -- a change of role -----------------------------------------------------------------------------
+
+
+def lead(replica: Replica, me: int, epoch: int, isr: tuple[int, ...]) -> Replica:
+    """R-13; within the same epoch only the ISR is new."""
+    if epoch == replica.leader_epoch:
+        return replica._replace(isr=IsrState(isr))
+    log = begin_epoch(replica.log, epoch)
+    return Replica(log, replica.high_watermark, me, epoch, IsrState(isr))
+
+
+def follow(replica: Replica, leader: int, epoch: int, rule: TruncationRule) -> Replica:
+    """R-14, R-112, R-113; a follower whose leader is unknown leaves its log alone (R-16)."""
+    after = Replica(replica.log, replica.high_watermark, leader, epoch)
+    latest = replica.log.latest_epoch
+    if leader == NO_LEADER or not rule.begins_truncating(latest):
+        return after
+    if rule.must_ask(latest):
+        return after._replace(phase=Phase.TRUNCATING)
+    end = replica.log.end_offset
+    offset = rule.initial_offset(latest, replica.high_watermark, end)
+    return cut(after, Truncation(offset, finished=True))
+
+
+def cut(replica: Replica, to: Truncation) -> Replica:
+    """R-137."""
+    return replica._replace(
+        log=truncate(replica.log, to.offset),
+        high_watermark=min(replica.high_watermark, to.offset),
+        phase=Phase.FETCHING if to.finished else Phase.TRUNCATING_ON,
+    )
+
+
+# -- a follower asks its leader -------------------------------------------------------------------
+
+
+def sent_epoch(follower: Replica, rule: TruncationRule) -> int:
+    return follower.leader_epoch if rule.fences else UNKNOWN_EPOCH
+
+
+def passes(check: EpochCheck, follower: Replica, leader: Replica, rule: TruncationRule) -> bool:
+    return check(sent_epoch(follower, rule), leader.leader_epoch) == ErrorCode.NONE
+
+
+def end_of(replica: Replica, epoch: int, decide: Decisions) -> EpochEndOffset:
+    """F-208 on a replica's log."""
+    log = replica.log
+    return EpochEndOffset(*decide.end_offset_for(log.epochs, epoch, log.end_offset))
+
+
+def told_to_cut(
+    follower: Replica, answer: EpochEndOffset, initial_offset: int, decide: Decisions
+) -> Truncation:
+    return decide.truncation_point(
+        answer,
+        lambda epoch: end_of(follower, epoch, decide),
+        follower.log.end_offset,
+        initial_offset,
+    )
+
+
+def ask_where_to_cut(
+    follower: Replica, leader: Replica, rule: TruncationRule, decide: Decisions
+) -> Replica | None:
+    """A round of truncation before fetching (R-130 … R-137)."""
+    first = follower.phase is Phase.TRUNCATING
+    initial = follower.high_watermark if first else follower.log.end_offset
+    latest = follower.log.latest_epoch
+    if not rule.must_ask(latest):
+        return cut(follower, Truncation(initial, finished=True))
+    if not passes(decide.epoch_to_truncate, follower, leader, rule):
+        return None
+    return cut(follower, told_to_cut(follower, end_of(leader, latest, decide), initial, decide))
+
+
+def fetch(
+    follower: Replica, leader: Replica, rule: TruncationRule, decide: Decisions
+) -> Replica | None:
+    """One record at most: a larger answer is several steps.
+
+    Raises:
+        AssertionError: the leader said that the logs part and the follower had nothing to cut; it
+            would ask the same for ever (KAFKA-10706).
+    """
+    end, latest = follower.log.end_offset, follower.log.latest_epoch
+    found = EpochEndOffset()
+    checked = rule.on_fetch and latest != UNKNOWN_EPOCH
+    if checked:
+        found = end_of(leader, latest, decide)
+        parted = None
+        if found.end_offset >= 0:
+            parted = decide.diverging_epoch(found, end, latest)
+        if parted is not None:
+            if not passes(decide.epoch_to_truncate, follower, leader, rule):
+                return None
+            to = told_to_cut(follower, parted, end, decide)
+            after = cut(follower, to._replace(finished=True))  # the next fetch goes on (R-137)
+            assert after != follower, f"{follower} asks {leader} for ever"
+            return after
+    if not passes(decide.epoch_to_read, follower, leader, rule):
+        return None
+    leader_end = leader.log.end_offset
+    if end > leader_end or (checked and found.end_offset < 0):  # R-102, R-105
+        # Out of range: cut to the leader's end if it is before ours, else try again (R-129).
+        return cut(follower, Truncation(leader_end, finished=True)) if end > leader_end else None
+    log = follower.log
+    if end < leader_end:
+        log = append(log, leader.log.records[end])
+    watermark = min(leader.high_watermark, log.end_offset)  # R-26
+    return follower._replace(log=log, high_watermark=watermark)
+
+
+# -- what a leader makes of its followers' fetches ------------------------------------------------
+
+
+def known_end(
+    leader: Replica,
+    follower: Replica,
+    check: EpochCheck,
+    rule: TruncationRule,
+    decide: Decisions,
+) -> int:
+    """The log end that a fetch sent now would show to the leader (R-2, R-9), or −1.
+
+    A leader may know an older, smaller one. What it then decides is what it would have decided
+    earlier, or a step of the high watermark that comes one record at a time.
+    """
+    following = follower.leader == leader.leader and follower.phase is Phase.FETCHING
+    end, latest = follower.log.end_offset, follower.log.latest_epoch
+    if not following or end > leader.log.end_offset:
+        return UNKNOWN_END
+    if not passes(check, follower, leader, rule):
+        return UNKNOWN_END
+    if rule.on_fetch and latest != UNKNOWN_EPOCH:
+        found = end_of(leader, latest, decide)
+        if found.end_offset < 0 or decide.diverging_epoch(found, end, latest) is not None:
+            return UNKNOWN_END
+    return end
+
+
+def advance(
+    leader: Replica, me: int, ends: dict[int, int], decide: Decisions, replicas: int
+) -> Replica:
+    """The high watermark moves one record towards where the rule allows it (R-21 … R-25)."""
+    end, watermark = leader.log.end_offset, leader.high_watermark
+    maximal = leader.isr.maximal
+    awaited = [
+        known
+        for replica, known in ends.items()
+        if replica != me and decide.is_awaited(replica in maximal, known == end, True)
+    ]
+    target = decide.next_high_watermark(
+        watermark, end, awaited, len(leader.isr.committed), effective_min_isr(MIN_ISR, replicas)
+    )
+    return leader._replace(high_watermark=watermark + 1) if target > watermark else leader
+
+
+def proposals(
+    leader: Replica, me: int, ends: dict[int, int], decide: Decisions
+) -> list[tuple[int, ...]]:
+    """The ISRs that a leader may ask for now, one member more or less (R-30 … R-33).
+
+    Time is left out: who is behind the log end may be thrown out at once or never.
+    """
+    isr, log = leader.isr, leader.log
+    if isr.in_flight:
+        return []
+    wanted = []
+    for replica, known in ends.items():
+        if replica == me:
+            continue
+        if replica in isr.committed:
+            progress = Progress(log_end=known)
+            if not decide.is_caught_up(progress, log.end_offset, LATE_MS, LAG_MS):
+                wanted.append(tuple(r for r in isr.committed if r != replica))
+        elif known != UNKNOWN_END and decide.may_join(  # asked when it fetches (R-30)
+            known, leader.high_watermark, log.epochs[-1].start_offset,
+            in_isr=False, in_flight=False, eligible=True,
+        ):  # fmt: skip
+            wanted.append(tuple(sorted((*isr.committed, replica))))
+    return wanted
+
+
+def write(leader: Replica, record_id: int) -> Replica:
+    """A producer's record; a leader takes it as long as it believes to lead."""
+    record = Record(record_id, leader.leader_epoch)
+    return leader._replace(log=append(leader.log, record))

@@ -1,0 +1,298 @@
+"""Brings the faults of a plan about. What the atlas does not allow now is weakened or left out."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from logstore.testing.faulty import CrashMode
+from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.network import Link
+from replication.simulator.plan import Fault
+from replication.simulator.scheduler import US_PER_MS, Scheduler
+
+COORDINATOR, CLIENTS = -1, -2
+CLIENT_NODES = range(-20, -9)  # where clients sit in the network
+
+
+class Injector:
+    """One schedule's faults. ``struck`` counts by kind what really happened."""
+
+    def __init__(
+        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str]
+    ) -> None:
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._struck = struck
+        self._over = False
+        self._watched: list[Callable[[], None]] = []
+        weather, disk = self._rate, self._disk_error
+        self._kinds: dict[str, Callable[[Fault], None]] = {
+            **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10"), weather),
+            **dict.fromkeys(("F-5", "F-6", "F-8"), self._cut),
+            "F-7": self._clog,
+            "F-11": self._slow_reader,
+            **dict.fromkeys(("F-12", "F-13", "F-14"), self._crash),
+            "F-19": self._flip,
+            "F-20": self._flip_reads,
+            **dict.fromkeys(("F-21", "F-22", "F-23", "F-25"), disk),
+            "F-24": self._disk_full,
+            "F-26": self._slow_disk,
+            "F-27": self._misdirect,
+            "F-28": self._wipe,
+            "F-29": self._pause,
+            "F-30": self._jump,
+            "F-31": self._drift,
+            "F-32": self._crash_controller,
+            "F-33": self._pause_controller,
+            "F-34": self._crash_in_recovery,
+        }
+
+    def schedule(self, faults: tuple[Fault, ...], start_us: int) -> None:
+        for fault in faults:
+            self._scheduler.at(
+                start_us + fault.at_ms * US_PER_MS, None, f"fault {fault.kind}",
+                partial(self._begin, fault),
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        """Nothing more begins; what is planned in disks is counted and forgotten."""
+        self._over = True
+        self.count()
+
+    def count(self) -> None:
+        """Count what the disks say has struck."""
+        for look in self._watched:
+            look()
+
+    def _begin(self, fault: Fault) -> None:
+        if not self._over:
+            self._kinds[fault.kind](fault)
+
+    def _end_after(self, fault: Fault, undo: Callable[[], None]) -> None:
+        def end() -> None:
+            if not self._over:
+                undo()
+
+        self._scheduler.after(fault.duration_ms * US_PER_MS, None, f"end of {fault.kind}", end)
+
+    # -- network -------------------------------------------------------------------------------
+
+    def _rate(self, fault: Fault) -> None:
+        rates = self._cluster.network.weather.rates
+        rates[fault.kind] = fault.amount
+        self._end_after(fault, lambda: rates.pop(fault.kind, None) and None)
+
+    def _cut(self, fault: Fault) -> None:
+        cut = self._cluster.network.weather.cut
+        links: list[Link] = []
+        for other in fault.others:
+            if other == COORDINATOR:
+                continue
+            nodes = CLIENT_NODES if other == CLIENTS else (other,)
+            for node in nodes:
+                if fault.amount != 2.0:
+                    links.append((fault.broker, node))
+                if fault.amount != 1.0:
+                    links.append((node, fault.broker))
+        for link in links:
+            cut[link] = fault.kind
+        coordinator = COORDINATOR in fault.others
+        if coordinator:
+            self._struck[fault.kind] += 1
+            self._cluster.cut_off(fault.broker)
+
+        def undo() -> None:
+            for link in links:
+                cut.pop(link, None)
+            if coordinator:
+                self._cluster.reconnect(fault.broker)
+
+        self._end_after(fault, undo)
+
+    def _clog(self, fault: Fault) -> None:
+        until_us = self._scheduler.now_us + fault.duration_ms * US_PER_MS
+        for other in fault.others:
+            self._cluster.network.weather.clogged[fault.broker, other] = until_us
+
+    def _slow_reader(self, fault: Fault) -> None:
+        slow = self._cluster.network.weather.slow
+        slow[fault.broker] = 150 * US_PER_MS
+        self._end_after(fault, lambda: slow.pop(fault.broker, None) and None)
+
+    # -- crashes -------------------------------------------------------------------------------
+
+    def _targets(self, fault: Fault) -> list[Machine]:
+        machines = self._cluster.machines
+        return [machines[fault.broker]] if fault.broker >= 0 else list(machines.values())
+
+    def _crash(self, fault: Fault) -> None:
+        for machine in self._targets(fault):
+            mode = self._mode(machine, fault.kind)
+            if mode is None:
+                continue
+            go = partial(self._go_down, machine, fault.kind, mode, fault.duration_ms)
+            if fault.broker < 0 or not fault.amount:
+                go()
+            else:
+                self._cluster.atlas.book(machine.broker_id, forgets=self._forgets(mode))
+                machine.disk.crash_after(int(fault.amount))
+                machine.at_disk_crash = go
+
+    def _mode(self, machine: Machine, kind: str) -> CrashMode | None:
+        """How hard this may be; None: not now."""
+        atlas, broker = self._cluster.atlas, machine.broker_id
+        if not machine.up or not atlas.may_stop(broker):
+            return None
+        if kind == "F-12" or not atlas.may_lose_power(broker):
+            return "all_kept"
+        return "all_lost" if kind == "F-13" else "random"
+
+    def _forgets(self, mode: CrashMode) -> bool:
+        return mode != "all_kept" and not self._cluster.atlas.power_loss_is_safe
+
+    def _go_down(self, machine: Machine, kind: str, mode: CrashMode, restart_ms: int) -> None:
+        if not machine.up:
+            return
+        broker = machine.broker_id
+        self._struck[kind if mode != "all_kept" else "F-12"] += 1
+        self._scheduler.note(f"b{broker} goes down: {kind} {mode}")
+        self._cluster.atlas.stopped(broker, forgets=self._forgets(mode))
+        self.count()
+        self._cluster.crash(broker, mode, restart_ms)
+
+    def _wipe(self, fault: Fault) -> None:
+        machine = self._cluster.machines[fault.broker]
+        if machine.up and self._cluster.atlas.may_forget(fault.broker):
+            self._struck["F-28"] += 1
+            self._cluster.atlas.wiped(fault.broker)
+            self.count()
+            self._cluster.crash(fault.broker, "all_lost", fault.duration_ms, wipe=True)
+
+    def _crash_controller(self, fault: Fault) -> None:
+        controller = self._cluster.controller
+        if controller is not None and self._cluster.atlas.may_stop(controller):
+            self._struck["F-32"] += 1
+            machine = self._cluster.machines[controller]
+            self._go_down(machine, "F-12", "all_kept", fault.duration_ms)
+
+    def _crash_in_recovery(self, fault: Fault) -> None:
+        """A kill, and a second one while the first is recovered from."""
+        machine = self._cluster.machines[fault.broker]
+        if self._mode(machine, "F-12") is None:
+            return
+        self._go_down(machine, "F-12", "all_kept", fault.duration_ms)
+        machine.disk.crash_after(int(fault.amount))
+        machine.at_disk_crash = partial(
+            self._cluster.crash, fault.broker, "all_kept", fault.duration_ms
+        )
+
+    # -- disks ---------------------------------------------------------------------------------
+
+    def _watch_disk(self, machine: Machine, what: str, kind: str) -> None:
+        struck = machine.disk.struck
+        counted = struck[what]
+
+        def look() -> None:
+            nonlocal counted
+            self._struck[kind] += struck[what] - counted
+            counted = struck[what]
+
+        self._watched.append(look)
+
+    def _disk_error(self, fault: Fault) -> None:
+        machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
+        forgets = fault.kind == "F-23" and self._cluster.plan.flush == "os"
+        allowed = atlas.may_forget if forgets else atlas.may_stop
+        if not machine.up or not allowed(fault.broker):
+            return
+        operation, error = {
+            "F-21": ("read", errno.EIO),
+            "F-22": ("write", errno.EIO),
+            "F-23": ("sync", errno.EIO),
+            "F-25": ("open", errno.EMFILE),
+        }[fault.kind]
+        atlas.book(fault.broker, forgets=forgets)  # it ends the process, nobody knows when
+        machine.drops_pages |= fault.kind == "F-23"
+        self._watch_disk(machine, operation, fault.kind)
+        machine.disk.fail(
+            operation, f"/b{fault.broker}/*", after=int(fault.amount), error=error,
+            partial=random.Random(int(fault.amount)),
+        )  # fmt: skip
+
+    def _disk_full(self, fault: Fault) -> None:
+        machine = self._cluster.machines[fault.broker]
+        if machine.up and self._cluster.atlas.may_stop(fault.broker):
+            self._cluster.atlas.book(fault.broker)
+            self._watch_disk(machine, "disk_full", fault.kind)
+            machine.disk.capacity = machine.disk.used + int(fault.amount)
+
+            def undo() -> None:
+                machine.disk.capacity = None
+
+            self._end_after(fault, undo)
+
+    def _flip_reads(self, fault: Fault) -> None:
+        machine = self._cluster.machines[fault.broker]
+        if machine.up:
+            self._watch_disk(machine, "read_flip", fault.kind)
+            machine.disk.flip_reads("*.log", random.Random(int(fault.amount)))
+
+    def _slow_disk(self, fault: Fault) -> None:
+        machine = self._cluster.machines[fault.broker]
+        taken = int(fault.amount)
+        self._watch_disk(machine, "slow", fault.kind)
+        machine.disk.latency = lambda operation, path: taken if operation != "read" else 0
+
+        def undo() -> None:
+            machine.disk.latency = None
+
+        self._end_after(fault, undo)
+
+    def _flip(self, fault: Fault) -> None:
+        """One bit of what is on the disk of one machine."""
+        machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
+        if not machine.up or not atlas.may_forget(fault.broker):
+            return
+        rng = random.Random(int(fault.amount))
+        files = machine.disk.log_files()
+        if files:
+            path, node = rng.choice(files)
+            atlas.damaged(fault.broker)
+            machine.disk.flip(path, rng.randrange(node.size), 1 << rng.randrange(8))
+            self._struck["F-19"] += 1
+
+    def _misdirect(self, fault: Fault) -> None:
+        machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
+        if machine.up and atlas.may_forget(fault.broker):
+            atlas.damaged(fault.broker)
+            self._watch_disk(machine, "misdirected", fault.kind)
+            machine.disk.misdirect(
+                f"/b{fault.broker}/*", random.Random(int(fault.amount)), after=int(fault.amount) % 9
+            )
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def _stall(self, machine: Machine, fault: Fault) -> None:
+        if machine.process is not None:
+            self._struck[fault.kind] += 1
+            machine.process.stall(self._scheduler.now_us + fault.duration_ms * US_PER_MS)
+
+    def _pause(self, fault: Fault) -> None:
+        self._stall(self._cluster.machines[fault.broker], fault)
+
+    def _pause_controller(self, fault: Fault) -> None:
+        controller = self._cluster.controller
+        if controller is not None:
+            self._stall(self._cluster.machines[controller], fault)
+
+    def _jump(self, fault: Fault) -> None:
+        self._struck[fault.kind] += 1
+        self._cluster.machines[fault.broker].clock.offset_ms += int(fault.amount)
+
+    def _drift(self, fault: Fault) -> None:
+        self._struck[fault.kind] += 1
+        self._cluster.machines[fault.broker].clock.drift = fault.amount

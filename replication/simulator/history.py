@@ -1,0 +1,62 @@
+"""What the clients asked for and were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from checkpoints.types import TopicPartition
+
+
+class Outcome(Enum):
+    PENDING = "pending"
+    OK = "ok"
+    FAILED = "failed"  # every attempt was refused before an append: it is nowhere
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Write:
+    """One batch of a producer; its values are unique in the run."""
+
+    number: int
+    tp: TopicPartition
+    acks: int
+    values: tuple[bytes, ...]
+    producer_id: int = -1
+    sequence: int = -1
+    outcome: Outcome = Outcome.PENDING
+    offset: int = -1
+    repeated: bool = False  # a message of it was carried out twice: copies are nobody's fault
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class History:
+    """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
+    first value any consumer read at an offset (I-6)."""
+
+    writes: list[Write] = field(default_factory=list)
+    acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    seen: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    deleted_below: dict[TopicPartition, int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    def settle(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
+        write.outcome, write.offset = outcome, offset
+        if outcome is Outcome.OK and write.acks == -1 and offset >= 0:
+            known = self.acknowledged.setdefault(write.tp, {})
+            for number, value in enumerate(write.values):
+                before = known.setdefault(offset + number, value)
+                if before != value:
+                    self.violations.append(
+                        f"I-1 {write.tp}: offset {offset + number} was acknowledged twice, for "
+                        f"{before!r} and {value!r}"
+                    )
+
+    def read(self, tp: TopicPartition, offset: int, value: bytes, reader: str) -> None:
+        before = self.seen.setdefault(tp, {}).setdefault(offset, value)
+        if before != value:
+            self.violations.append(
+                f"I-6 {tp}: {reader} reads {value!r} at offset {offset}, where {before!r} was read"
+            )

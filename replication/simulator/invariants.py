@@ -1,0 +1,472 @@
+"""What must hold after every event (I-2 … I-5, I-7 … I-13). The numbers are those of the catalogue.
+
+The oracle looks only at the broker whose event it was, and does nothing where nothing changed. It
+keeps one *committed* log for each partition: whatever any leader's high watermark has passed. A
+committed offset never changes, and whoever is in the controller's ISR has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from checkpoints.types import TopicPartition
+from logstore.log import PartitionLog
+from replication.coordination import nodes
+from replication.coordination.base import Node
+from replication.isr import IsrState
+from replication.partition import Partition
+from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.shadow import Entry, Shadow
+from replication.state import PartitionRegistration
+
+
+@dataclass(slots=True)
+class View:
+    """One replica as of the last look."""
+
+    shadow: Shadow
+    incarnation: int
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    leads: bool = False
+    isr: IsrState = field(default_factory=lambda: IsrState(()))
+    high_watermark: int = -1
+    led_from: int = -1  # the high watermark at which its leadership began
+    state: tuple[object, ...] = ()
+
+
+@dataclass(slots=True)
+class Remains:
+    """What was in a log when its process ended."""
+
+    entries: dict[int, Entry]
+    start: int
+    recovery_point: int
+
+
+class Oracle:
+    """Collects ``violations``; the first one is what counts."""
+
+    def __init__(self, cluster: SimCluster, partitions: list[TopicPartition]) -> None:
+        self.violations: list[str] = []
+        self.counters: Counter[str] = Counter()
+        self.committed: dict[TopicPartition, dict[int, Entry]] = {tp: {} for tp in partitions}
+        self.registrations: dict[TopicPartition, PartitionRegistration] = {}
+        self._cluster = cluster
+        self._views: dict[tuple[int, TopicPartition], View] = {}
+        self._remains: dict[tuple[int, TopicPartition], Remains] = {}
+        self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
+        self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self._zxid = -1
+        self._nodes: dict[TopicPartition, Node] = {}
+        self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
+        self._remembered: dict[int, int] = {}
+        self._min_isr = cluster.plan.min_isr
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def after_event(self, node: int | None) -> None:
+        """``node``: whose event it was; None: anybody's."""
+        if node is None:
+            for machine in self._cluster.machines.values():
+                self._look_at(machine)
+        else:
+            machine_ = self._cluster.machines.get(node)
+            if machine_ is not None:
+                self._look_at(machine_)
+        tree = self._cluster.store._tree
+        if tree.zxid != self._zxid:
+            self._zxid = tree.zxid
+            self._look_at_tree()
+
+    def _look_at(self, machine: Machine) -> None:
+        broker = machine.broker
+        if broker is None:
+            return
+        for tp, partition in broker.replica_manager.partitions.items():
+            log = partition.log
+            if log is None or tp not in self.committed:
+                continue
+            view = self._views.get((machine.broker_id, tp))
+            if view is None or view.shadow.log is not log:
+                view = self._open(machine, tp, log)
+            state = (
+                log.log_end_offset, log._hw, log._cut_count, log._log_start_offset,
+                partition.leader_epoch, partition.partition_epoch, partition.isr, partition._leads,
+            )  # fmt: skip
+            if state != view.state:
+                view.state = state
+                self._changed(machine, tp, partition, log, view)
+
+    def started(self, machine: Machine) -> None:
+        """A broker has opened its logs: compare them with what there was (I-13)."""
+        assert machine.broker is not None
+        for tp, log in machine.broker.log_manager.logs.items():
+            if tp in self.committed:
+                self._open(machine, tp, log)
+
+    def ended(self, machine: Machine) -> None:
+        """To be called before a process dies."""
+        for (broker_id, tp), view in self._views.items():
+            if broker_id == machine.broker_id and view.incarnation == machine.starts:
+                if view.shadow.cuts == view.shadow.log._cut_count:
+                    for _ in view.shadow.read_new():
+                        pass
+                    self._remains[broker_id, tp] = Remains(
+                        view.shadow.entries, view.shadow.start, view.shadow.log.recovery_point
+                    )
+                else:
+                    self._remains.pop((broker_id, tp), None)
+
+    def _violated(self, number: str, tp: TopicPartition, text: str) -> None:
+        if len(self.violations) < 5:
+            self.violations.append(f"{number} {tp}: {text}")
+
+    # -- one replica ---------------------------------------------------------------------------
+
+    def _open(self, machine: Machine, tp: TopicPartition, log: PartitionLog) -> View:
+        shadow = Shadow(tp, log, machine.disk)
+        view = View(shadow, machine.starts)
+        key = (machine.broker_id, tp)
+        self._views[key] = view
+        previous = None
+        for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
+            self._note_entry(machine, tp, entry, previous)
+            previous = entry
+        remains = self._remains.pop(key, None)
+        if remains is not None:
+            self._check_recovered(machine, tp, shadow, remains)
+        return view
+
+    def _check_recovered(
+        self, machine: Machine, tp: TopicPartition, shadow: Shadow, before: Remains
+    ) -> None:
+        """I-13."""
+        self.counters["recoveries"] += 1
+        for offset, entry in shadow.entries.items():
+            if offset >= shadow.start and before.entries.get(offset) != entry:
+                if not self._cluster.atlas.is_damaged(machine.broker_id):
+                    self._violated(
+                        "I-13", tp, f"b{machine.broker_id} recovers {entry} at {offset}, where it "
+                        f"had {before.entries.get(offset)}"
+                    )  # fmt: skip
+                return
+        if shadow.end < before.recovery_point and not self._cluster.atlas.forgotten(
+            machine.broker_id
+        ):
+            self._violated(
+                "I-13", tp, f"b{machine.broker_id} recovers up to {shadow.end}; it had flushed up "
+                f"to {before.recovery_point}"
+            )  # fmt: skip
+
+    def _note_entry(
+        self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
+    ) -> None:
+        """I-4: offset and epoch determine the bytes, and all before them."""
+        known = self._ledger.get((tp, entry.base, entry.epoch))
+        if known is None:
+            self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
+            return
+        if known[0] != entry:
+            if not self._cluster.atlas.is_damaged(machine.broker_id):
+                self._violated(
+                    "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
+                )
+        elif previous is not None and known[1] is not None and known[1] != previous:
+            self._violated(
+                "I-4", tp, f"b{machine.broker_id} has {previous} before {entry}, another replica "
+                f"{known[1]}"
+            )  # fmt: skip
+        elif known[1] is None and previous is not None:
+            self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
+
+    def _changed(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: PartitionLog,
+        view: View,
+    ) -> None:  # fmt: skip
+        shadow, broker_id = view.shadow, machine.broker_id
+        if shadow.cuts != log._cut_count or log.log_end_offset < shadow.end:
+            self._cut(machine, tp, partition, view)
+        elif log.log_end_offset > shadow.end:
+            self._grew(machine, tp, partition, view)
+        if not log._log_start_offset <= log._hw <= log.log_end_offset:
+            self._violated(
+                "I-5", tp, f"b{broker_id}: log start {log._log_start_offset}, high watermark "
+                f"{log._hw}, log end {log.log_end_offset}"
+            )  # fmt: skip
+        epochs = partition.leader_epoch, partition.partition_epoch
+        if epochs < (view.leader_epoch, view.partition_epoch):
+            self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
+        if partition._leads:
+            self._leader_changed(machine, tp, partition, log, view)
+        view.leader_epoch, view.partition_epoch = epochs
+        view.leads, view.isr = partition._leads, partition.isr
+        view.high_watermark = log._hw
+
+    def _grew(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View
+    ) -> None:
+        """New batches: I-4, I-7, I-11."""
+        shadow = view.shadow
+        previous = shadow.entries.get(shadow.end - 1)
+        for entry in shadow.read_new():
+            if previous is not None and entry.base != previous.last + 1:
+                self._violated("I-11", tp, f"b{machine.broker_id} has {entry} after {previous}")
+            if previous is not None and entry.epoch < previous.epoch:
+                self._violated("I-8", tp, f"b{machine.broker_id} has {entry} after {previous}")
+            self._note_entry(machine, tp, entry, previous)
+            previous = entry
+            if partition._leads and entry.epoch == partition.leader_epoch:
+                me = (machine.broker_id, machine.starts)
+                if self._accepted.setdefault((tp, entry.epoch), me) != me:
+                    self._violated(
+                        "I-7", tp, f"b{machine.broker_id} appends in epoch {entry.epoch}, as "
+                        f"b{self._accepted[tp, entry.epoch][0]} did"
+                    )  # fmt: skip
+
+    def _cut(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View
+    ) -> None:
+        """I-12: not below the point where the two logs part."""
+        shadow = view.shadow
+        before, end = shadow.entries, shadow.end
+        start = view.state[3] if view.state else 0
+        shadow.read_all()
+        kept = end
+        for offset in range(shadow.start, end):
+            entry = shadow.entries.get(offset)
+            if entry is None or entry != before.get(offset):
+                kept = offset
+                break
+        if kept >= end and shadow.end >= end:
+            return
+        self.counters["truncations"] += 1
+        previous = None
+        for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
+            self._note_entry(machine, tp, entry, previous)
+            previous = entry
+        rule_cuts_exactly = self._cluster.plan.truncation == "fetch"
+        leader = self._views.get((partition.leader_id, tp))
+        if (
+            rule_cuts_exactly
+            and not partition._leads
+            and leader is not None
+            and leader.leads
+            and leader.leader_epoch == partition.leader_epoch
+            and self._cluster.machines[partition.leader_id].starts == leader.incarnation
+            and self._cluster.machines[partition.leader_id].up
+            and leader.shadow.start <= end
+        ):
+            theirs = leader.shadow
+            parts = min(end, theirs.end)
+            for offset in range(max(theirs.start, shadow.start), parts):
+                if before.get(offset) != theirs.entries.get(offset):
+                    parts = offset
+                    break
+            if kept < parts:
+                self._violated(
+                    "I-12", tp, f"b{machine.broker_id} cuts to {kept}, although its log "
+                    f"[{start}, {end}) agrees with that of leader b{partition.leader_id} up to "
+                    f"{parts}"
+                )  # fmt: skip
+        registration = self.registrations.get(tp)
+        if registration is not None and machine.broker_id in registration.isr:
+            self._check_member(machine.broker_id, tp, "after a truncation")
+
+    # -- leaders -------------------------------------------------------------------------------
+
+    def _leader_changed(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: PartitionLog,
+        view: View,
+    ) -> None:  # fmt: skip
+        high_watermark = log._hw
+        begins = not view.leads or partition.leader_epoch != view.leader_epoch
+        if begins:
+            self.counters["leaderships"] += 1
+            view.led_from = high_watermark
+            registration = self.registrations.get(tp)
+            if registration is not None and registration.leader_epoch == partition.leader_epoch:
+                self._check_committed(
+                    "I-1", machine.broker_id, tp, f"elected in epoch {partition.leader_epoch}"
+                )
+        elif high_watermark < view.high_watermark:
+            self._violated(
+                "I-5", tp, f"leader b{machine.broker_id} lowers its high watermark from "
+                f"{view.high_watermark} to {high_watermark}"
+            )  # fmt: skip
+        before = view.led_from if begins else view.high_watermark
+        if high_watermark <= before and not begins:
+            return
+        if high_watermark > before:
+            size = max(len(partition.isr.committed), len(view.isr.committed))
+            replicas = max(1, len(partition.replicas))
+            if size < min(self._min_isr, replicas):
+                self._violated(
+                    "I-5", tp, f"leader b{machine.broker_id} moves its high watermark to "
+                    f"{high_watermark} with an ISR of {size}"
+                )  # fmt: skip
+        self._commit(machine, tp, partition, view, high_watermark)
+
+    def _commit(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
+    ) -> None:
+        """I-2, I-3: what a leader counts as committed is one thing, and its ISR has it."""
+        committed, shadow = self.committed[tp], view.shadow
+        new = []
+        for offset in range(max(shadow.start, view.high_watermark if view.leads else 0), end):
+            entry = shadow.entries.get(offset)
+            if entry is None:
+                continue
+            known = committed.get(offset)
+            if known is None:
+                committed[offset] = entry
+                new.append(offset)
+            elif known != entry:
+                self._violated(
+                    "I-2", tp, f"leader b{machine.broker_id} commits {entry} at {offset}, where "
+                    f"{known} was committed"
+                )  # fmt: skip
+                return
+        if not new:
+            return
+        registration = self.registrations.get(tp)
+        members = dict.fromkeys(partition.isr.committed)
+        if registration is not None and registration.leader_epoch == partition.leader_epoch:
+            members.update(dict.fromkeys(registration.isr))
+        for member in members:
+            other = self._live_view(member, tp)
+            if other is None or member == machine.broker_id:
+                continue
+            for offset in new:
+                if offset >= other.shadow.start and other.shadow.entries.get(
+                    offset
+                ) != shadow.entries.get(offset):
+                    self._violated(
+                        "I-3", tp, f"leader b{machine.broker_id} moves its high watermark to {end};"
+                        f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}"
+                    )  # fmt: skip
+                    return
+
+    def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
+        """A replica that is up, and of an incarnation that the controller has dealt with."""
+        machine = self._cluster.machines[broker_id]
+        view = self._views.get((broker_id, tp))
+        if view is None or machine.broker is None or view.incarnation != machine.starts:
+            return None
+        if self._remembered.get(broker_id) != machine.broker.broker_epoch:
+            return None
+        if view.shadow.log.failed or self._cluster.atlas.is_damaged(broker_id):
+            return None
+        return view
+
+    def _check_member(self, broker_id: int, tp: TopicPartition, when: str) -> None:
+        if self._live_view(broker_id, tp) is not None:
+            self._check_committed("I-2", broker_id, tp, f"in the controller's ISR {when}")
+
+    def _check_committed(self, number: str, broker_id: int, tp: TopicPartition, what: str) -> None:
+        view = self._views[broker_id, tp]
+        if self._cluster.atlas.is_damaged(broker_id):
+            return
+        entries, start = view.shadow.entries, view.shadow.start
+        for offset, entry in self.committed[tp].items():
+            if offset >= start and entries.get(offset) != entry:
+                self._violated(
+                    number, tp, f"b{broker_id}, {what}, has {entries.get(offset)} at {offset} where "
+                    f"{entry} was committed"
+                )  # fmt: skip
+                return
+
+    # -- the controller's tree -----------------------------------------------------------------
+
+    def _look_at_tree(self) -> None:
+        tree = self._cluster.store._tree
+        for broker_id in self._cluster.machines:
+            known = tree.get(nodes.broker_epoch_path(broker_id))
+            if known is not None:
+                epoch = nodes.decode_broker_epoch(broker_id, known.data)
+                if epoch < self._remembered.get(broker_id, -1):
+                    self.violations.append(f"I-8 broker epoch of b{broker_id} goes back to {epoch}")
+                self._remembered[broker_id] = epoch
+        for tp, path in self._paths.items():
+            node = tree.get(path)
+            if node is None or node is self._nodes.get(tp):
+                continue
+            self._nodes[tp] = node
+            topic = tree.get(nodes.topic_path(tp.topic))
+            assert topic is not None
+            replicas = nodes.decode_topic(tp.topic, topic.data).partitions[tp.partition]
+            self._registered(tp, nodes.decode_partition(tp, node.data, node.version, replicas))
+
+    def _registered(self, tp: TopicPartition, now: PartitionRegistration) -> None:
+        before = self.registrations.get(tp)
+        self.registrations[tp] = now
+        self.counters["registrations"] += 1
+        if before is not None:
+            if (
+                now.leader_epoch < before.leader_epoch
+                or now.partition_epoch <= before.partition_epoch
+            ):
+                self._violated("I-8", tp, f"{now} after {before}")
+            if now.leader not in (before.leader, -1):
+                self.counters["elections"] += 1
+            if len(now.isr) < len(before.isr):
+                self.counters["ISR shrinks"] += 1
+            elif len(now.isr) > len(before.isr):
+                self.counters["ISR expansions"] += 1
+            if now.elr and not before.elr:
+                self.counters["ELR used"] += 1
+        if now.leader >= 0 and now.leader not in now.isr:
+            self._violated("I-9", tp, f"leader outside its ISR: {now}")
+        for member in dict.fromkeys((*now.isr, *now.elr)):
+            self._check_member(member, tp, f"as of partition epoch {now.partition_epoch}")
+        leader = self._live_view(now.leader, tp) if now.leader >= 0 else None
+        if (
+            leader is not None
+            and leader.leads
+            and leader.leader_epoch == now.leader_epoch
+            and len(now.isr) >= min(self._min_isr, len(now.replicas))
+            and not set(now.isr) <= set(leader.isr.maximal)
+        ):
+            self._violated(
+                "I-9", tp, f"the controller's ISR {now.isr} is not within the leader's maximal "
+                f"one, {leader.isr.maximal}"
+            )  # fmt: skip
+        if before is not None:
+            self._check_joined(tp, before, now)
+        self._settled()
+
+    def _check_joined(
+        self, tp: TopicPartition, before: PartitionRegistration, now: PartitionRegistration
+    ) -> None:
+        """I-10: nobody joins the ISR from afar."""
+        if now.leader < 0 or now.leader_epoch != before.leader_epoch:
+            return
+        leader = self._live_view(now.leader, tp)
+        if leader is None or not leader.leads or leader.leader_epoch != now.leader_epoch:
+            return
+        for member in now.isr:
+            if member in before.isr:
+                continue
+            view = self._live_view(member, tp)
+            if view is not None and view.shadow.end < leader.high_watermark:
+                self._violated(
+                    "I-10", tp, f"b{member} joins the ISR with log end {view.shadow.end}, below "
+                    f"the high watermark {leader.high_watermark}"
+                )  # fmt: skip
+
+    def _settled(self) -> None:
+        for tp in self._paths:
+            state = self.registrations.get(tp)
+            if state is None or len(state.isr) < len(state.replicas):
+                return
+        for broker_id, machine in self._cluster.machines.items():
+            broker = machine.broker
+            if broker is None or self._remembered.get(broker_id) != broker.broker_epoch:
+                return
+        self._cluster.atlas.all_in_sync()
+
+    # -- for the end ---------------------------------------------------------------------------
+
+    def view(self, broker_id: int, tp: TopicPartition) -> View | None:
+        return self._views.get((broker_id, tp))

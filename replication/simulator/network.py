@@ -1,0 +1,185 @@
+"""The network of a simulation: delays, losses, repetitions, cuts (F-1 … F-11).
+
+Each message travels alone. A request that is lost, or whose answer is, ends with None after the
+sender's socket timeout; one to a process that is not there, or that dies, ends soon.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replication.messages import Request, Response
+from replication.simulator.scheduler import US_PER_MS, Event, Process, Scheduler
+from replication.transport import Handler, OnReply
+
+SOCKET_TIMEOUT_MS = 900
+Link = tuple[int, int]  # (from, to)
+
+
+@dataclass(slots=True)
+class Weather:
+    """What messages meet now. Rates are likelihoods of a single message."""
+
+    delay_us: int = 400  # of a message without trouble, at most
+    rates: dict[str, float] = field(default_factory=dict)  # fault kind -> rate
+    cut: dict[Link, str] = field(default_factory=dict)  # -> the fault kind
+    clogged: dict[Link, int] = field(default_factory=dict)  # -> until when, µs
+    slow: dict[int, int] = field(default_factory=dict)  # node -> µs more for each answer to it
+
+
+class Call:
+    """One request under way; answered once at most."""
+
+    __slots__ = ("on_reply", "open", "receiver", "sender", "timeout")
+
+    def __init__(self, sender: Process, receiver: int, on_reply: OnReply) -> None:
+        self.sender, self.receiver, self.on_reply = sender, receiver, on_reply
+        self.open = True
+        self.timeout: Event | None = None
+
+    def finish(self, response: Response | None) -> None:
+        if self.open:
+            self.open = False
+            if self.timeout is not None:
+                self.timeout.cancel()
+            self.on_reply(response)
+
+
+class Network:
+    """Carries requests between processes. ``struck`` counts each fault that really hit."""
+
+    def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
+        self.weather = Weather()
+        self._scheduler = scheduler
+        self._struck = struck
+        self._bound: dict[int, tuple[Process, Handler]] = {}
+        self._open: dict[int, dict[Call, None]] = {}  # by receiver, in order of arrival
+        self._latest_us: dict[Link, int] = {}
+
+    def bind(self, process: Process, handler: Handler) -> None:
+        self._bound[process.node] = (process, handler)
+        self._open[process.node] = {}
+
+    def unbind(self, node: int, *, silent: bool = False) -> None:
+        """The process is gone; who waits for it hears so soon, or by a timeout if ``silent``."""
+        self._bound.pop(node, None)
+        calls = self._open.pop(node, {})
+        if not silent:
+            for call in calls:
+                self._fail_soon(call)
+
+    def reachable(self, node: int) -> bool:
+        return node in self._bound
+
+    # -- faults --------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        self.weather = Weather()
+
+    def _hits(self, kind: str) -> bool:
+        rate = self.weather.rates.get(kind, 0.0)
+        if rate and self._scheduler.random.random() < rate:
+            self._struck[kind] += 1
+            return True
+        return False
+
+    def _travel(self, source: int, target: int) -> int | None:
+        """When a message that leaves now arrives; None: never."""
+        weather, scheduler = self.weather, self._scheduler
+        link = (source, target)
+        at_us = scheduler.now_us + scheduler.below(weather.delay_us)
+        if weather.cut and link in weather.cut:
+            self._struck[weather.cut[link]] += 1
+            return None
+        if weather.rates:
+            if self._hits("F-1"):
+                return None
+            if self._hits("F-2"):
+                at_us += scheduler.below(400 * US_PER_MS)
+        if weather.clogged:
+            until = weather.clogged.get(link, 0)
+            if until > at_us:
+                self._struck["F-7"] += 1
+                at_us = until
+        latest = self._latest_us.get(link, 0)
+        if at_us < latest:
+            if weather.rates.get("F-4"):
+                self._struck["F-4"] += 1
+                return at_us
+            at_us = latest
+        self._latest_us[link] = at_us
+        return at_us
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(self, sender: Process, receiver: int, request: Request, on_reply: OnReply) -> None:
+        scheduler = self._scheduler
+        call = Call(sender, receiver, on_reply)
+        name = f"{sender.name}>{receiver} {type(request).__name__}"
+        call.timeout = scheduler.after(
+            SOCKET_TIMEOUT_MS * US_PER_MS, sender, f"{name} timed out", lambda: call.finish(None)
+        )
+        at_us = self._travel(sender.node, receiver)
+        if at_us is None:
+            return
+        if receiver not in self._bound:
+            self._fail_soon(call)
+            return
+        process = self._bound[receiver][0]
+        scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
+        if self._hits("F-3"):
+            again = at_us + scheduler.below(50 * US_PER_MS)
+            scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
+
+    def _arrive(self, call: Call, request: Request) -> None:
+        process, handler = self._bound[call.receiver]
+        self._open[call.receiver][call] = None
+        answered = False
+
+        def reply(response: Response | None) -> None:
+            nonlocal answered
+            if answered:
+                raise AssertionError(f"{type(request).__name__} was answered twice")
+            answered = True
+            self._answer(call, process, response)
+
+        handler(request, reply)
+
+    def _answer(self, call: Call, process: Process, response: Response | None) -> None:
+        if self._bound.get(call.receiver, (None,))[0] is not process:
+            return
+        self._open[call.receiver].pop(call, None)
+        if not call.open:
+            return
+        if self._hits("F-9"):
+            self._fail_soon(call)
+            return
+        if self._hits("F-10"):
+            return
+        at_us = self._travel(call.receiver, call.sender.node)
+        if at_us is None:
+            return
+        slow = self.weather.slow.get(call.sender.node)
+        if slow:
+            self._struck["F-11"] += 1
+            at_us += slow
+        label = f"{call.receiver}>{call.sender.name} {type(response).__name__}"
+        self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))
+
+    def _fail_soon(self, call: Call) -> None:
+        scheduler = self._scheduler
+        delay_us = 200 + scheduler.below(1000)
+        label = f"{call.receiver}>{call.sender.name} reset"
+        scheduler.after(delay_us, call.sender, label, lambda: call.finish(None))
+
+
+class SimTransport:
+    """See ``Transport``: one process's way into the network."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network, self._process = network, process
+
+    def send(self, broker_id: int, request: Request, on_reply: Callable[..., None]) -> None:
+        self._network.send(self._process, broker_id, request, on_reply)

@@ -1,0 +1,147 @@
+"""A schedule as a value: what the clients do, which faults come when. Drawn from a seed; can be
+kept as JSON, and run again with parts left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from logstore.errors import ConfigError
+
+FLUSH_MODES = ("ack", "os")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a search may choose from.
+
+    Attributes:
+        truncation: the rule of ``replication.truncation``.
+        faults: kinds of ``faults.KINDS`` or its groups; ``("all",)``.
+        flush: ``ack``, ``os`` or ``both``.
+        brokers, events: how many brokers; about how many events the safety phase has.
+    """
+
+    truncation: str = "fetch"
+    faults: tuple[str, ...] = ("all",)
+    flush: str = "both"
+    brokers: int = 3
+    events: int = 400
+    mutant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of the plan.
+
+    Attributes:
+        at_ms, duration_ms: virtual time from the start of the safety phase; what is over at once
+            has no duration, and a broker that goes down comes back after it.
+        kind: ``F-…``.
+        broker: whom it meets; −1 where that is everybody, or whoever is controller then.
+        amount: a rate, a number of operations, ms: what the kind says.
+    """
+
+    at_ms: int
+    kind: str
+    broker: int = -1
+    duration_ms: int = 0
+    amount: float = 0.0
+    others: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        whom = "" if self.broker < 0 else f" broker {self.broker}"
+        more = f" from {list(self.others)}" if self.others else ""
+        long = f" for {self.duration_ms} ms" if self.duration_ms else ""
+        much = f" ({self.amount:g})" if self.amount else ""
+        return f"{self.at_ms:6} ms  {self.kind}{whom}{more}{much}{long}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One step of a client.
+
+    Attributes:
+        kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart).
+        client: which producer or consumer; the broker for ``stop``.
+        size: bytes of the value, or of a fetch; for ``delete-records`` a percentage.
+        records: in one batch.
+    """
+
+    at_ms: int
+    kind: str
+    client: int = 0
+    partition: int = 0
+    acks: int = -1
+    records: int = 1
+    size: int = 10
+
+    def __str__(self) -> str:
+        what = f"{self.kind} {self.client} partition {self.partition}"
+        if self.kind == "produce":
+            what += f" acks {self.acks}, {self.records} × {self.size} bytes"
+        return f"{self.at_ms:6} ms  {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that one run needs; the same plan gives the same run."""
+
+    seed: int
+    truncation: str
+    flush: str
+    brokers: int
+    partitions: int
+    min_isr: int
+    idempotent: tuple[bool, ...]  # by producer
+    faults: tuple[Fault, ...]
+    operations: tuple[Operation, ...]
+    duration_ms: int
+    segment_bytes: int = 600
+    mutant: str | None = None
+    violation: str = ""  # what it once found; for people
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """
+        Raises:
+            ConfigError: not a plan.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            data["faults"] = tuple(
+                Fault(**{**fault, "others": tuple(fault["others"])}) for fault in data["faults"]
+            )
+            data["operations"] = tuple(Operation(**step) for step in data["operations"])
+            data["idempotent"] = tuple(data["idempotent"])
+            return cls(**data)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"not a plan of a simulation: {error}") from None
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run gave."""
+
+    seed: int
+    events: int
+    trace_hash: str
+    violations: list[str]
+    counters: dict[str, int] = field(default_factory=dict)
+    trace: list[str] | None = None
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+
+def plan_size(plan: Plan) -> int:
+    """What shrinking makes small."""
+    return len(plan.faults) + len(plan.operations)
+
+
+__all__ = ["FLUSH_MODES", "Fault", "Operation", "Options", "Plan", "Result", "plan_size"]

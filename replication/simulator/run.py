@@ -1,0 +1,235 @@
+"""Runs one schedule: a cluster is brought up, clients and faults have their time, everything heals,
+and then nothing may be missing."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+
+from checkpoints.types import TopicPartition
+from logstore.errors import StorageFailedError
+from logstore.testing.faulty import SimulatedCrash
+from replication.broker import BrokerState
+from replication.errors import KafkaStorageError
+from replication.messages import CreateTopicRequest, Response, TopicResponse
+from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.faults import Injector
+from replication.simulator.invariants import Oracle
+from replication.simulator.mutants import mutated
+from replication.simulator.plan import Operation, Options, Plan, Result
+from replication.simulator.scheduler import US_PER_MS, Scheduler
+from replication.simulator.swarm import draw_plan
+from replication.simulator.validations import is_quiescent, validate, what_is_missing
+from replication.simulator.workload import World
+from replication.simulator.history import Outcome
+
+TOPIC = "t"
+BOOT_LIMIT_MS = 5_000
+HEAL_LIMIT_MS = 30_000  # of virtual time: within it everybody is in sync again (I-24)
+MAX_EVENTS = 60_000
+
+
+def run_seed(seed: int, options: Options, *, keep_trace: bool = False) -> Result:
+    """The schedule that ``options`` give for ``seed``."""
+    return run_plan(draw_plan(seed, options), keep_trace=keep_trace)
+
+
+def run_plan(plan: Plan, *, keep_trace: bool = False) -> Result:
+    """Run a plan, under its mutant if it names one."""
+    with mutated(plan.mutant):
+        return _Run(plan, keep_trace=keep_trace).run()
+
+
+class _Stop(Exception):
+    """A violation was found: nothing after it means anything."""
+
+
+class _Errors(logging.Handler):
+    """Exceptions that the code under test met, logged and went on from: none is expected."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            if isinstance(error, KafkaStorageError | StorageFailedError):
+                return  # a disk was told to fail
+            place = error.__traceback__
+            while place is not None and place.tb_next is not None:
+                place = place.tb_next
+            where = "" if place is None else (
+                f" ({place.tb_frame.f_code.co_filename.rpartition('/')[2]}:{place.tb_lineno})"
+            )
+            self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
+
+
+class _Run:
+    def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
+        self.plan = plan
+        self.struck: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self.scheduler = Scheduler(random.Random(f"run {plan.seed}"), keep_trace=keep_trace)
+        self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
+        self.cluster = SimCluster(
+            plan, self.scheduler, self.struck, self._on_start, self._on_end
+        )
+        self.oracle = Oracle(self.cluster, self.partitions)
+        self.injector = Injector(self.cluster, self.scheduler, self.struck)
+        self.world = World(plan, self.cluster, self.scheduler, self.partitions)
+
+    def _on_start(self, machine: Machine) -> None:
+        self.oracle.started(machine)
+
+    def _on_end(self, machine: Machine) -> None:
+        self.oracle.ended(machine)
+
+    def run(self) -> Result:
+        handler = _Errors(self.errors)
+        loggers = [logging.getLogger(name) for name in ("replication", "logstore")]
+        before = [(logger.level, logger.propagate) for logger in loggers]
+        for logger in loggers:
+            logger.addHandler(handler)
+            logger.setLevel(logging.ERROR)
+            logger.propagate = False
+        try:
+            violations = self._phases()
+        finally:
+            for logger, (level, propagate) in zip(loggers, before, strict=True):
+                logger.removeHandler(handler)
+                logger.setLevel(level)
+                logger.propagate = propagate
+        counters = Counter(self.oracle.counters)
+        counters.update(self.cluster.counters)
+        counters.update(self.struck)
+        for write in self.world.history.writes:
+            counters[f"writes {write.outcome.value}"] += 1
+        scheduler = self.scheduler
+        scheduler.note(f"end {sorted(counters.items())} {violations}")
+        return Result(
+            self.plan.seed, scheduler.events, scheduler.trace_hash, violations, dict(counters),
+            scheduler.trace,
+        )  # fmt: skip
+
+    # -- phases --------------------------------------------------------------------------------
+
+    def _phases(self) -> list[str]:
+        try:
+            self._boot()
+            start_us = self.scheduler.now_us
+            self.injector.schedule(self.plan.faults, start_us)
+            self.world.schedule(self.plan.operations, start_us)
+            self._until(start_us + self.plan.duration_ms * US_PER_MS)
+            self.scheduler.note("everything heals")
+            self.injector.stop()
+            self.cluster.heal()
+            self._converge("after everything healed")
+            self._last_writes()
+            self._converge("after the last writes")
+        except _Stop:
+            pass
+        found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
+        if not found:
+            found = validate(
+                self.cluster, self.oracle, self.world.history, repeats=self.struck["F-3"] > 0
+            )
+        return found
+
+    def _boot(self) -> None:
+        for broker_id in self.cluster.machines:
+            self.cluster.start(broker_id)
+        self._wait(
+            lambda: self.cluster.controller is not None and self._all_registered(), BOOT_LIMIT_MS,
+            lambda: "I-24 the cluster does not come up",
+        )  # fmt: skip
+        controller = self.cluster.controller
+        assert controller is not None
+        broker = self.cluster.machines[controller].broker
+        assert broker is not None
+        answers: list[Response | None] = []
+        replicas = min(3, self.plan.brokers)
+        assignment = tuple(
+            tuple((number + r) % self.plan.brokers for r in range(replicas))
+            for number in range(self.plan.partitions)
+        )
+        request = CreateTopicRequest(TOPIC, self.plan.partitions, replicas, assignment)
+        broker.handle(request, answers.append)
+        self._wait(
+            lambda: bool(answers) and is_quiescent(self.cluster, self.oracle), BOOT_LIMIT_MS,
+            lambda: f"I-24 the topic gets no leader: {answers}",
+        )  # fmt: skip
+        assert isinstance(answers[0], TopicResponse)
+        self.scheduler.note("the topic is there")
+
+    def _all_registered(self) -> bool:
+        return all(
+            machine.broker is not None and machine.broker.state is BrokerState.RUNNING
+            for machine in self.cluster.machines.values()
+        )
+
+    def _converge(self, when: str) -> None:
+        """I-24."""
+        self._wait(
+            lambda: is_quiescent(self.cluster, self.oracle), HEAL_LIMIT_MS,
+            lambda: f"I-24 {when}: {what_is_missing(self.cluster, self.oracle)}",
+        )  # fmt: skip
+
+    def _last_writes(self) -> None:
+        """acks=all succeeds on every partition (I-24)."""
+        producer = self.world.producers[0]
+        writes = [
+            producer.produce(Operation(0, "produce", 0, number))
+            for number in range(len(self.partitions))
+        ]
+        self._wait(
+            lambda: all(write.outcome is not Outcome.PENDING for write in writes), HEAL_LIMIT_MS,
+            lambda: "I-24 the last writes are not answered",
+        )  # fmt: skip
+        for write in writes:
+            if write.outcome is not Outcome.OK:
+                self.oracle.violations.append(
+                    f"I-24 {write.tp}: acks=all ends {write.outcome.value} in a healthy cluster"
+                )
+                raise _Stop
+
+    # -- events --------------------------------------------------------------------------------
+
+    def _wait(self, reached, limit_ms: int, missing) -> None:  # type: ignore[no-untyped-def]
+        deadline_us = self.scheduler.now_us + limit_ms * US_PER_MS
+        while not reached():
+            if self.scheduler.now_us >= deadline_us:
+                self.oracle.violations.append(missing())
+                raise _Stop
+            self._until(min(deadline_us, self.scheduler.now_us + 20 * US_PER_MS))
+
+    def _until(self, until_us: int) -> None:
+        scheduler, oracle, history = self.scheduler, self.oracle, self.world.history
+        next_event, after_event = scheduler.next_event, oracle.after_event
+        machines, errors = self.cluster.machines, self.errors
+        while (event := next_event(until_us)) is not None:
+            process = event.process
+            try:
+                event.task()
+            except SimulatedCrash:
+                assert process is not None
+                self.cluster.disk_crashed(machines[process.node])
+            except Exception as error:
+                logging.getLogger("replication").exception("a task failed: %r", error)
+            if process is None:
+                after_event(None)
+            elif process.node >= 0:
+                machine = machines[process.node]
+                after_event(process.node)
+                disk = machine.disk
+                if disk.busy_ms:
+                    process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
+                    disk.busy_ms = 0
+                if disk.stopped and machine.up:
+                    self.cluster.disk_crashed(machine)
+            if oracle.violations or errors or history.violations:
+                raise _Stop
+            if scheduler.events > MAX_EVENTS:
+                oracle.violations.append("I-24 the schedule has no end")
+                raise _Stop

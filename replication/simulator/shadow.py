@@ -1,0 +1,88 @@
+"""What each replica's log holds, as the oracle knows it: kept up to date from new batches alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.log import PartitionLog
+from replication.simulator.disk import SimDisk
+
+_HEADER = struct.Struct(">qiibIhi")  # base offset … last offset delta
+_PREFIX = 12
+
+
+class Entry(NamedTuple):
+    """One batch: two replicas that hold equal ones hold equal bytes there, as the checksum covers
+    all but base offset and epoch."""
+
+    base: int
+    last: int
+    epoch: int
+    crc: int
+
+
+class Shadow:
+    """One replica of one incarnation.
+
+    Attributes:
+        entries: offset -> the batch that holds it.
+        end: the log end offset as of the last look.
+    """
+
+    __slots__ = ("_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp")
+
+    def __init__(self, tp: TopicPartition, log: PartitionLog, disk: SimDisk) -> None:
+        self.tp, self.log, self.disk = tp, log, disk
+        self.entries: dict[int, Entry] = {}
+        self.read_all()
+
+    @property
+    def start(self) -> int:
+        return self.log.log_start_offset
+
+    def read_all(self) -> None:
+        self.entries = {}
+        self.cuts = self.log._cut_count
+        self._segment, self._position = -1, 0
+        self.end = self.log.log_end_offset
+        for _ in self.read_new():
+            pass
+
+    def read_new(self) -> Iterator[Entry]:
+        """Batches that came since the last call; they are in ``entries`` when they are given."""
+        log = self.log
+        self.end = log.log_end_offset
+        for segment in log.segments:
+            if segment.base_offset < self._segment:
+                continue
+            if segment.base_offset != self._segment:
+                self._segment, self._position = segment.base_offset, 0
+            size = segment.size
+            if self._position >= size:
+                continue
+            node = self.disk.peek(segment.log_path)
+            if node is None:
+                continue
+            data, position = node.data, self._position
+            while position + _HEADER.size <= size:
+                base, length, epoch, _, crc, _, delta = _HEADER.unpack_from(data, position)
+                position += _PREFIX + length
+                if length <= 0 or position > size:
+                    break
+                entry = Entry(base, base + delta, epoch, crc)
+                for offset in range(base, entry.last + 1):
+                    self.entries[offset] = entry
+                self._position = position
+                yield entry
+
+    def parts_from(self, other: Shadow) -> int:
+        """The first offset, where both have records, at which the two differ; else the smaller
+        log end."""
+        end = min(self.end, other.end)
+        for offset in range(max(self.start, other.start), end):
+            if self.entries.get(offset) != other.entries.get(offset):
+                return offset
+        return end

@@ -1,0 +1,130 @@
+"""Draws a plan from a seed. Each seed has its own mix: which kinds of fault, how many, how much
+load (swarm testing: what is left out lets the rest go deeper)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from replication.simulator.kinds import PART_OF, expand
+from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
+
+MS_PER_EVENT = 5  # of the safety phase, with the load below
+
+Draw = Callable[[random.Random, int, int], Fault]
+
+
+def draw_plan(seed: int, options: Options) -> Plan:
+    """The schedule of a seed."""
+    rng = random.Random(f"plan {seed}")
+    brokers = options.brokers
+    replicas = min(3, brokers)
+    duration = max(400, int(options.events * MS_PER_EVENT * rng.uniform(0.6, 1.4)))
+    flush = rng.choice(FLUSH_MODES) if options.flush == "both" else options.flush
+    min_isr = min(replicas, rng.choice((1, 2, 2, 2)) if replicas > 2 else rng.choice((1, 1, 2)))
+    partitions = rng.choice((1, 1, 1, 2))
+    idempotent = tuple(rng.random() < 0.4 for _ in range(rng.choice((1, 2, 2))))
+    return Plan(
+        seed, options.truncation, flush, brokers, partitions, min_isr, idempotent,
+        tuple(_faults(rng, options, brokers, duration)),
+        tuple(_operations(rng, options, len(idempotent), partitions, brokers, duration)),
+        duration, rng.choice((250, 400, 800, 4000)), options.mutant,
+    )  # fmt: skip
+
+
+# -- load ---------------------------------------------------------------------------------------
+
+
+def _operations(
+    rng: random.Random, options: Options, producers: int, partitions: int, brokers: int,
+    duration: int,
+) -> list[Operation]:  # fmt: skip
+    acks = rng.choice(((-1,), (-1,), (-1, 1), (-1, -1, 1, 0)))
+    found = []
+    for _ in range(max(4, options.events // 14)):
+        found.append(
+            Operation(
+                rng.randrange(duration), "produce", rng.randrange(producers),
+                rng.randrange(partitions), rng.choice(acks), rng.choice((1, 1, 1, 2, 3)),
+                rng.choice((8, 8, 30, 120)),
+            )
+        )  # fmt: skip
+    for _ in range(max(2, options.events // 50)):
+        found.append(
+            Operation(
+                rng.randrange(duration), "consume", rng.randrange(2), rng.randrange(partitions),
+                size=rng.choice((100, 1000, 10_000)),
+            )
+        )  # fmt: skip
+    for kind, likelihood in (("elect", 0.4), ("delete-records", 0.15), ("stop", 0.3)):
+        while rng.random() < likelihood:
+            client = rng.randrange(brokers)
+            size = rng.randrange(100)
+            found.append(
+                Operation(
+                    rng.randrange(duration), kind, client, rng.randrange(partitions), size=size
+                )
+            )
+    return sorted(found, key=lambda step: step.at_ms)
+
+
+# -- faults -------------------------------------------------------------------------------------
+
+
+def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -> list[Fault]:
+    kinds = [kind for kind in expand(options.faults) if kind not in PART_OF]
+    if not kinds:
+        return []
+    # A few kinds at a time, so that they meet each other; now and then all of them.
+    count = len(kinds) if rng.random() < 0.1 else rng.randint(1, min(6, len(kinds)))
+    chosen = rng.sample(kinds, count)
+    found = []
+    for kind in chosen:
+        for _ in range(1 if count > 6 else rng.choice((1, 1, 2, 3))):
+            at_ms = rng.randrange(duration)
+            found.append(_fault(rng, kind, at_ms, brokers, duration))
+    return sorted(found, key=lambda fault: fault.at_ms)
+
+
+def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> Fault:
+    broker = rng.randrange(brokers)
+    length = rng.choice((50, 200, 600, 1500, 3000))
+    number = int(kind[2:])
+    if number in (1, 3, 9, 10):
+        return Fault(at_ms, kind, -1, length, rng.choice((0.02, 0.1, 0.3)))
+    if number in (2, 4):
+        return Fault(at_ms, kind, -1, length, rng.choice((0.1, 0.5)))
+    if number in (5, 6, 8):
+        others = [b for b in range(brokers) if b != broker and rng.random() < 0.6]
+        # −1 stands for the coordinator, −2 for the clients.
+        others += [o for o in (-1, -2) if rng.random() < (0.5 if o == -1 else 0.2)]
+        if not others:
+            others = [(broker + 1) % brokers] if brokers > 1 else [-1]
+        way = rng.choice((1.0, 2.0)) if number == 6 else 0.0  # from the broker, or to it
+        if number == 8:
+            length = duration
+        return Fault(at_ms, kind, broker, length, way, tuple(others))
+    if number in (7, 11):
+        other = (broker + rng.randrange(1, brokers)) % brokers if brokers > 1 else broker
+        return Fault(at_ms, kind, broker, length, others=(other,))
+    if number in (12, 13, 14, 28, 32):
+        # With an amount: only at that operation of the disk after this time.
+        amount = rng.choice((0, 0, 1, 2, 3, 5, 9, 15))
+        everybody = number in (12, 13, 14) and rng.random() < 0.15
+        return Fault(at_ms, kind, -1 if everybody or number == 32 else broker,
+                     rng.choice((1, 30, 200, 1000, 2500)), float(amount))  # fmt: skip
+    if number == 34:
+        return Fault(at_ms, kind, broker, rng.choice((1, 100)), float(rng.randint(1, 25)))
+    if number in (21, 22, 23, 25):
+        return Fault(at_ms, kind, broker, 0, float(rng.randrange(20)))
+    if number == 24:
+        return Fault(at_ms, kind, broker, length, float(rng.randrange(300)))
+    if number == 26:
+        return Fault(at_ms, kind, broker, length, float(rng.choice((1, 5, 40))))
+    if number in (29, 33):
+        return Fault(at_ms, kind, -1 if number == 33 else broker, length)
+    if number == 30:
+        return Fault(at_ms, kind, broker, 0, float(rng.choice((-3_600_000, -500, 500, 3_600_000))))
+    if number == 31:
+        return Fault(at_ms, kind, broker, 0, rng.choice((-0.2, 0.05, 0.5)))
+    return Fault(at_ms, kind, broker, 0, float(rng.randrange(1, 1 << 20)))

@@ -1,0 +1,159 @@
+"""What must hold at the end: all faults are over, everybody is in sync (I-1, I-11, I-20 … I-22)."""
+
+from __future__ import annotations
+
+from logstore.errors import CorruptBatchError
+from logstore.format.reader import iter_batches, read_records
+from logstore.types import TopicPartition
+from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.history import History, Outcome
+from replication.simulator.invariants import Oracle
+
+
+def is_quiescent(cluster: SimCluster, oracle: Oracle) -> bool:
+    """Every replica is up, in the ISR, and holds and commits the same (part of I-24)."""
+    return not what_is_missing(cluster, oracle)
+
+
+def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
+    """Why it is not quiescent; empty when it is."""
+    for broker_id, machine in cluster.machines.items():
+        if machine.broker is None:
+            return f"b{broker_id} is down"
+    for tp in oracle.committed:
+        now = oracle.registrations.get(tp)
+        if now is None or now.leader < 0:
+            return f"{tp} has no leader: {now}"
+        if len(now.isr) < len(now.replicas):
+            return f"{tp}: not all replicas are in the ISR: {now}"
+        ends = set()
+        for broker_id in now.replicas:
+            broker = cluster.machines[broker_id].broker
+            assert broker is not None
+            partition = broker.replica_manager.partitions.get(tp)
+            if partition is None or partition.log is None:
+                return f"{tp}: b{broker_id} has no replica"
+            if partition.leader_epoch != now.leader_epoch:
+                return f"{tp}: b{broker_id} is in epoch {partition.leader_epoch}, not {now}"
+            ends.add((partition.log.log_end_offset, partition.log.high_watermark))
+        if len(ends) > 1 or any(end != mark for end, mark in ends):
+            return f"{tp}: log ends and high watermarks are {sorted(ends)}"
+    return ""
+
+
+def validate(
+    cluster: SimCluster, oracle: Oracle, history: History, *, repeats: bool
+) -> list[str]:
+    """Violations in a quiescent cluster. ``repeats``: the network carried requests out twice."""
+    found: list[str] = []
+    for tp in oracle.committed:
+        contents = {}
+        for broker_id in oracle.registrations[tp].replicas:
+            try:
+                contents[broker_id] = Content(cluster.machines[broker_id], tp)
+            except CorruptBatchError as error:
+                found.append(f"I-17 {tp}: b{broker_id} holds {error}")
+        for broker_id, content in contents.items():
+            found += content.check_offsets(tp, broker_id)
+        if found:
+            continue
+        found += _check_equal(tp, contents)
+        first = next(iter(contents.values()))
+        found += _check_acknowledged(tp, first, history)
+        if not repeats:
+            found += _check_outcomes(tp, first, history)
+        if tp not in history.deleted_below:
+            found += _check_copies(tp, first)
+        found += _check_seen(tp, first, history)
+    return found
+
+
+class Content:
+    """All bytes of one replica from its log start on, and the records in them."""
+
+    def __init__(self, machine: Machine, tp: TopicPartition) -> None:
+        assert machine.broker is not None
+        log = machine.broker.log_manager.get(*tp)
+        parts = []
+        for segment in log.segments:
+            node = machine.disk.peek(segment.log_path)
+            parts.append(b"" if node is None else bytes(node.data[: segment.size]))
+        self.start, self.end = log.log_start_offset, log.log_end_offset
+        self.data = b"".join(parts)
+        self.batches = list(iter_batches(self.data))
+        self.values = {
+            record.offset: bytes(record.value or b"")
+            for record in read_records(self.data, from_offset=self.start)
+        }
+
+    def from_offset(self, offset: int) -> bytes:
+        return b"".join(
+            self.data[b.position : b.position + b.size]
+            for b in self.batches
+            if b.last_offset >= offset
+        )
+
+    def check_offsets(self, tp: TopicPartition, broker_id: int) -> list[str]:
+        """I-11."""
+        expected = None
+        for batch in self.batches:
+            if expected is not None and batch.base_offset != expected:
+                return [f"I-11 {tp}: b{broker_id} has {batch.base_offset} after {expected - 1}"]
+            expected = batch.last_offset + 1
+        if expected is not None and expected != self.end:
+            return [f"I-11 {tp}: b{broker_id} ends at {expected}, and says {self.end}"]
+        return []
+
+
+def _check_equal(tp: TopicPartition, contents: dict[int, Content]) -> list[str]:
+    """I-22."""
+    start = max(content.start for content in contents.values())
+    first_id, first = next(iter(contents.items()))
+    for broker_id, content in contents.items():
+        if content.from_offset(start) != first.from_offset(start):
+            return [f"I-22 {tp}: b{broker_id} and b{first_id} differ from offset {start} on"]
+    return []
+
+
+def _check_acknowledged(tp: TopicPartition, content: Content, history: History) -> list[str]:
+    """I-1."""
+    for offset, value in history.acknowledged.get(tp, {}).items():
+        if offset < max(content.start, history.deleted_below.get(tp, 0)):
+            continue
+        held = content.values.get(offset)
+        if held != value:
+            return [f"I-1 {tp}: {value!r} was acknowledged at {offset}, where now {held!r} is"]
+    if content.start > history.deleted_below.get(tp, 0):
+        return [f"I-1 {tp}: the log starts at {content.start}, and nobody deleted that far"]
+    return []
+
+
+def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[str]:
+    """I-6."""
+    for offset, value in history.seen.get(tp, {}).items():
+        if offset >= content.start and content.values.get(offset) != value:
+            return [f"I-6 {tp}: {value!r} was read at {offset}: {content.values.get(offset)!r}"]
+    return []
+
+
+def _check_outcomes(tp: TopicPartition, content: Content, history: History) -> list[str]:
+    """I-21."""
+    held = {value: offset for offset, value in content.values.items()}
+    for write in history.writes:
+        if write.tp == tp and write.outcome is Outcome.FAILED:
+            for value in write.values:
+                if value in held:
+                    return [f"I-21 {tp}: {value!r} was refused, and is at offset {held[value]}"]
+    return []
+
+
+def _check_copies(tp: TopicPartition, content: Content) -> list[str]:
+    """I-20."""
+    seen: dict[tuple[int, int, int], int] = {}
+    for batch in content.batches:
+        if batch.producer_id >= 0:
+            key = batch.producer_id, batch.producer_epoch, batch.base_sequence
+            before = seen.setdefault(key, batch.base_offset)
+            if before != batch.base_offset:
+                return [f"I-20 {tp}: {key} is at offsets {before} and {batch.base_offset}"]
+    return []

@@ -1,0 +1,248 @@
+"""Real controllers over an embedded coordinator, and brokers that note what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from logstore.testing import ManualClock, MemoryStorage
+from replication.config import ReplicationConfig
+from replication.controller import Controller
+from replication.coordination import nodes
+from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from replication.error_codes import ErrorCode
+from replication.messages import (
+    AlterPartitionItem,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResult,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    Request,
+    Response,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    TopicResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.state import (
+    BrokerRegistration,
+    PartitionRegistration,
+    RecoveryState,
+    TopicAssignment,
+    TopicPartition,
+)
+from replication.transport import OnReply
+from tests.replication_support import ManualRuntime
+
+T0 = TopicPartition("t", 0)
+
+
+class NotedBroker:
+    """Answers as a broker would, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.up = False
+        self.broker_epoch = -1
+        self.deaf = False  # gets nothing, and the sender learns that
+        self.failed: set[TopicPartition] = set()  # in a failed log directory
+        self.requests: list[Request] = []
+        self.told: dict[TopicPartition, PartitionRegistration] = {}
+        self.metadata: dict[TopicPartition, PartitionRegistration] = {}
+        self.controller_epoch = 0
+
+    def handle(self, request: Request) -> Response | None:
+        if not self.up or self.deaf:
+            return None
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
+        self.requests.append(request)
+        error = ErrorCode.NONE
+        if request.broker_epoch != self.broker_epoch:
+            error = ErrorCode.STALE_BROKER_EPOCH
+        elif request.controller_epoch < self.controller_epoch:
+            error = ErrorCode.STALE_CONTROLLER_EPOCH
+        else:
+            self.controller_epoch = request.controller_epoch
+        if isinstance(request, UpdateMetadataRequest):
+            if error is ErrorCode.NONE:
+                self.metadata.update((c.tp, c.registration) for c in request.partitions)
+            return UpdateMetadataResponse(error)
+        verdicts = []
+        for each in request.partitions if error is ErrorCode.NONE else ():
+            bad = each.tp in self.failed
+            verdicts.append((each.tp, ErrorCode.KAFKA_STORAGE_ERROR if bad else ErrorCode.NONE))
+        if isinstance(request, StopReplicaRequest):
+            for tp, verdict in verdicts:
+                if verdict is ErrorCode.NONE:
+                    self.told.pop(tp, None)
+            return StopReplicaResponse(error, tuple(verdicts))
+        if error is ErrorCode.NONE:
+            self.told.update((c.tp, c.registration) for c in request.partitions)
+        return LeaderAndIsrResponse(error, tuple(verdicts))
+
+    def requests_of(self, kind: type) -> list[Request]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+
+class Brokers:
+    """Broker ids from 1 on; everything happens in ``settle``."""
+
+    def __init__(
+        self, count: int = 3, *, config: Mapping[str, object] | None = None, start: bool = True
+    ) -> None:
+        self.clock = ManualClock()
+        self.runtime = ManualRuntime(self.clock)
+        self.tree = CoordinatorStore("/coordination", MemoryStorage(), self.clock)
+        self.config = ReplicationConfig.from_properties(config or {})
+        self.ids = range(1, count + 1)
+        self.brokers = {broker: NotedBroker() for broker in self.ids}
+        self.controllers = {
+            broker: Controller(broker, self.runtime, self, self.config, Random(broker))
+            for broker in self.ids
+        }
+        self.sessions: dict[int, EmbeddedCoordinator] = {}
+        self.admin = self.tree.connect()
+        if start:
+            for broker in self.ids:
+                self.start(broker)
+
+    # -- as a Transport, in one step
+
+    def send(self, broker_id: int, request: Request, on_reply: OnReply) -> None:
+        on_reply(self.brokers[broker_id].handle(request))
+
+    # -- life of brokers
+
+    def start(self, broker: int, *, clean: bool = True, settle: bool = True) -> int:
+        """Register a new incarnation; ``clean``: with the epoch of the one before."""
+        noted = self.brokers[broker]
+        session = self.sessions[broker] = self.tree.connect()
+        registration = BrokerRegistration(
+            broker, previous_broker_epoch=noted.broker_epoch if clean else -1
+        )
+        _, epoch = session.create(
+            nodes.broker_path(broker), nodes.encode_broker(registration), ephemeral=True,
+            parents=True,
+        )  # fmt: skip
+        noted.up, noted.broker_epoch = True, epoch
+        self.controllers[broker].start(session, epoch)
+        if settle:
+            self.settle()
+        return epoch
+
+    def kill(self, *brokers: int, settle: bool = True) -> None:
+        for broker in brokers:
+            self.brokers[broker].up = False
+            self.controllers[broker].stop()
+            self.tree.expire(self.sessions[broker])
+        if settle:
+            self.settle()
+
+    def bounce(self, broker: int, *, clean: bool = True) -> None:
+        """The new incarnation is there before the controller has looked."""
+        self.kill(broker, settle=False)
+        self.start(broker, clean=clean)
+
+    def settle(self, ms: int = 0) -> None:
+        self.runtime.run_until_idle()
+        if ms:
+            self.runtime.advance(ms)
+
+    # -- requests
+
+    @property
+    def controller(self) -> Controller:
+        (active,) = [c for c in self.controllers.values() if c.active]
+        return active
+
+    def ask(self, request: Request) -> Response:
+        replies: list[Response | None] = []
+        self.controller.handle(request, replies.append)
+        self.settle()
+        (reply,) = replies
+        assert reply is not None
+        return reply
+
+    def create(
+        self,
+        topic: str = "t",
+        assignment: tuple[tuple[int, ...], ...] = ((1, 2, 3),),
+        **config: str,
+    ) -> None:
+        keys = {key.replace("_", "."): value for key, value in config.items()}
+        request = CreateTopicRequest(topic, assignment=assignment, config=keys)
+        assert self.ask(request) == TopicResponse(ErrorCode.NONE)
+
+    def delete(self, topic: str = "t") -> ErrorCode:
+        response = self.ask(DeleteTopicRequest(topic))
+        assert isinstance(response, TopicResponse)
+        return response.error_code
+
+    def alter(
+        self,
+        isr: tuple[int, ...],
+        tp: TopicPartition = T0,
+        *,
+        sender: int | None = None,
+        epochs: Mapping[int, int] | None = None,
+        recovery_state: RecoveryState = RecoveryState.RECOVERED,
+        **changes: int,
+    ) -> AlterPartitionResult:
+        """What the leader would propose; ``changes`` spoil the item."""
+        now = self.partition(tp)
+        item = AlterPartitionItem(
+            tp, now.leader_epoch, now.partition_epoch,
+            tuple((r, (epochs or {}).get(r, self.brokers[r].broker_epoch)) for r in isr),
+            recovery_state,
+        )._replace(**changes)  # fmt: skip
+        (result,) = self.alter_items(now.leader if sender is None else sender, item).partitions
+        return result
+
+    def alter_items(self, sender: int, *items: AlterPartitionItem) -> AlterPartitionResponse:
+        epoch = self.brokers[sender].broker_epoch
+        response = self.ask(AlterPartitionRequest(sender, epoch, items))
+        assert isinstance(response, AlterPartitionResponse)
+        return response
+
+    def elect(
+        self, kind: ElectionType, *partitions: TopicPartition
+    ) -> dict[TopicPartition, ErrorCode]:
+        """No partitions: all."""
+        response = self.ask(ElectLeadersRequest(kind, partitions or None))
+        assert isinstance(response, ElectLeadersResponse)
+        return dict(response.partitions)
+
+    def shut_down(self, broker: int) -> ControlledShutdownResponse:
+        epoch = self.brokers[broker].broker_epoch
+        response = self.ask(ControlledShutdownRequest(broker, epoch))
+        assert isinstance(response, ControlledShutdownResponse)
+        return response
+
+    def reassign(
+        self, target: tuple[int, ...] | None, tp: TopicPartition = T0
+    ) -> ErrorCode:
+        verdicts: list[Mapping[TopicPartition, ErrorCode]] = []
+        self.controller.reassign({tp: target}, verdicts.append)
+        self.settle()
+        return verdicts[0][tp]
+
+    # -- what is in the tree
+
+    def topic(self, name: str = "t") -> TopicAssignment:
+        node = self.admin.get(nodes.topic_path(name))
+        assert node is not None
+        return nodes.decode_topic(name, node.data)
+
+    def partition(self, tp: TopicPartition = T0) -> PartitionRegistration:
+        node = self.admin.get(nodes.partition_state_path(tp))
+        assert node is not None
+        replicas = self.topic(tp.topic).partitions[tp.partition]
+        return nodes.decode_partition(tp, node.data, node.version, replicas)

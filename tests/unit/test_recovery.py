@@ -1,0 +1,206 @@
+"""What a flush after a restart is worth: pages that a failed sync left out, recovery points."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from logstore.errors import StorageFailedError
+from logstore.log import PartitionLog
+from logstore.storage.memory import MemoryFile
+from logstore.testing import FaultyStorage, SimulatedCrash
+from tests.crash.disk import CONFIG, DIRECTORY, batches_of, open_log
+
+Rewrites = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def disk() -> FaultyStorage:
+    storage = FaultyStorage()
+    storage.make_dir(DIRECTORY)
+    for path in ("/", "/d"):
+        storage.sync_dir(path)
+    return storage
+
+
+@pytest.fixture
+def rewrites(monkeypatch: pytest.MonkeyPatch) -> Rewrites:
+    """File name, position and size of each range that recovery counts as written again."""
+    found: Rewrites = []
+    rewrite = MemoryFile.rewrite
+
+    def spy(self: MemoryFile, position: int, size: int) -> None:
+        found.append((self.path.rpartition("/")[2], position, size))
+        rewrite(self, position, size)
+
+    monkeypatch.setattr(MemoryFile, "rewrite", spy)
+    return found
+
+
+def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> PartitionLog:
+    """``count`` batches of 3 records, those of the first ``flushed`` on the disk."""
+    log = open_log(storage)
+    for at, batch in enumerate(batches_of(count)):
+        if at == flushed:
+            log.flush()
+        log.append_as_follower(batch.data)
+    return log
+
+
+def killed(storage: FaultyStorage, log: PartitionLog) -> None:
+    storage.crash(mode="all_kept")
+    log.crash()
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evicted: bool) -> None:
+    """F-224, I-13: the kernel shows pages that are not on the disk, and takes them for clean."""
+    log = filled(disk, flushed=4)
+    path = log.active_segment.log_path
+    disk.fail("sync", "*.log")
+    with pytest.raises(StorageFailedError):
+        log.flush()
+    killed(disk, log)
+    log = open_log(disk, recovery_point=log.recovery_point)
+    assert (log.log_end_offset, log.recovery_point) == (30, 12)
+    if evicted:  # memory is short: pages that are written again are not let go of
+        disk.evict(path)
+    log.flush()
+    assert log.recovery_point == 30
+    disk.crash(mode="all_lost")
+    log.crash()
+    log = open_log(disk, recovery_point=30)
+    assert log.recovery_report.bytes_cut == 0
+    assert [r.offset for r in log.records()] == list(range(30))
+    log.crash()
+
+
+def test_only_what_no_flush_has_reached_is_written_again(
+    disk: FaultyStorage, rewrites: Rewrites
+) -> None:
+    log = filled(disk, flushed=4)
+    size, batch_size = log.active_segment.size, log.active_segment.size // 10
+    killed(disk, log)
+    open_log(disk, recovery_point=12).crash()
+    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=13).crash()  # inside a batch: all of it
+    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=30).crash()
+    assert rewrites == []
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=12, log_start_offset=12).crash()
+    # A recovery point that rests on the log start was reached by no flush (F-222), and a later
+    # scan begins at the base of the segment.
+    assert rewrites == [(f"{0:020d}.log", 0, size)]
+
+
+def test_segments_behind_the_recovery_point_are_written_again(
+    disk: FaultyStorage, rewrites: Rewrites
+) -> None:
+    log = filled(disk, flushed=9, count=4)
+    log.roll()  # the segment before is flushed
+    for batch in batches_of(3, base=12):
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    open_log(disk, recovery_point=12).crash()
+    assert [name for name, *_ in rewrites] == [f"{12:020d}.log"]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=3).crash()
+    assert [name for name, *_ in rewrites] == [f"{0:020d}.log", f"{12:020d}.log"]
+
+
+def test_a_clean_start_writes_nothing_again(disk: FaultyStorage, rewrites: Rewrites) -> None:
+    filled(disk, flushed=4).close()
+    open_log(disk, clean=True).close()
+    assert rewrites == []
+
+
+def test_a_disk_that_refuses_is_an_error(disk: FaultyStorage) -> None:
+    log = filled(disk, flushed=4)
+    killed(disk, log)
+    before = disk.read_file(log.active_segment.log_path)
+    fault = disk.fail("write", "*.log")
+    with pytest.raises(StorageFailedError):
+        open_log(disk, recovery_point=12)
+    assert fault.struck == 1
+    assert disk.read_file(log.active_segment.log_path) == before
+
+
+@pytest.mark.parametrize(
+    "cut", [PartitionLog.truncate_to, PartitionLog.truncate_fully_and_start_at]
+)
+def test_a_recovery_point_of_records_that_were_cut_says_nothing(
+    disk: FaultyStorage, cut: Callable[[PartitionLog, int], object]
+) -> None:
+    """F-247: a checkpoint from before a truncation is above the log end; Kafka takes the log end
+    for the recovery point then, and a flush does nothing."""
+    log = filled(disk, flushed=4)
+    log.flush()
+    checkpoint = log.recovery_point
+    cut(log, 15)
+    for batch in batches_of(3, base=15, epoch=1):
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=checkpoint)
+    assert log.recovery_point == log.active_segment.base_offset
+    assert log.recovery_report.warnings
+    log.flush()
+    disk.crash(mode="all_lost")
+    log.crash()
+    log = open_log(disk, recovery_point=24)
+    assert log.log_end_offset == 24
+    log.crash()
+
+
+def test_the_time_of_a_recovery_comes_from_the_clock() -> None:
+    """So that a simulation repeats its reports too."""
+    reports = []
+    for _ in range(2):
+        log = open_log(FaultyStorage(), CONFIG)
+        reports.append(log.recovery_report.to_dict())
+        log.crash()
+    assert reports[0] == reports[1]
+
+
+def test_a_log_that_was_emptied_never_comes_back_beside_the_new_one() -> None:
+    """S-37: names that are removed while a log is opened are gone before a new segment begins."""
+
+    def interrupted() -> FaultyStorage:
+        """Killed in a truncation whose removals are not on the disk yet."""
+        storage = FaultyStorage()
+        storage.make_dir(DIRECTORY)
+        storage.sync_dir("/")
+        storage.sync_dir("/d")
+        log = filled(storage, flushed=3, count=3)
+        log.flush()
+        storage.fail("sync_dir", DIRECTORY)
+        with pytest.raises(StorageFailedError):
+            log.truncate_fully_and_start_at(1)
+        killed(storage, log)
+        return storage
+
+    points = 0
+    while True:
+        points += 1
+        for seed in range(8):
+            storage = interrupted()
+            storage.crash_after(points)
+            try:
+                open_log(storage, recovery_point=7, log_start_offset=1).crash()
+            except SimulatedCrash:
+                storage.crash(random.Random(seed))
+            else:
+                assert points > 5
+                return
+            log = open_log(storage, recovery_point=7, log_start_offset=1)
+            held = [r.offset for r in log.records()]
+            assert (log.log_end_offset, held) in ((1, []), (9, list(range(1, 9)))), (points, seed)
+            assert len(log.segments) == 1
+            log.crash()
