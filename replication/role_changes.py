@@ -76,7 +76,11 @@ class RoleChanges:
         """R-52. A higher broker epoch than ours is right: the controller knew it before us."""
         if request.controller_epoch < self.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if UNKNOWN_EPOCH != request.broker_epoch < self._broker_epoch():
+        own = self._broker_epoch()
+        # A broker that has not registered yet is addressed as the incarnation before it.
+        if request.broker_epoch != UNKNOWN_EPOCH and (
+            own == UNKNOWN_EPOCH or request.broker_epoch < own
+        ):
             return ErrorCode.STALE_BROKER_EPOCH
         self.controller_epoch = request.controller_epoch
         return ErrorCode.NONE

@@ -226,9 +226,7 @@ class Brokers:
         assert isinstance(response, ControlledShutdownResponse)
         return response
 
-    def reassign(
-        self, target: tuple[int, ...] | None, tp: TopicPartition = T0
-    ) -> ErrorCode:
+    def reassign(self, target: tuple[int, ...] | None, tp: TopicPartition = T0) -> ErrorCode:
         verdicts: list[Mapping[TopicPartition, ErrorCode]] = []
         self.controller.reassign({tp: target}, verdicts.append)
         self.settle()

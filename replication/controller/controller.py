@@ -210,16 +210,12 @@ class Controller:
             self._store = store
             self.epoch = store.term.epoch
             logger.info("broker %s is the controller of epoch %s", self._broker_id, self.epoch)
-            self._take_over()
+            self._take_over(store)
 
-    def _take_over(self, error: ErrorCode = ErrorCode.NONE) -> None:
+    def _take_over(self, store: ControllerStore) -> None:
         """The first event of a term. Whatever goes wrong, it is tried again: to do it is nobody
         else's as long as this broker is elected."""
-        store = self._store
-        if store is None:
-            return
-        if error is not ErrorCode.NONE:
-            self._later(self._take_over)
+        if self._store is not store:
             return
 
         def begin() -> None:
@@ -235,7 +231,7 @@ class Controller:
             if config.auto_leader_rebalance:
                 self._every(config.leader_imbalance_check_interval_s * 1000, term.rebalance)
 
-        self._run(begin, self._take_over)
+        self._run(begin, lambda error: self._later(partial(self._take_over, store)))
 
     def _resign(self) -> None:
         if self._store is not None:

@@ -256,6 +256,7 @@ class SimCluster:
         if machine.broker is not None:
             self._on_end(machine)
         self.network.unbind(machine.broker_id, silent=silent)
+        machine.disk.read_truly()
         before = machine.disk.struck.copy()
         machine.disk.crash(self.scheduler.random, mode)
         for what, kind in STORM_KINDS.items():

@@ -11,10 +11,11 @@ from checkpoints.types import TopicPartition
 from logstore.errors import StorageFailedError
 from logstore.testing.faulty import SimulatedCrash
 from replication.broker import BrokerState
-from replication.errors import KafkaStorageError
+from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.messages import CreateTopicRequest, Response, TopicResponse
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.faults import Injector
+from replication.simulator.history import Outcome
 from replication.simulator.invariants import Oracle
 from replication.simulator.mutants import mutated
 from replication.simulator.plan import Operation, Options, Plan, Result
@@ -22,7 +23,6 @@ from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
 from replication.simulator.validations import is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
-from replication.simulator.history import Outcome
 
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
@@ -55,8 +55,8 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            if isinstance(error, KafkaStorageError | StorageFailedError):
-                return  # a disk was told to fail
+            if isinstance(error, KafkaStorageError | StorageFailedError | FencedLeaderEpochError):
+                return  # a disk was told to fail; a fetcher waits for the next epoch
             place = error.__traceback__
             while place is not None and place.tb_next is not None:
                 place = place.tb_next

@@ -43,11 +43,12 @@ ATTEMPTS = 6
 BACKOFF_MS = 120
 FIRST_CLIENT = -10  # node of the first client in the network; the next ones below
 
-# Answers that say: nothing was appended by this attempt.
+# Answers that say: nothing was appended by this attempt. With acks=all the first two may also come
+# after it, when the leader stepped down while it waited (R-85).
+NOT_HERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 REFUSED = frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE,
+        *NOT_HERE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.INVALID_TIMESTAMP, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -152,13 +153,20 @@ class Producer(Client):
         self.world.counters[f"produce {code.name}"] += 1
         if code is ErrorCode.NONE:
             self._done(write, Outcome.OK, offset)
+        elif code in NOT_HERE and write.acks == -1 and not unknown:
+            self._again_if_idempotent(write)
         elif code in REFUSED and (not unknown or self.idempotent):
             if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 # Its earlier batches were refused, or are lost where they may be.
                 self._done(write, Outcome.UNKNOWN if unknown else Outcome.FAILED)
             else:
                 self._again(write, unknown=unknown)
-        elif self.idempotent:
+        else:
+            self._again_if_idempotent(write)
+
+    def _again_if_idempotent(self, write: Write) -> None:
+        """It may have been appended: only who is known by its sequence may say it again."""
+        if self.idempotent:
             self._again(write, unknown=True)
         else:
             self._done(write, Outcome.UNKNOWN)

@@ -177,9 +177,7 @@ class Published:
         source = s.logs[leader]
         if self.follows(s, leader, me) and len(log) < len(source):
             hw = min(s.views[leader].hw, len(log) + 1)
-            yield self.with_replica(
-                s, me, s.views[me]._replace(hw=hw), (*log, source[len(log)])
-            )
+            yield self.with_replica(s, me, s.views[me]._replace(hw=hw), (*log, source[len(log)]))
 
     def broken(self, key: int) -> list[Property]:
         s, broken = self.values[key], []

@@ -194,6 +194,15 @@ def test_controlled_shutdown_keeps_what_nobody_else_can_lead() -> None:
     assert b.partition().isr == (3,)
 
 
+def test_controlled_shutdown_is_told_to_all_at_once() -> None:
+    """R-31: also when no partition changes, since leaders decide who may join."""
+    b = Brokers()
+    b.shut_down(3)
+    last = b.brokers[2].requests[-1]
+    assert isinstance(last, UpdateMetadataRequest)
+    assert last.shutting_down == (3,)
+
+
 def test_controlled_shutdown_of_another_incarnation_is_refused() -> None:
     b = Brokers()
     b.create()
@@ -227,7 +236,7 @@ def test_a_failed_log_directory() -> None:
 def test_nobody_is_elected_into_a_failed_directory() -> None:
     """R-53."""
     b = Brokers()
-    b.create(assignment=((2, 3),))
+    b.create(assignment=((2, 3),), unclean_leader_election_enable="true")
     b.brokers[3].failed = {T0}
     b.sessions[3].create(nodes.log_dir_event_path(), nodes.encode_log_dir_event(3), sequential=True)
     b.settle()

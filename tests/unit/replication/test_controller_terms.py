@@ -118,14 +118,13 @@ def test_a_deposed_controller_writes_nothing() -> None:
     assert b.controllers[2].active
     assert old.active  # it has not heard
     before = b.partition()
-    b.brokers[1].deaf = True
-    b.sessions[1].resume()
     item = AlterPartitionItem(
         T0, before.leader_epoch, before.partition_epoch, ((1, b.brokers[1].broker_epoch),)
     )
     replies: list[Response | None] = []
     request = AlterPartitionRequest(1, b.brokers[1].broker_epoch, (item,))
-    old.handle(request, replies.append)
+    old.handle(request, replies.append)  # before it looks at what it missed
+    b.sessions[1].resume()
     b.settle()
     assert replies == [AlterPartitionResponse(ErrorCode.NOT_CONTROLLER)]
     assert b.partition() == before
@@ -361,3 +360,23 @@ def test_a_thousand_partitions_are_one_batch() -> None:
     assert [type(request) for request in news] == [LeaderAndIsrRequest, UpdateMetadataRequest]
     assert all(len(request.partitions) == count for request in news)  # type: ignore[union-attr, arg-type]
     assert {state.leader for state in b.brokers[3].told.values()} == {3}
+
+
+def test_a_take_over_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the reason: nobody else can be controller meanwhile."""
+    b = Brokers()
+    b.create()
+    b.kill(1, settle=False)
+    session = b.sessions[2]
+    children, failures = session.children, [KeyError("a defect")] * 3
+
+    def failing(path: str) -> list[str]:
+        if failures:
+            raise failures.pop()
+        return children(path)
+
+    session.children = failing  # type: ignore[method-assign]
+    b.settle(5 * RETRY_MS)
+    assert b.controllers[2].active
+    assert b.partition().leader == 2
+    assert caplog.text.count("an event failed") == 3

@@ -283,6 +283,16 @@ class TestReassignment:
         b.alter((2, 3, 4))
         assert b.partition().replicas == (3, 4)
 
+    def test_one_that_is_ready_completes_when_a_controller_takes_over(self) -> None:
+        """Written into the topic's node by another hand, as Kafka's older tools do."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        moving = b.topic()._replace(removing={0: (2,)})
+        b.admin.set(nodes.topic_path("t"), nodes.encode_topic(moving))
+        b.kill(1)
+        assert b.partition()[:4] == ((3,), (3,), 3, 1)
+        assert b.topic().removing == {}
+
     def test_a_late_stop_cannot_hit_a_replica_that_is_back(self) -> None:
         """Joining begins a leader epoch, above the one in the StopReplica."""
         b = Brokers()

@@ -1,0 +1,108 @@
+"""Runs many schedules, one worker process for each core, and sums up what they did."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from replication.simulator.plan import Options, Result
+from replication.simulator.run import run_seed
+
+CHUNK = 20  # schedules in one task of a worker
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a search found.
+
+    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules.
+    """
+
+    schedules: int = 0
+    events: int = 0
+    failures: list[Result] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Result) -> None:
+        self.schedules += 1
+        self.events += result.events
+        self.counters.update(result.counters)
+        if result.failed:
+            self.failures.append(result)
+            self.failures.sort(key=lambda failed: failed.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        found = asdict(self)
+        found["counters"] = dict(sorted(self.counters.items()))
+        return found
+
+
+def run_seeds(first: int, count: int, options: Options, *, stop_early: bool = False) -> list[Result]:
+    """Schedules one after the other in this process; ``stop_early``: up to the first failure."""
+    results = []
+    enabled = gc.isenabled()
+    gc.disable()  # a cluster is one big cycle: collected once for some schedules
+    try:
+        for seed in range(first, first + count):
+            results.append(run_seed(seed, options))
+            if stop_early and results[-1].failed:
+                break
+            if seed % 10 == 0:
+                gc.collect()
+    finally:
+        if enabled:
+            gc.enable()
+    return results
+
+
+def _chunks(first: int, count: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, first + count, CHUNK):
+        yield start, min(CHUNK, first + count - start)
+
+
+def search(
+    first: int,
+    count: int,
+    options: Options,
+    *,
+    workers: int | None = None,
+    stop_early: bool = False,
+    progress: Callable[[Summary], None] = lambda summary: None,
+) -> Summary:
+    """Run the schedules of ``count`` seeds from ``first`` on.
+
+    Args:
+        stop_early: end with the first failure of the smallest seed.
+        progress: told after each chunk.
+    """
+    summary = Summary()
+    workers = workers or os.cpu_count() or 1
+    if workers == 1 or count <= CHUNK:
+        for start, size in _chunks(first, count):
+            for result in run_seeds(start, size, options, stop_early=stop_early):
+                summary.add(result)
+            progress(summary)
+            if stop_early and summary.failures:
+                break
+        return summary
+    todo = _chunks(first, count)
+    with ProcessPoolExecutor(workers) as pool:
+        running: set[Future[list[Result]]] = set()
+        while True:
+            while len(running) < workers * 2 and not (stop_early and summary.failures):
+                part = next(todo, None)
+                if part is None:
+                    break
+                running.add(pool.submit(run_seeds, *part, options, stop_early=stop_early))
+            if not running:
+                return summary
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                for result in future.result():
+                    summary.add(result)
+            progress(summary)

@@ -1,0 +1,174 @@
+"""One channel: what is sent, in which order, and what is sent again."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.controller.channels import RETRY_MS, Channel, ControlResponse
+from replication.controller.context import ControllerContext
+from replication.error_codes import ErrorCode
+from replication.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionChange,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.state import BrokerRegistration, LiveBroker, PartitionRegistration, TopicPartition
+from tests.controller_support import T0
+from tests.replication_support import ManualRuntime, RecordingTransport
+
+T1 = TopicPartition("t", 1)
+ROLES, METADATA, STOPS = LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest
+ANSWERS: dict[type, ControlResponse] = {
+    ROLES: LeaderAndIsrResponse(ErrorCode.NONE),
+    METADATA: UpdateMetadataResponse(ErrorCode.NONE),
+    STOPS: StopReplicaResponse(ErrorCode.NONE),
+}
+
+
+def at(tp: TopicPartition, leader_epoch: int) -> dict[TopicPartition, PartitionChange]:
+    return {tp: PartitionChange(tp, PartitionRegistration((1, 2), (1, 2), 1, leader_epoch, 0))}
+
+
+def stop(tp: TopicPartition) -> dict[TopicPartition, StopReplicaPartition]:
+    return {tp: StopReplicaPartition(tp, 0, delete=True)}
+
+
+class Wire:
+    def __init__(self) -> None:
+        self.runtime = ManualRuntime()
+        self.transport = RecordingTransport()
+        self.heard: list[ControlResponse] = []
+        self.channel = Channel(
+            LiveBroker(BrokerRegistration(2), 77), self.runtime.actor("controller"), self.runtime,
+            self.transport, (1, 5), ControllerContext(), lambda broker, r: self.heard.append(r),
+        )  # fmt: skip
+
+    def waiting(self) -> tuple[type, dict[TopicPartition, int]]:
+        """The one request on its way: its kind, and the leader epochs in it."""
+        (sent,) = self.transport.sent
+        request = sent.request
+        assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
+        assert request[:3] == (1, 5, 77)
+        epochs = {
+            part.tp: part.leader_epoch
+            if isinstance(part, StopReplicaPartition)
+            else part.registration.leader_epoch
+            for part in request.partitions
+        }
+        return type(request), epochs
+
+    def answer(self) -> None:
+        self.transport.reply(ANSWERS[self.waiting()[0]])
+        self.runtime.run_until_idle()
+
+    def lose(self) -> None:
+        self.transport.reply(None)
+        self.runtime.advance(RETRY_MS)
+
+
+def test_kafka_s_order_one_at_a_time() -> None:
+    wire = Wire()
+    wire.channel.stop(stop(T1))
+    wire.channel.update_metadata(at(T0, 0))
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    wire.channel.send()
+    for kind, tp in ((ROLES, T0), (METADATA, T0), (STOPS, T1)):
+        assert wire.waiting() == (kind, {tp: 0})
+        wire.answer()
+    assert wire.transport.sent == []
+    assert [type(response) for response in wire.heard] == [type(ANSWERS[k]) for k in ANSWERS]
+
+
+def test_what_waits_is_replaced_by_what_is_newer() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    for epoch in (1, 2, 3):
+        wire.channel.lead_and_follow(at(T0, epoch))
+        wire.channel.send()
+    wire.channel.lead_and_follow(at(T1, 9))
+    wire.answer()
+    assert wire.waiting() == (ROLES, {T0: 3, T1: 9})
+
+
+@pytest.mark.parametrize("kind", [ROLES, METADATA])
+def test_what_is_sent_again_is_the_newest(kind: type) -> None:
+    """And nothing that was in the lost request is forgotten."""
+    wire = Wire()
+    add = wire.channel.lead_and_follow if kind is ROLES else wire.channel.update_metadata
+    add({**at(T0, 0), **at(T1, 0)})
+    wire.channel.send()
+    add(at(T0, 1))
+    wire.lose()
+    assert wire.waiting() == (kind, {T0: 1, T1: 0})
+    wire.lose()
+    assert wire.waiting() == (kind, {T0: 1, T1: 0})
+
+
+def test_metadata_without_partitions_is_sent_again_too() -> None:
+    """It tells who is alive."""
+    wire = Wire()
+    wire.channel.update_metadata({})
+    wire.channel.send()
+    wire.lose()
+    assert wire.waiting() == (METADATA, {})
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_role_takes_the_place_of_a_stop(lost: bool) -> None:
+    wire = Wire()
+    wire.channel.stop(stop(T0))
+    if lost:
+        wire.channel.send()
+        wire.channel.lead_and_follow(at(T0, 1))
+        wire.lose()
+    else:
+        wire.channel.lead_and_follow(at(T0, 1))
+        wire.channel.send()
+    assert wire.waiting() == (ROLES, {T0: 1})
+    wire.answer()
+    assert wire.transport.sent == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_stop_takes_the_place_of_a_role(lost: bool) -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(at(T0, 1))
+    if lost:
+        wire.channel.send()
+        wire.channel.stop(stop(T0))
+        wire.lose()
+    else:
+        wire.channel.stop(stop(T0))
+        wire.channel.send()
+    assert wire.waiting() == (STOPS, {T0: 0})
+    wire.answer()
+    assert wire.transport.sent == []
+
+
+def test_a_closed_channel_is_silent() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    wire.channel.close()
+    wire.answer()
+    wire.channel.send()
+    assert wire.heard == []
+    assert wire.transport.sent == []
+
+
+def test_the_next_try_waits_a_moment() -> None:
+    wire = Wire()
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    wire.transport.reply(None)
+    wire.runtime.run_until_idle()
+    assert wire.transport.sent == []  # not before its time
+    wire.runtime.advance(RETRY_MS)
+    assert wire.waiting() == (ROLES, {T0: 0})
