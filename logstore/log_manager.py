@@ -461,19 +461,23 @@ class LogManager:
                 log_dir = min(self._dirs.values(), key=lambda d: len(d.logs))
             if config is not None:
                 self._topic_configs[topic] = config
-            log = PartitionLog.open(
-                os.path.join(log_dir.path, filenames.partition_dir_name(tp)),
-                self.topic_config(topic),
-                storage=self._storage,
-                clock=self._clock,
-                clean_shutdown=True,
-                topic_id=topic_id,
-                producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
-                background=self._in_background,
-                replicated=self._replicated,
-                on_failure=partial(self._fail_dir, log_dir.path),
-                random_id=self._random_id,
-            )
+            try:
+                log = PartitionLog.open(
+                    os.path.join(log_dir.path, filenames.partition_dir_name(tp)),
+                    self.topic_config(topic),
+                    storage=self._storage,
+                    clock=self._clock,
+                    clean_shutdown=True,
+                    topic_id=topic_id,
+                    producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+                    background=self._in_background,
+                    replicated=self._replicated,
+                    on_failure=partial(self._fail_dir, log_dir.path),
+                    random_id=self._random_id,
+                )
+            except StorageFailedError as error:
+                self._fail_dir(log_dir.path, error)  # as Kafka: nobody would try it again
+                raise
             with self._lock:
                 log_dir.logs[tp] = log
                 if log_dir.failure is not None:  # meanwhile

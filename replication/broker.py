@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
@@ -106,6 +107,7 @@ class Broker:
         self.config = config or ReplicationConfig()
         self.runtime = runtime
         self.state = BrokerState.STARTING
+        self._state_lock = threading.Lock()
         self.broker_epoch = UNKNOWN_EPOCH
         self._connect = connect
         self._transport = transport
@@ -155,6 +157,14 @@ class Broker:
     def __repr__(self) -> str:
         return f"Broker({self.broker_id}, {self.state.value}, epoch {self.broker_epoch})"
 
+    def _become(self, state: BrokerState, *earlier: BrokerState) -> bool:
+        """Change the state if it is one of ``earlier``: a crash may come from any thread."""
+        with self._state_lock:
+            if self.state not in earlier:
+                return False
+            self.state = state
+            return True
+
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve a request: the response goes to ``reply``, now or later; None when stopped."""
         if self.state is BrokerState.STOPPED:
@@ -187,22 +197,26 @@ class Broker:
                 if coordinator is not None:
                     coordinator.close()  # lets go of its threads and sockets
                     self._coordinator = None
-                coordinator = self._connect()
-                self._coordinator = coordinator
-                session = coordinator
-                coordinator.on_state(
-                    lambda state: self._actor.post(lambda: self._on_session(session, state))
-                )
-                coordinator.watch(
-                    nodes.CONTROLLER,
-                    lambda event: self._actor.post(lambda: self._find_controller(session)),
-                )
+                coordinator = self._coordinator = self._new_session()
             self._register(coordinator)
         except NodeExistsError:  # an earlier session of this broker has not yet expired
             self.runtime.call_later(SESSION_RETRY_MS, lambda: self._actor.post(self._begin_session))
         except CoordinationError as error:
             logger.warning("broker %s: no session yet: %s", self.broker_id, error)
             self.runtime.call_later(SESSION_RETRY_MS, lambda: self._actor.post(self._begin_session))
+
+    def _new_session(self) -> Coordinator:
+        session = self._connect()
+        try:
+            session.on_state(lambda state: self._actor.post(lambda: self._on_session(session, state)))
+            session.watch(
+                nodes.CONTROLLER,
+                lambda event: self._actor.post(lambda: self._find_controller(session)),
+            )
+        except CoordinationError:
+            session.close()
+            raise
+        return session
 
     def _register(self, coordinator: Coordinator) -> None:
         """R-63. The epoch of the last clean stop goes with it (KIP-966)."""
@@ -211,12 +225,19 @@ class Broker:
             self.broker_id, host, port, rack, self._clean_epoch, self.runtime.clock.wall_ms()
         )
         path = nodes.broker_path(self.broker_id)
-        _, epoch = coordinator.create(
-            path, nodes.encode_broker(registration), ephemeral=True, parents=True
-        )
+        try:
+            _, epoch = coordinator.create(
+                path, nodes.encode_broker(registration), ephemeral=True, parents=True
+            )
+        except NodeExistsError:
+            node = coordinator.get(path)
+            if node is None or node.ephemeral_owner != coordinator.session_id:
+                raise
+            epoch = node.czxid  # created by a try whose answer was lost
         self.broker_epoch = epoch
         self._clean_epoch = epoch  # a new session of this process follows on it: nothing was lost
-        self.state = BrokerState.RUNNING
+        if not self._become(BrokerState.RUNNING, BrokerState.STARTING):
+            return
         self._find_controller(coordinator)
         self.controller.start(coordinator, epoch)
 
@@ -235,8 +256,7 @@ class Broker:
         if state is SessionState.EXPIRED:
             logger.warning("broker %s: its session expired", self.broker_id)
             self.controller.stop()
-            if self.state is BrokerState.RUNNING:
-                self.state = BrokerState.STARTING
+            self._become(BrokerState.STARTING, BrokerState.RUNNING)
             self._begin_session()
         elif state is SessionState.CONNECTED:
             self._find_controller(coordinator)
@@ -283,10 +303,9 @@ class Broker:
         self._actor.post(lambda: self._shutdown(on_stopped, controlled))
 
     def _shutdown(self, on_stopped: Callable[[], None], controlled: bool) -> None:
-        if self.state in (BrokerState.STOPPING, BrokerState.STOPPED):
+        registered = self._become(BrokerState.STOPPING, BrokerState.RUNNING)
+        if not registered and not self._become(BrokerState.STOPPING, BrokerState.STARTING):
             return
-        registered = self.state is BrokerState.RUNNING
-        self.state = BrokerState.STOPPING
         if controlled and registered:
             self._ask_to_stop(on_stopped, self.config.controlled_shutdown_max_retries)
         else:
@@ -317,9 +336,8 @@ class Broker:
         self._transport.send(self._controller_id, request, on_reply)
 
     def _stop(self, on_stopped: Callable[[], None]) -> None:
-        if self.state is BrokerState.STOPPED:
+        if not self._become(BrokerState.STOPPED, BrokerState.STOPPING):
             return
-        self.state = BrokerState.STOPPED
         self.controller.stop()
         self.alter_partition.close()
         self.replica_manager.shutdown()
@@ -336,7 +354,8 @@ class Broker:
 
         Nothing is flushed or told to anybody; the session is left to expire.
         """
-        self.state = BrokerState.STOPPED
+        with self._state_lock:
+            self.state = BrokerState.STOPPED
         self.log_manager.crash()
         self.alter_partition.close()
         self.controller.stop()

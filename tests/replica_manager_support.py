@@ -104,7 +104,7 @@ class Host:
         directories: tuple[str, ...] = ("/logs",),
         log_config: Mapping[str, object] | None = None,
         racks: Mapping[int, str] | None = None,
-        **config: object,
+        **config: Any,
     ) -> None:
         self.runtime = runtime or ManualRuntime()
         self.storage = storage or FaultyStorage(clock=lambda: self.runtime.clock.wall_ms() / 1000)
@@ -124,10 +124,9 @@ class Host:
             run_later=lambda task: task(),
             on_directory_failure=lambda path, error: self.failed_directories.append((path, error)),
         )
-        properties = {key.replace("_", "."): value for key, value in config.items()}
         self.manager = ReplicaManager(
             BROKER, self.log_manager, self.runtime, self.transport, self.metadata,
-            self.isr_channel, ReplicationConfig().with_properties(properties),
+            self.isr_channel, ReplicationConfig(**config),
             broker_epoch=lambda: EPOCH + BROKER,
         )  # fmt: skip
         self.manager.startup()

@@ -7,8 +7,10 @@ begin a new session by itself. Only this module reaches into kazoo, and only it 
 from __future__ import annotations
 
 import logging
+import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from kazoo import exceptions as zk
@@ -101,6 +103,17 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
             self._safe_close()
         else:
             self.stop()
+        self.close()
+
+    def abandon(self) -> None:
+        """Release threads and sockets without a word to the servers. Waits as ``end``."""
+        self._stopped.set()
+        connection = self._connection
+        with suppress(OSError, AttributeError):  # not connected, or not any more
+            connection._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError, AttributeError):
+            connection._write_sock.send(b"\0")
+        self._safe_close()
         self.close()
 
     def _bounded_handshake(self, timeout_s: float, *request: Any) -> Any:

@@ -87,7 +87,6 @@ class SimCluster:
             segment_index_bytes=64,
             index_interval_bytes=100,
             flush_messages=1 if plan.flush == "ack" else MAX_LONG,
-            min_insync_replicas=plan.min_isr,
             retention_ms=-1,
             message_timestamp_after_max_ms=MAX_LONG,
             file_delete_delay_ms=0,

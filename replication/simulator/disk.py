@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
-from logstore.storage.memory import DirNode, FileNode
+from logstore.format.header import HEADER_SIZE
+from logstore.storage.memory import DirNode, FileNode, MemoryFile
 from logstore.testing.faulty import FaultyStorage
 
 
 class SimDisk(FaultyStorage):
     """What the injector and the oracle need beyond ``FaultyStorage``: no call here can fail, is
     counted, or takes time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wrong_reads: list[random.Random] = []
 
     @property
     def used(self) -> int:
@@ -47,7 +53,48 @@ class SimDisk(FaultyStorage):
         for path, _ in self.log_files():
             self.evict(path)
 
+    # -- damage within reach of the checksum, which leaves out offset, length, epoch and magic -----
+
+    def flip_next_read(self, rng: random.Random) -> None:
+        """The next read of batches gives one bit wrong."""
+        self._wrong_reads.append(rng)
+
     def read_truly(self) -> None:
         """No read is wrong any more. A bit that flips while a log is recovered looks like a torn
         end: that is damage, and belongs to F-19."""
-        self._read_flips.clear()
+        self._wrong_reads.clear()
+
+    def on_read(self, file: MemoryFile, position: int, size: int) -> bytes:
+        data = super().on_read(file, position, size)
+        if self._wrong_reads and file.path.endswith(".log"):
+            covered = _covered(data)
+            if covered:
+                rng = self._wrong_reads.pop()
+                self.struck["read_flip"] += 1
+                damaged = bytearray(data)
+                damaged[rng.choice(covered)] ^= 1 << rng.randrange(8)
+                data = bytes(damaged)
+        return data
+
+    def flip_at_rest(self, rng: random.Random) -> bool:
+        """Damage a batch of any log; False when there is none."""
+        files = [(path, _covered(bytes(node.data[: node.size]))) for path, node in self.log_files()]
+        files = [(path, covered) for path, covered in files if covered]
+        if not files:
+            return False
+        path, covered = rng.choice(files)
+        self.flip(path, rng.choice(covered), 1 << rng.randrange(8))
+        return True
+
+
+def _covered(data: bytes) -> list[int]:
+    """One position under the checksum of each batch, near its end."""
+    found, position = [], 0
+    while position + HEADER_SIZE <= len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
+        if size < HEADER_SIZE or position + size > len(data):
+            break
+        found.append(position + size - 2)
+        found.append(position + 30)
+        position += size
+    return found

@@ -239,7 +239,7 @@ class Injector:
         machine = self._cluster.machines[fault.broker]
         if machine.up:
             self._watch_disk(machine, "read_flip", fault.kind)
-            machine.disk.flip_reads("*.log", random.Random(int(fault.amount)))
+            machine.disk.flip_next_read(random.Random(int(fault.amount)))
 
     def _slow_disk(self, fault: Fault) -> None:
         machine = self._cluster.machines[fault.broker]
@@ -257,12 +257,8 @@ class Injector:
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
         if not machine.up or not atlas.may_forget(fault.broker):
             return
-        rng = random.Random(int(fault.amount))
-        files = machine.disk.log_files()
-        if files:
-            path, node = rng.choice(files)
+        if machine.disk.flip_at_rest(random.Random(int(fault.amount))):
             atlas.damaged(fault.broker)
-            machine.disk.flip(path, rng.randrange(node.size), 1 << rng.randrange(8))
             self._struck["F-19"] += 1
 
     def _misdirect(self, fault: Fault) -> None:

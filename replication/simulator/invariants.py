@@ -402,6 +402,10 @@ class Oracle:
         before = self.registrations.get(tp)
         self.registrations[tp] = now
         self.counters["registrations"] += 1
+        self._cluster.scheduler.note(
+            f"{tp} leader {now.leader} epoch {now.leader_epoch}.{now.partition_epoch} "
+            f"ISR {now.isr} ELR {now.elr}"
+        )
         if before is not None:
             if (
                 now.leader_epoch < before.leader_epoch

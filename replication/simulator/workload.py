@@ -174,6 +174,8 @@ class Producer(Client):
     def _done(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
         self.world.history.settle(write, outcome, offset)
         tp = write.tp
+        if outcome is not Outcome.OK:
+            self.leaders.pop(tp, None)
         if self.idempotent:
             if outcome is Outcome.OK:
                 self._sequences[tp] += len(write.values)

@@ -7,6 +7,7 @@ import pytest
 from replication.coordination import nodes
 from replication.error_codes import ErrorCode
 from replication.messages import (
+    ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
@@ -194,6 +195,21 @@ def test_controlled_shutdown_keeps_what_nobody_else_can_lead() -> None:
     assert b.partition().isr == (3,)
 
 
+def test_two_that_stop_at_once_do_not_leave_a_partition_alone() -> None:
+    """3 still has to leave the ISR, for lack of an answer of the coordinator, when 2 asks."""
+    b = Brokers()
+    b.create(assignment=((2, 3),))
+    b.sessions[1].suspend()
+    request = ControlledShutdownRequest(3, b.brokers[3].broker_epoch)
+    b.controller.handle(request, lambda reply: None)
+    b.settle()
+    b.sessions[1].resume()
+    assert b.shut_down(2).remaining == (T0,)
+    assert b.partition().leader == 2
+    b.settle(1000)
+    assert (b.partition().leader, b.partition().isr) == (2, (2,))
+
+
 def test_controlled_shutdown_is_told_to_all_at_once() -> None:
     """R-31: also when no partition changes, since leaders decide who may join."""
     b = Brokers()
@@ -231,6 +247,19 @@ def test_a_failed_log_directory() -> None:
     assert b.partition().leader == NO_LEADER  # it is not in sync
     b.start(3)
     assert b.partition().leader == 3
+
+
+def test_a_mended_log_directory_is_good_for_an_election() -> None:
+    """R-154: after a restart, and at once."""
+    b = Brokers()
+    b.create(assignment=((2,),))
+    b.brokers[2].failed = {T0}
+    b.sessions[2].create(nodes.log_dir_event_path(), nodes.encode_log_dir_event(2), sequential=True)
+    b.settle()
+    assert b.partition().leader == NO_LEADER
+    b.brokers[2].failed = set()
+    b.bounce(2)
+    assert b.partition().leader == 2
 
 
 def test_nobody_is_elected_into_a_failed_directory() -> None:

@@ -283,6 +283,16 @@ class TestReassignment:
         b.alter((2, 3, 4))
         assert b.partition().replicas == (3, 4)
 
+    def test_does_not_complete_where_no_target_can_lead(self) -> None:
+        b = Brokers()
+        b.create(assignment=((1, 2),))
+        b.brokers[3].failed = {T0}
+        b.reassign((3,))
+        assert b.alter((1, 2, 3)).error_code is ErrorCode.NONE
+        now = b.partition()
+        assert (now.leader, now.replicas) == (1, (3, 1, 2))
+        assert b.topic().removing == {0: (1, 2)}
+
     def test_one_that_is_ready_completes_when_a_controller_takes_over(self) -> None:
         """Written into the topic's node by another hand, as Kafka's older tools do."""
         b = Brokers()
