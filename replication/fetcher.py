@@ -45,6 +45,17 @@ from replication.truncation import Truncation, TruncationRule
 
 logger = logging.getLogger(__name__)
 
+FIRST_BACKOFF_MS = 5  # after a refusal; doubled each time, up to ``replica.fetch.backoff.ms``
+MAX_DOUBLINGS = 16
+_SOON = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
 Apply = Callable[[Response], list[TopicPartition]]
 """Applies an answer; returns the partitions whose high watermark it moved."""
 
@@ -398,15 +409,25 @@ class Fetcher:
         if code is ErrorCode.FENCED_LEADER_EPOCH:
             # Only newer metadata can help (R-124, R-139).
             self._fail(state.tp, error_for(code, f"{state.tp}: epoch {state.leader_epoch}"))
-        else:
+        elif code not in _SOON:
             self._delay([state])  # R-126
+        else:
+            # A follower often learns of a new leader before the leader does: the first refusals
+            # are tried again soon, where Kafka waits for the whole time.
+            backoff_ms = min(
+                self._env.config.replica_fetch_backoff_ms, FIRST_BACKOFF_MS << state.refusals
+            )
+            state.refusals = min(state.refusals + 1, MAX_DOUBLINGS)
+            self._delay([state], backoff_ms)
 
     def _fail(self, tp: TopicPartition, error: Exception) -> None:
         logger.error("%s: %s is not fetched any more: %s", self.name, tp, error, exc_info=error)
         self._states.pop(tp)
         self._env.failed[tp] = error
 
-    def _delay(self, states: Iterable[FetchState]) -> None:
+    def _delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
         """R-128."""
         now_ms = self._env.runtime.now_ms()
-        self._states.delay(states, now_ms + self._env.config.replica_fetch_backoff_ms, now_ms)
+        if backoff_ms is None:
+            backoff_ms = self._env.config.replica_fetch_backoff_ms
+        self._states.delay(states, now_ms + backoff_ms, now_ms)

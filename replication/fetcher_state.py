@@ -84,6 +84,7 @@ class FetchState:
         "offset",
         "partition",
         "phase",
+        "refusals",
         "seen",
         "topic_id",
         "tp",
@@ -106,6 +107,7 @@ class FetchState:
             self.phase = Phase.FETCHING
         self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
         self.delayed_until_ms = 0
+        self.refusals = 0  # by a leader that may not know yet that it is one
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
         # The latest answer, if the same once more would mean nothing new.

@@ -282,7 +282,9 @@ class Partition:
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
-        config = manager.config.with_properties(change.config)
+        config = manager.config
+        if change.config:
+            config = config.with_properties(change.config)
         # Never another log in place of one that failed: it would be empty.
         log = self.log or self._storage(
             lambda: manager.get_or_create(
@@ -365,6 +367,10 @@ class Partition:
         log_end, high_watermark = log.log_end_offset, log.high_watermark
         if log_end == high_watermark:
             return False
+        maximal = self.isr.maximal
+        for broker_id, known in self._followers.items():
+            if known.log_end <= high_watermark and broker_id in maximal:
+                return False  # as ``next_high_watermark`` would find, at a tenth of the cost
         target = next_high_watermark(
             high_watermark, log_end, self._awaited_ends(log_end), len(self.isr.committed),
             self.min_isr,

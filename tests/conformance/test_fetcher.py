@@ -103,7 +103,7 @@ class TestAbstractFetcherThread:
     @FENCED
     def test_unknown_leader_epoch(self, rule: TruncationRule) -> None:
         """testUnknownLeaderEpochInTruncation, testUnknownLeaderEpochWhileFetching (105, 106; S-8,
-        T-D1.7): no progress and no cut, again after the backoff, then it goes on."""
+        T-D1.7): no progress and no cut, again soon and then ever later, then it goes on."""
         stage = Stage(rule)
         stage.lead(1, (12, 0))
         stage.hold((10, 0), (5, 2), hw=10)
@@ -112,10 +112,14 @@ class TestAbstractFetcherThread:
         stage.exchange()
         assert stage.end == 15
         assert stage.state().phase is before
-        stage.runtime.advance(BACKOFF_MS - 1)
-        assert stage.is_idle()
-        stage.runtime.advance(1)
+        for backoff_ms in (5, 10, 20, 40, 80, 160, 320, 640, BACKOFF_MS, BACKOFF_MS):
+            stage.runtime.advance(backoff_ms - 1)
+            assert stage.is_idle()
+            stage.runtime.advance(1)
+            stage.exchange()
+        assert stage.end == 15
         stage.leader.become(LEADER, 3)
+        stage.runtime.advance(BACKOFF_MS)
         stage.settle()
         stage.assert_equal_logs()
 

@@ -251,7 +251,7 @@ class TestDelay:
     def test_first_delay_is_kept(self) -> None:
         """R-128."""
         stage = following(A, B)
-        stage.reply(answer(part(A, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER), part(B)))
+        stage.reply(answer(part(A, error_code=ErrorCode.KAFKA_STORAGE_ERROR), part(B)))
         stage.request()
         stage.runtime.advance(600)
         stage.reply(None)
