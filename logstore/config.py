@@ -130,6 +130,9 @@ class LogConfig(Properties):
     min_cleanable_dirty_ratio: float = kafka_key("min.cleanable.dirty.ratio", 0.5)
     min_insync_replicas: int = kafka_key("min.insync.replicas", 1, 1)
     unclean_leader_election_enable: bool = kafka_key("unclean.leader.election.enable", False)
+    # Which replicas a quota holds back: ``*``, or ``partition:broker`` pairs.
+    leader_throttled_replicas: str = kafka_key("leader.replication.throttled.replicas", "")
+    follower_throttled_replicas: str = kafka_key("follower.replication.throttled.replicas", "")
 
     def __post_init__(self) -> None:
         self._check()

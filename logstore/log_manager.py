@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from checkpoints import clean_shutdown
 from checkpoints.checkpoint_file import FileState
@@ -50,8 +51,11 @@ from logstore.workers import Outcome, run_all
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
+SYNC_THREADS = 8  # measured: syncs of so many files at once end together; more gain nothing
 
 Progress = Callable[["LoadProgress"], None]
+T = TypeVar("T")
+OffsetOf = Callable[[PartitionLog], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,9 @@ class LogDir:
     start_offsets: OffsetCheckpoint
     high_watermarks: OffsetCheckpoint
     cleaner_offsets: OffsetCheckpoint
+    checkpointing: threading.Lock = field(default_factory=threading.Lock)
     logs: dict[TopicPartition, PartitionLog] = field(default_factory=dict)
+    creating: int = 0  # logs that are about to come
     loaded: bool = False
     failure: LogstoreError | None = None
     broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH
@@ -135,7 +141,7 @@ class LogManager:
         self._on_directory_failure = on_directory_failure
         self._random_id = random_id
         self._lock = threading.RLock()
-        self._creation_lock = threading.Lock()
+        self._creation_locks = [threading.Lock() for _ in range(2 * SYNC_THREADS)]
         self._offline: dict[str, LogstoreError] = {}
         self._pending_deletes: list[tuple[int, str]] = []  # (due ms, path of a -delete directory)
         self._flusher: ThreadPoolExecutor | None = None
@@ -447,7 +453,7 @@ class LogManager:
                 refused.
         """
         tp = TopicPartition(topic, partition)
-        with self._creation_lock:
+        with self._creation_lock(tp):
             log = self._find(tp)
             if log is not None:
                 return log
@@ -458,31 +464,48 @@ class LogManager:
                 if not is_new and (self._failed_dirs or self._offline):
                     paths = ", ".join(self._offline)
                     raise StorageFailedError(paths, f"find {tp}", "a directory is offline")
-                log_dir = min(self._dirs.values(), key=lambda d: len(d.logs))
-            if config is not None:
-                self._topic_configs[topic] = config
+                log_dir = min(self._dirs.values(), key=lambda d: len(d.logs) + d.creating)
+                log_dir.creating += 1
             try:
-                log = PartitionLog.open(
-                    os.path.join(log_dir.path, filenames.partition_dir_name(tp)),
-                    self.topic_config(topic),
-                    storage=self._storage,
-                    clock=self._clock,
-                    clean_shutdown=True,
-                    topic_id=topic_id,
-                    producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
-                    background=self._in_background,
-                    replicated=self._replicated,
-                    on_failure=partial(self._fail_dir, log_dir.path),
-                    random_id=self._random_id,
-                )
+                return self._create(log_dir, tp, topic_id, config)
             except StorageFailedError as error:
                 self._fail_dir(log_dir.path, error)  # as Kafka: nobody would try it again
                 raise
-            with self._lock:
-                log_dir.logs[tp] = log
-                if log_dir.failure is not None:  # meanwhile
-                    log.mark_failed(log_dir.failure)
-            return log
+            finally:
+                with self._lock:
+                    log_dir.creating -= 1
+
+    def _creation_lock(self, tp: TopicPartition) -> threading.Lock:
+        """Held while a log is created or deleted; others may be at the same time."""
+        return self._creation_locks[tp.partition % len(self._creation_locks)]
+
+    def _create(
+        self,
+        log_dir: LogDir,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        config: LogConfig | None,
+    ) -> PartitionLog:
+        if config is not None:
+            self._topic_configs[tp.topic] = config
+        log = PartitionLog.open(
+            os.path.join(log_dir.path, filenames.partition_dir_name(tp)),
+            self.topic_config(tp.topic),
+            storage=self._storage,
+            clock=self._clock,
+            clean_shutdown=True,
+            topic_id=topic_id,
+            producer_id_expiration_ms=self.broker_config.producer_id_expiration_ms,
+            background=self._in_background,
+            replicated=self._replicated,
+            on_failure=partial(self._fail_dir, log_dir.path),
+            random_id=self._random_id,
+        )
+        with self._lock:
+            log_dir.logs[tp] = log
+            if log_dir.failure is not None:  # meanwhile
+                log.mark_failed(log_dir.failure)
+        return log
 
     def create_topic(
         self, topic: str, partitions: int, config: LogConfig | None = None
@@ -505,7 +528,7 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``."""
         tp = TopicPartition(topic, partition)
-        with self._creation_lock:
+        with self._creation_lock(tp):
             log = self.get(topic, partition)
             log_dir = self._dirs[os.path.dirname(log.directory)]
             with self._lock:
@@ -521,6 +544,14 @@ class LogManager:
                 raise failure from error
             due = self._clock.wall_ms() + log.config.file_delete_delay_ms
             self._pending_deletes.append((due, target))
+
+    # -- many logs at once ---------------------------------------------------------------------
+
+    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[Outcome[T]]:
+        """Run calls on different logs that wait for the disk, several at once; with ``run_later``
+        one after the other. Outcomes in the order of the tasks (``workers.run_all``)."""
+        threads = 1 if self._flusher is None else SYNC_THREADS
+        return run_all(tasks, threads, "logstore-sync")
 
     # -- truncation with its checkpoint --------------------------------------------------------
 
@@ -550,42 +581,33 @@ class LogManager:
         stand for records that a crash brings back.
         """
         for log_dir in list(self._dirs.values()):
-            points = {tp: log.recovery_point for tp, log in log_dir.logs.items()}
-            if not self._write_start_offsets(log_dir):
+            if self._checkpoint(log_dir, log_dir.start_offsets, _start_offset) is None:
                 continue
-            if self._write(log_dir, log_dir.recovery_points, points):
+            points = self._checkpoint(log_dir, log_dir.recovery_points, _recovery_point)
+            if points is not None:
                 for tp, log in list(log_dir.logs.items()):
                     log.drop_old_snapshots(points.get(tp, 0))
 
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""
         for log_dir in list(self._dirs.values()):
-            self._write_start_offsets(log_dir)
-
-    def _write_start_offsets(self, log_dir: LogDir) -> bool:
-        starts = {
-            tp: log.log_start_offset
-            for tp, log in log_dir.logs.items()
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        return self._write(log_dir, log_dir.start_offsets, starts)
+            self._checkpoint(log_dir, log_dir.start_offsets, _start_offset)
 
     def checkpoint_high_watermarks(self) -> None:
         """F-13."""
         for log_dir in list(self._dirs.values()):
-            marks = {tp: log.high_watermark for tp, log in log_dir.logs.items()}
-            self._write(log_dir, log_dir.high_watermarks, marks)
+            self._checkpoint(log_dir, log_dir.high_watermarks, _high_watermark)
 
-    def _write(
-        self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
-    ) -> bool:
+    def _checkpoint(
+        self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offset_of: OffsetOf
+    ) -> dict[TopicPartition, int] | None:
+        """What was written; None when the directory had to go offline."""
         try:
-            checkpoint.write(offsets)
-            return True
+            return _write_offsets(log_dir, checkpoint, offset_of)
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
             self._fail_dir(log_dir.path, failure)
-            return False
+            return None
 
     def flush_dirty_logs(self) -> int:
         """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
@@ -705,19 +727,9 @@ class LogManager:
         if errors or log_dir.failure is not None or not log_dir.loaded:
             return
         try:
-            log_dir.recovery_points.write(
-                {tp: log.recovery_point for tp, log in log_dir.logs.items()}
-            )
-            log_dir.start_offsets.write(
-                {
-                    tp: log.log_start_offset
-                    for tp, log in log_dir.logs.items()
-                    if log.log_start_offset > log.segments[0].base_offset
-                }
-            )
-            log_dir.high_watermarks.write(
-                {tp: log.high_watermark for tp, log in log_dir.logs.items()}
-            )
+            _write_offsets(log_dir, log_dir.recovery_points, _recovery_point)
+            _write_offsets(log_dir, log_dir.start_offsets, _start_offset)
+            _write_offsets(log_dir, log_dir.high_watermarks, _high_watermark)
             marker = os.path.join(log_dir.path, clean_shutdown.CLEAN_SHUTDOWN)
             clean_shutdown.write(marker, broker_epoch, self._storage)
         except (OSError, CheckpointError) as error:
@@ -740,6 +752,35 @@ class LogManager:
             log_dir.lock.release()
         self._dirs.clear()
         self._failed_dirs.clear()
+
+
+def _write_offsets(
+    log_dir: LogDir, checkpoint: OffsetCheckpoint, offset_of: OffsetOf
+) -> dict[TopicPartition, int]:
+    """One thread at a time, and the offsets are taken inside: those from before a truncation must
+    not replace those from after it.
+
+    Raises:
+        CheckpointFailedError: the medium refused.
+    """
+    with log_dir.checkpointing:
+        found = ((tp, offset_of(log)) for tp, log in list(log_dir.logs.items()))
+        offsets = {tp: offset for tp, offset in found if offset is not None}
+        checkpoint.write(offsets)
+    return offsets
+
+
+def _recovery_point(log: PartitionLog) -> int:
+    return log.recovery_point
+
+
+def _start_offset(log: PartitionLog) -> int | None:
+    start = log.log_start_offset
+    return start if start > log.segments[0].base_offset else None
+
+
+def _high_watermark(log: PartitionLog) -> int:
+    return log.high_watermark
 
 
 def _seconds_until(due: Iterable[int], clock: Clock) -> float:

@@ -208,7 +208,9 @@ class Broker:
     def _new_session(self) -> Coordinator:
         session = self._connect()
         try:
-            session.on_state(lambda state: self._actor.post(lambda: self._on_session(session, state)))
+            session.on_state(
+                lambda state: self._actor.post(lambda: self._on_session(session, state))
+            )
             session.watch(
                 nodes.CONTROLLER,
                 lambda event: self._actor.post(lambda: self._find_controller(session)),
@@ -307,6 +309,7 @@ class Broker:
         if not registered and not self._become(BrokerState.STOPPING, BrokerState.STARTING):
             return
         if controlled and registered:
+            self.replica_manager.begin_controlled_shutdown()
             self._ask_to_stop(on_stopped, self.config.controlled_shutdown_max_retries)
         else:
             self._stop(on_stopped)

@@ -7,7 +7,8 @@ are retried until the delivery timeout, and an idempotent producer's retries lea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from checkpoints.types import TopicPartition
@@ -77,6 +78,8 @@ class Client:
         self._transport = transport
         self._brokers = brokers
         self._partitions: dict[TopicPartition, PartitionMetadata] = {}
+        self._topic_ids: Mapping[str, uuid.UUID | None] = {}
+        self._asked = 0
         self._controller_id = -1
 
     def call(self, broker_id: int, request: Request, timeout_s: float) -> Response:
@@ -97,21 +100,33 @@ class Client:
         return box[0]
 
     def refresh(self) -> None:
-        """Ask any broker who leads what.
+        """Ask a broker who leads what, each time another one: one that is cut off from the others
+        has old news, and what is known under a higher leader epoch stays.
 
         Raises:
             BrokerUnavailableError: none answers.
         """
-        for broker_id in self._brokers():
+        brokers = list(self._brokers())
+        self._asked += 1
+        first = self._asked % max(1, len(brokers))
+        for broker_id in brokers[first:] + brokers[:first]:
             try:
                 response = self.call(broker_id, MetadataRequest(), ANSWER_GRACE_S)
             except BrokerUnavailableError:
                 continue
             assert isinstance(response, MetadataResponse)
-            self._partitions = {p.tp: p for p in response.partitions}
+            self._partitions = {p.tp: self._newer(p, response) for p in response.partitions}
+            self._topic_ids = response.topic_ids
             self._controller_id = response.controller_id
             return
         raise BrokerUnavailableError("no broker answers")
+
+    def _newer(self, found: PartitionMetadata, response: MetadataResponse) -> PartitionMetadata:
+        topic, known = found.tp.topic, self._partitions.get(found.tp)
+        same = self._topic_ids.get(topic) == response.topic_ids.get(topic)
+        if known is not None and same and known.leader_epoch > found.leader_epoch:
+            return known
+        return found
 
     def controller_id(self) -> int:
         """−1 when there is none, or nobody knows."""

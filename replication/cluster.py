@@ -28,7 +28,10 @@ from replication.coordination import (
     BadVersionError,
     Coordinator,
     CoordinatorService,
+    CoordinatorUnavailableError,
     NodeExistsError,
+    SessionExpiredError,
+    SessionState,
     open_coordinator,
 )
 from replication.error_codes import ErrorCode
@@ -63,7 +66,10 @@ class Cluster:
         coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
             ``zookeeper://127.0.0.1:2181/chroot``, or a service.
         log_config, broker_config, config: defaults of topics, of log directories, of replication.
-        session_timeout_ms: how long a broker that says nothing counts as alive (embedded only).
+        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
+        session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
+            that is named, not of a service.
+        cluster_id: for ``meta.properties``; a random one by default.
     Raises:
         LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
@@ -78,19 +84,23 @@ class Cluster:
         broker_config: BrokerConfig | None = None,
         config: ReplicationConfig | None = None,
         storage: Storage | None = None,
+        storages: Mapping[int, Storage] | None = None,
         log_dirs_per_broker: int = 1,
         session_timeout_ms: int = 6000,
+        cluster_id: str | None = None,
     ) -> None:
         self._temporary = directory is None
         self.directory = os.fspath(directory or tempfile.mkdtemp(prefix="logstore-cluster-"))
         self.network = LocalNetwork()
         self._storage = storage or LocalStorage()
+        self._storages = dict(storages or {})
         self._log_config = log_config
         self._broker_config = broker_config
         self._config = config or ReplicationConfig()
         self._log_dirs = log_dirs_per_broker
+        self._cluster_id = cluster_id
         self._runtime = ThreadRuntime("cluster")
-        self._service = self._open_coordinator(coordinator, session_timeout_ms)
+        self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
         self._sessions: dict[int, Coordinator] = {}
         self._brokers: dict[int, Broker] = {}
         self._closed = False
@@ -111,7 +121,7 @@ class Cluster:
         if not isinstance(coordinator, str):
             return coordinator
         if coordinator != "embedded":
-            return open_coordinator(coordinator)
+            return open_coordinator(coordinator, session_timeout_ms=session_timeout_ms)
         directory = os.path.join(self.directory, "coordinator")
         service = open_coordinator(
             f"embedded:{directory}", storage=self._storage, session_timeout_ms=session_timeout_ms
@@ -129,7 +139,9 @@ class Cluster:
                     heartbeat()
                 except LogstoreError:
                     continue
-        expire: Callable[[int], None] = getattr(self._service, "expire_sessions", lambda now: None)
+        expire: Callable[[int], None] = getattr(
+            self.coordinator, "expire_sessions", lambda now: None
+        )
         expire(self._runtime.now_ms())
 
     def __enter__(self) -> Cluster:
@@ -157,6 +169,17 @@ class Cluster:
             raise BrokerUnavailableError(f"broker {broker_id} is not running")
         return broker
 
+    def session(self, broker_id: int) -> Coordinator:
+        """The present session of a broker with the coordinator.
+
+        Raises:
+            BrokerUnavailableError: it has none.
+        """
+        session = self._sessions.get(broker_id)
+        if session is None:
+            raise BrokerUnavailableError(f"broker {broker_id} has no session")
+        return session
+
     @property
     def live_brokers(self) -> list[int]:
         return [b for b in self.broker_ids if self._is_running(b)]
@@ -173,18 +196,27 @@ class Cluster:
 
     def _start(self, broker_id: int) -> None:
         def connect() -> Coordinator:
-            session = self._service.connect()
+            session = self.coordinator.connect()
             self._sessions[broker_id] = session
             return session
 
+        def on_fatal(error: LogstoreError) -> None:
+            self.network.unbind(broker_id)
+            self._forget_session(broker_id)
+
+        earlier = self._brokers.get(broker_id)
+        if earlier is not None:
+            earlier.runtime.close()  # of one that stopped by itself
         runtime = ThreadRuntime(f"broker-{broker_id}")
         try:
             broker = Broker(
                 broker_id, self.log_dirs(broker_id), connect=connect,
                 transport=LocalTransport(self.network, broker_id), runtime=runtime,
-                storage=self._storage, log_config=self._log_config,
-                broker_config=self._broker_config, config=self._config,
-                on_fatal=lambda error: self.network.unbind(broker_id),
+                storage=self._storages.get(broker_id, self._storage),
+                log_config=self._log_config, broker_config=self._broker_config,
+                config=self._config,
+                cluster_id=self._cluster_id,
+                on_fatal=on_fatal,
             )  # fmt: skip
         except BaseException:
             runtime.close()
@@ -223,9 +255,19 @@ class Cluster:
         self.network.unbind(broker_id)
         broker.crash()
         broker.runtime.close()
+        if not notice:
+            self._forget_session(broker_id)
+            return
         session = self._sessions.pop(broker_id, None)
-        if notice and session is not None:
+        if session is not None:
             session.close()
+
+    def _forget_session(self, broker_id: int) -> None:
+        """It falls silent, and ends by its timeout."""
+        abandon: Callable[[], None] | None
+        abandon = getattr(self._sessions.pop(broker_id, None), "abandon", None)
+        if abandon is not None:
+            abandon()
 
     def restart(self, broker_id: int) -> None:
         """``stop`` and ``start``."""
@@ -256,10 +298,13 @@ class Cluster:
             return
         self._closed = True
         self.heal()
+        for broker_id in self.network.bound:
+            self.network.unbind(broker_id)  # nobody reads a log that is being closed
         for broker_id in list(self._brokers):
             if self._brokers[broker_id].state is not BrokerState.STOPPED:
                 self.stop(broker_id, controlled=False)
-        self._service.close()
+            self._brokers[broker_id].runtime.close()
+        self.coordinator.close()
         self._runtime.close()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -363,18 +408,29 @@ class Cluster:
         return Producer(self.client, **options)
 
     def new_producer_id(self) -> int:
-        """One that no other producer of this cluster has, or will have."""
+        """One that no other producer of this cluster has, or will have.
+
+        Raises:
+            CoordinatorUnavailableError: nobody can be asked for one now.
+        """
         while True:
-            session = next(iter(self._sessions.values()))
-            node = session.get(PRODUCER_IDS)
+            connected = (
+                session
+                for session in list(self._sessions.values())
+                if session.state is SessionState.CONNECTED
+            )
+            session = next(connected, None)
+            if session is None:
+                raise CoordinatorUnavailableError("no broker is connected to the coordinator")
             try:
+                node = session.get(PRODUCER_IDS)
                 if node is None:
                     session.create(PRODUCER_IDS, b"1")
                     return 0
                 session.set(PRODUCER_IDS, str(int(node.data) + 1).encode(), node.version)
                 return int(node.data)
-            except (BadVersionError, NodeExistsError):
-                continue  # somebody else took it
+            except (BadVersionError, NodeExistsError, SessionExpiredError):
+                continue  # somebody else took it, or this session is over
 
     def consumer(self, *tps: TopicPartition, **options: Any) -> Consumer:
         """A ``Consumer`` of the given partitions."""

@@ -46,7 +46,10 @@ class DelayedProduce(DelayedOperation):
         for at, required in list(self._required.items()):
             tp = self._responses[at].tp
             try:
-                done, code = self._partitions.find(tp).acks_satisfied(required)
+                partition = self._partitions.find(tp)
+                if partition.is_waiting_for(required):
+                    continue
+                done, code = partition.acks_satisfied(required)
             except Exception as error:
                 done, code = True, answer_code(tp, error)
             if done:

@@ -47,7 +47,9 @@ class Followed(Protocol):
     @property
     def high_watermark(self) -> int: ...
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset: ...
-    def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo: ...
+    def append_as_follower(
+        self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
+    ) -> AppendInfo: ...
     def follow(
         self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int
     ) -> bool: ...
@@ -164,7 +166,7 @@ class FetchState:
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
         if part.records:
-            info = partition.append_as_follower(part.records, epoch)
+            info = partition.append_as_follower(part.records, epoch, part.log_start_offset)
             size = info.size
             if size:
                 self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch

@@ -348,6 +348,15 @@ class Partition:
                 raise KafkaStorageError(str(error)) from error
             return LeaderAppend(info, self._try_high_watermark(log))
 
+    def is_waiting_for(self, required_offset: int) -> bool:
+        """A look without the lock, for many requests at each step of the high watermark.
+
+        True only if ``acks_satisfied`` would say "not yet"; what changes that later is an event
+        of its own, after which everybody looks again.
+        """
+        log = self.log
+        return self._leads and log is not None and log.high_watermark < required_offset
+
     def acks_satisfied(self, required_offset: int) -> tuple[bool, ErrorCode]:
         """Whether records below ``required_offset`` are committed (R-84).
 
@@ -694,8 +703,13 @@ class Partition:
         """F-208 on this replica's log."""
         return EpochEndOffset(*self.local_log().end_offset_for_epoch(epoch))
 
-    def append_as_follower(self, records: Buffer, leader_epoch: int) -> AppendInfo:
+    def append_as_follower(
+        self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
+    ) -> AppendInfo:
         """Append what was fetched under ``leader_epoch`` (F-164, R-119).
+
+        Args:
+            leader_log_start: where the leader's log began when it answered; −1 if not known.
 
         Raises:
             NotLeaderOrFollowerError: the role changed meanwhile; nothing was appended.
@@ -708,9 +722,11 @@ class Partition:
             except UnexpectedAppendOffsetError as error:
                 end = log.log_end_offset
                 straddles = error.first_offset < end <= error.last_offset
-                if log.log_start_offset != end or not straddles:
+                needed = max(log.log_start_offset, leader_log_start)
+                if needed < end or not straddles:
                     raise
-                # The log begins inside a batch, after DeleteRecords on the leader (KAFKA-6975).
+                # The log begins inside a batch, after DeleteRecords on the leader (KAFKA-6975);
+                # what we have lies below that, and may even differ from what the leader deleted.
                 log.truncate_fully_and_start_at(error.first_offset)
                 return self._storage(log.append_as_follower, records)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from checkpoints.types import TopicPartition
-from logstore.errors import LogstoreError, RecordRejectedError
+from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
 from logstore.kernels import AppendInfo
 from logstore.log_manager import LogManager
 from logstore.producer_state import AppendOrigin
@@ -50,7 +50,7 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.partition import IsrChannel, LeaderAppend, Partition, PartitionEnv
-from replication.quota import ReplicationQuota
+from replication.quota import ReplicationQuota, parse_throttled_replicas
 from replication.reads import FetchReader, PartitionRead, Reads, answer_code
 from replication.role_changes import RoleChanges
 from replication.runtime import Runtime
@@ -196,13 +196,26 @@ class ReplicaManager:
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
         response = self._roles.leader_and_isr(request)
-        if response.error_code is ErrorCode.NONE and not self._checkpoints_high_watermarks:
+        if response.error_code is not ErrorCode.NONE:
+            return response
+        for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
+            self._throttle(topic, config)
+        if not self._checkpoints_high_watermarks:
             self._checkpoints_high_watermarks = True
             self._background.every(
                 self._config.high_watermark_checkpoint_interval_ms,
                 self.log_manager.checkpoint_high_watermarks,
             )
         return response
+
+    def _throttle(self, topic: str, config: Mapping[str, str]) -> None:
+        """R-145: which of a topic's replicas here the quotas hold back."""
+        for quota, side in ((self.leader_quota, "leader"), (self.follower_quota, "follower")):
+            value = config.get(f"{side}.replication.throttled.replicas", "")
+            try:
+                quota.throttle(topic, parse_throttled_replicas(value, self.broker_id))
+            except ConfigError as error:
+                logger.warning("topic %s is not throttled: %s", topic, error)
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop following or leading partitions, and delete their logs if told so."""

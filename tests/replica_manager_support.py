@@ -104,6 +104,7 @@ class Host:
         directories: tuple[str, ...] = ("/logs",),
         log_config: Mapping[str, object] | None = None,
         racks: Mapping[int, str] | None = None,
+        threads: bool = False,
         **config: Any,
     ) -> None:
         self.runtime = runtime or ManualRuntime()
@@ -121,7 +122,7 @@ class Host:
             storage=self.storage,
             clock=self.runtime.clock,
             replicated=True,
-            run_later=lambda task: task(),
+            run_later=None if threads else lambda task: task(),
             on_directory_failure=lambda path, error: self.failed_directories.append((path, error)),
         )
         self.manager = ReplicaManager(

@@ -1,4 +1,4 @@
-"""The directory of a demo: made afresh, but never at the cost of anything else."""
+"""A log directory of an earlier demo: emptied, but never at the cost of anything else."""
 
 from __future__ import annotations
 
@@ -23,20 +23,26 @@ class NotADemoError(LogstoreError):
     """The directory holds something that no demo wrote."""
 
 
-def prepare(directory: str) -> None:
-    """Make the directory, or empty it when an earlier demo left it.
-
+def check(directory: str) -> None:
+    """
     Raises:
-        NotADemoError: it holds something else; nothing was touched.
-        LogDirLockedError: it is open elsewhere.
-        OSError: it cannot be made or written.
+        NotADemoError: it holds something that is not a log directory of a demo.
+        OSError: it cannot be read.
     """
     storage = LocalStorage()
-    if storage.info(directory) is None:
-        storage.make_dir(directory)
     names = [entry.name for entry in storage.scan_dir(directory)]
     if not set(names) <= {LOCK}:
         _check(storage, directory, names)
+
+
+def empty(directory: str) -> None:
+    """Remove all that a checked directory holds.
+
+    Raises:
+        LogDirLockedError: it is open elsewhere; nothing was touched.
+        OSError: it cannot be written.
+    """
+    storage = LocalStorage()
     lock = storage.lock(os.path.join(directory, LOCK))
     try:
         for entry in storage.scan_dir(directory):

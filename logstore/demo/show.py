@@ -39,11 +39,17 @@ class Show:
             task = live.add_task(label, total=total)
             yield lambda done: live.update(task, completed=done)
 
-    def table(self, outcome: Outcome) -> None:
-        self._console.print(partition_table(outcome.partitions), step_table(outcome.steps))
+    def proven(self, outcome: Outcome, claim: str) -> None:
+        """Note and print what the checks before this call have shown, if they found no fault."""
+        if not outcome.faults:
+            outcome.proven.append(claim)
+            self.line(f"  proven: {claim}")
+
+    def tables(self, *tables: Table) -> None:
+        self._console.print(*tables)
 
 
-def _table(title: str, first: str, *numbers: str) -> Table:
+def numbers_table(title: str, first: str, *numbers: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", show_edge=False)
     table.add_column(first)
     for name in numbers:
@@ -52,7 +58,7 @@ def _table(title: str, first: str, *numbers: str) -> Table:
 
 
 def partition_table(partitions: list[PartitionOutcome]) -> Table:
-    table = _table(
+    table = numbers_table(
         "\nPartitions: records; recovery: MB scanned, bytes cut, ms taken",
         "#", "sent", "flushed", "recovered", "scanned", "cut", "took", "in the end",
     )  # fmt: skip
@@ -66,7 +72,7 @@ def partition_table(partitions: list[PartitionOutcome]) -> Table:
 
 
 def step_table(steps: list[Step]) -> Table:
-    table = _table("\nSpeed", "step", "records", "MB", "seconds", "records/s", "MB/s")
+    table = numbers_table("\nSpeed", "step", "records", "MB", "seconds", "records/s", "MB/s")
     for step in steps:
         table.add_row(
             step.name, f"{step.records:,}", f"{step.size / 1e6:.1f}", f"{step.seconds:.3f}",

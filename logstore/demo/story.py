@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from logstore import PartitionLog
 from logstore.demo import topic
-from logstore.demo.directory import prepare
 from logstore.demo.flights import Flight, Rows, by_partition, flights
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
 from logstore.demo.show import Show
@@ -17,41 +16,45 @@ from logstore.errors import LogstoreError
 from logstore.verify import Severity, verify
 
 BATCH_RECORDS_MAX = 2500
-_BATCHES_MIN = 40  # a short run has smaller batches, so that there is a middle to be killed in
+_BATCHES_MIN = 40
 _TICK = 1000
 
 
-def run(directory: str, records: int, partitions: int, seed: int, show: Show) -> Outcome:
-    """Everything. Raises only for bad input; what could not be proven is in ``faults``."""
-    started = time.perf_counter()
-    outcome = Outcome(directory, records, seed)
-    batch = max(1, min(BATCH_RECORDS_MAX, records // _BATCHES_MIN))
-    prepare(directory)
-    sent, heard = _write_and_kill(outcome, partitions, batch, show)
+def run(outcome: Outcome, directory: str, partitions: int, show: Show) -> list[Rows]:
+    """All of it, in ``directory``, which is empty; the flights as they were sent.
+
+    Raises only for bad input; what could not be proven is in ``outcome.faults``.
+    """
+    batch = batch_records(outcome.records)
+    sent, heard = _write_and_kill(outcome, directory, partitions, batch, show)
     try:
-        _recover_and_finish(outcome, sent, heard, batch, show)
+        _recover_and_finish(outcome, directory, sent, heard, batch, show)
         if not outcome.faults:
-            _check_the_end(outcome, sent, show)
+            _check_the_end(outcome, directory, sent, show)
         if not outcome.faults:
-            _verify(outcome, show)
+            _verify(outcome, directory, show)
     except (LogstoreError, OSError) as error:  # after a crash this is no bad input
         outcome.faults.append(f"{type(error).__name__}: {error}")
-    outcome.seconds = time.perf_counter() - started
-    return outcome
+    return sent
+
+
+def batch_records(records: int) -> int:
+    """Records in a batch: fewer in a short run, so that there is a middle to be killed in."""
+    return max(1, min(BATCH_RECORDS_MAX, records // _BATCHES_MIN))
 
 
 def _write_and_kill(
-    outcome: Outcome, partitions: int, batch: int, show: Show
+    outcome: Outcome, directory: str, partitions: int, batch: int, show: Show
 ) -> tuple[list[Rows], Heard]:
     rng = random.Random(outcome.seed)
     kill_after = int(outcome.records * rng.uniform(0.15, 0.85))
     part = rng.uniform(0.4, 1.1)
-    with Victim(outcome.directory, outcome.records, partitions, batch) as victim:
+    with Victim(directory, outcome.records, partitions, batch) as victim:
         with show.progress("reading the flights", outcome.records) as advance:
             sent = by_partition(_counted(flights(outcome.records), advance), partitions)
         show.line(
             f"{outcome.records:,} flights in {partitions} partitions; a writer process appends "
-            f"them to {outcome.directory}"
+            f"them to {directory}"
         )
         with show.progress("writer appends", outcome.records) as advance:
             heard = victim.kill_in_append(kill_after, part, advance)
@@ -66,10 +69,10 @@ def _write_and_kill(
 
 
 def _recover_and_finish(
-    outcome: Outcome, sent: list[Rows], heard: Heard, batch: int, show: Show
+    outcome: Outcome, directory: str, sent: list[Rows], heard: Heard, batch: int, show: Show
 ) -> None:
     started = time.perf_counter()
-    manager, logs = topic.open_logs(outcome.directory, len(sent))
+    manager, logs = topic.open_logs(directory, len(sent))
     seconds = time.perf_counter() - started
     with manager:
         for log, rows, flushed in zip(logs, sent, heard.flushed, strict=True):
@@ -125,11 +128,11 @@ def _prove_recovered(
     if recovered >= outcome.records:
         outcome.faults.append("the writer was done before it was killed")
     outcome.steps.append(Step("compare", recovered, sum(log.size for log in logs), seconds))
-    _prove(outcome, show, "nothing that was flushed is gone")
-    _prove(
-        outcome, show,
+    show.proven(outcome, "nothing that was flushed is gone")
+    show.proven(
+        outcome,
         "each partition is a prefix of what was sent: key, value and timestamp, record by record",
-    )  # fmt: skip
+    )
 
 
 def _append_rest(
@@ -149,8 +152,8 @@ def _append_rest(
     show.line(f"went on where the logs end: {count:,} more records, flushed, closed")
 
 
-def _check_the_end(outcome: Outcome, sent: list[Rows], show: Show) -> None:
-    manager, logs = topic.open_logs(outcome.directory, len(sent))
+def _check_the_end(outcome: Outcome, directory: str, sent: list[Rows], show: Show) -> None:
+    manager, logs = topic.open_logs(directory, len(sent))
     with manager:
         for log, rows, partition in zip(logs, sent, outcome.partitions, strict=True):
             partition.final = log.log_end_offset
@@ -163,13 +166,13 @@ def _check_the_end(outcome: Outcome, sent: list[Rows], show: Show) -> None:
         count = topic.read_all(logs)
         seconds = time.perf_counter() - started
         outcome.steps.append(Step("read, checked", count, sum(log.size for log in logs), seconds))
-    _prove(outcome, show, "closed cleanly; every flight is there once and in order, none is extra")
+    show.proven(outcome, "closed cleanly; every flight is there once and in order, none is extra")
 
 
-def _verify(outcome: Outcome, show: Show) -> None:
+def _verify(outcome: Outcome, directory: str, show: Show) -> None:
     """The second, independent reader looks at every file, byte by byte."""
     started = time.perf_counter()
-    report = verify([outcome.directory])
+    report = verify([directory])
     seconds = time.perf_counter() - started
     count = sum(partition.records for partition in report.partitions)
     size = sum(partition.bytes for partition in report.partitions)
@@ -178,16 +181,10 @@ def _verify(outcome: Outcome, show: Show) -> None:
     outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]
     if count != outcome.records:
         outcome.faults.append(f"verify counts {count:,} records")
-    _prove(
-        outcome, show,
+    show.proven(
+        outcome,
         f"every byte of {report.files} files verified: checksums, records, indexes, checkpoints",
-    )  # fmt: skip
-
-
-def _prove(outcome: Outcome, show: Show, claim: str) -> None:
-    if not outcome.faults:
-        outcome.proven.append(claim)
-        show.line(f"  proven: {claim}")
+    )
 
 
 def _counted(source: Iterator[Flight], advance: Callable[[int], None]) -> Iterator[Flight]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from logstore import AppendInfo, LogConfig, LogManager, PartitionLog
 from logstore.demo.flights import Rows
+from logstore.types import Record
 
 TOPIC = "flights"
 CLUSTER_ID = "logstore-demo"  # in meta.properties: how a demo knows its own directory again
@@ -46,8 +47,18 @@ def compare(log: PartitionLog, rows: Rows) -> str:
 
     Empty when the log is a prefix of it, else the first difference.
     """
+    found, difference = compare_records(log.record_chunks(), rows)
+    if difference:
+        return f"{log.name}: {difference}"
+    if found != log.log_end_offset:
+        return f"{log.name}: {found} records, but the log ends at {log.log_end_offset}"
+    return ""
+
+
+def compare_records(chunks: Iterable[Sequence[Record]], rows: Rows) -> tuple[int, str]:
+    """How many records there are, and the first difference from how ``rows`` begin; or empty."""
     expected = 0
-    for chunk in log.record_chunks():
+    for chunk in chunks:
         start, end = expected, expected + len(chunk)
         if (
             [record.offset for record in chunk] != list(range(start, end))
@@ -55,11 +66,9 @@ def compare(log: PartitionLog, rows: Rows) -> str:
             or [record.value for record in chunk] != rows.values[start:end]
             or [record.timestamp for record in chunk] != rows.timestamps[start:end]
         ):
-            return f"{log.name}: a record in [{start}, {end}) is not what was sent"
+            return expected, f"a record in [{start}, {end}) is not what was sent"
         expected = end
-    if expected != log.log_end_offset:
-        return f"{log.name}: {expected} records, but the log ends at {log.log_end_offset}"
-    return ""
+    return expected, ""
 
 
 def read_all(logs: Sequence[PartitionLog]) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
 ANY_VERSION = -1
@@ -193,6 +194,7 @@ class CoordinatorService(Protocol):
         ...
 
 
+@lru_cache(4096)  # the same few paths, again and again
 def check_path(path: str) -> None:
     """
     Raises:
@@ -238,10 +240,11 @@ def parent_of(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
-def ancestors_of(path: str) -> list[str]:
+@lru_cache(4096)
+def ancestors_of(path: str) -> tuple[str, ...]:
     """``path`` itself, its parent, and so on up to the root."""
     found = [path]
     while path != "/":
         path = parent_of(path)
         found.append(path)
-    return found
+    return tuple(found)

@@ -7,7 +7,6 @@ begin a new session by itself. Only this module reaches into kazoo, and only it 
 from __future__ import annotations
 
 import logging
-import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.serialization import Watch, write_string
 from kazoo.protocol.states import Callback, KeeperState
 
@@ -108,11 +108,9 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
     def abandon(self) -> None:
         """Release threads and sockets without a word to the servers. Waits as ``end``."""
         self._stopped.set()
-        connection = self._connection
-        with suppress(OSError, AttributeError):  # not connected, or not any more
-            connection._socket.shutdown(socket.SHUT_RDWR)
-        with suppress(OSError, AttributeError):
-            connection._write_sock.send(b"\0")
+        self._queue.append((_CONNECTION_DROP, None))
+        with suppress(OSError, AttributeError):  # already stopped by an expiry
+            self._connection._write_sock.send(b"\0")
         self._safe_close()
         self.close()
 

@@ -46,7 +46,9 @@ class Machine:
         self.cut_off = False  # from the coordinator
         self.starts = 0
         self.clean = True  # the last stop was one in order
-        self.at_disk_crash: Callable[[], None] | None = None  # planned: when ``SimulatedCrash`` hits
+        self.at_disk_crash: Callable[[], None] | None = (
+            None  # planned: when ``SimulatedCrash`` hits
+        )
         self.coming_back = False
         self.drops_pages = False  # what a failed sync left out is gone once the process is
 
@@ -100,8 +102,9 @@ class SimCluster:
             truncation_rule=plan.truncation,
             replica_lag_time_max_ms=LAG_MS,
             replica_fetch_wait_max_ms=400,
+            replica_fetch_max_bytes=plan.fetch_bytes,
             replica_fetch_backoff_ms=100,
-            high_watermark_checkpoint_interval_ms=1000,
+            high_watermark_checkpoint_interval_ms=2500,
             request_timeout_ms=800,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
@@ -237,9 +240,10 @@ class SimCluster:
         )
 
     def crash(
-        self, broker_id: int, mode: CrashMode, restart_ms: int, *, wipe: bool = False
+        self, broker_id: int, mode: CrashMode, restart_ms: int | None, *, wipe: bool = False
     ) -> None:
-        """The process dies, or the machine with it; its session is left to expire."""
+        """The process dies, or the machine with it; its session is left to expire. Without
+        ``restart_ms`` it stays down until ``start``."""
         machine = self.machines[broker_id]
         if not machine.up:
             return
@@ -247,7 +251,8 @@ class SimCluster:
         self._gone(machine, mode, silent=mode != "all_kept")
         if wipe:
             machine.disk.wipe()
-        self.start_later(machine, restart_ms)
+        if restart_ms is not None:
+            self.start_later(machine, restart_ms)
 
     def _gone(self, machine: Machine, mode: CrashMode, *, silent: bool = False) -> None:
         if machine.process is not None:
@@ -272,8 +277,8 @@ class SimCluster:
             raise AssertionError(f"an unplanned crash of b{machine.broker_id}")
         planned()
 
-    def stop(self, broker_id: int, restart_ms: int) -> None:
-        """A clean stop, and a start after it."""
+    def stop(self, broker_id: int, restart_ms: int | None) -> None:
+        """A clean stop, and a start after it unless ``restart_ms`` is None."""
         machine = self.machines[broker_id]
         broker, process = machine.broker, machine.process
         if broker is None or broker.state is not BrokerState.RUNNING:
@@ -287,7 +292,8 @@ class SimCluster:
             process.alive = False
             self.network.unbind(broker_id)
             machine.process = machine.broker = machine.session = None
-            self.start_later(machine, restart_ms)
+            if restart_ms is not None:
+                self.start_later(machine, restart_ms)
 
         broker.shutdown(stopped)
 

@@ -7,12 +7,16 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from logstore.testing.faulty import CrashMode
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.network import Link
 from replication.simulator.plan import Fault
 from replication.simulator.scheduler import US_PER_MS, Scheduler
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 COORDINATOR, CLIENTS = -1, -2
 CLIENT_NODES = range(-20, -9)  # where clients sit in the network
@@ -21,9 +25,7 @@ CLIENT_NODES = range(-20, -9)  # where clients sit in the network
 class Injector:
     """One schedule's faults. ``struck`` counts by kind what really happened."""
 
-    def __init__(
-        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str]
-    ) -> None:
+    def __init__(self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str]) -> None:
         self._cluster = cluster
         self._scheduler = scheduler
         self._struck = struck
@@ -54,7 +56,7 @@ class Injector:
     def schedule(self, faults: tuple[Fault, ...], start_us: int) -> None:
         for fault in faults:
             self._scheduler.at(
-                start_us + fault.at_ms * US_PER_MS, None, f"fault {fault.kind}",
+                start_us + fault.at_ms * US_PER_MS, None, "",
                 partial(self._begin, fault),
             )  # fmt: skip
 
@@ -70,6 +72,7 @@ class Injector:
 
     def _begin(self, fault: Fault) -> None:
         if not self._over:
+            self._scheduler.note(f"fault {fault}")
             self._kinds[fault.kind](fault)
 
     def _end_after(self, fault: Fault, undo: Callable[[], None]) -> None:
@@ -84,7 +87,7 @@ class Injector:
     def _rate(self, fault: Fault) -> None:
         rates = self._cluster.network.weather.rates
         rates[fault.kind] = fault.amount
-        self._end_after(fault, lambda: rates.pop(fault.kind, None) and None)
+        self._end_after(fault, lambda: forget(rates, fault.kind))
 
     def _cut(self, fault: Fault) -> None:
         cut = self._cluster.network.weather.cut
@@ -121,7 +124,7 @@ class Injector:
     def _slow_reader(self, fault: Fault) -> None:
         slow = self._cluster.network.weather.slow
         slow[fault.broker] = 150 * US_PER_MS
-        self._end_after(fault, lambda: slow.pop(fault.broker, None) and None)
+        self._end_after(fault, lambda: forget(slow, fault.broker))
 
     # -- crashes -------------------------------------------------------------------------------
 
@@ -292,3 +295,7 @@ class Injector:
     def _drift(self, fault: Fault) -> None:
         self._struck[fault.kind] += 1
         self._cluster.machines[fault.broker].clock.drift = fault.amount
+
+
+def forget(entries: dict[K, V], key: K) -> None:
+    entries.pop(key, None)

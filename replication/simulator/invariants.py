@@ -84,11 +84,13 @@ class Oracle:
         broker = machine.broker
         if broker is None:
             return
-        for tp, partition in broker.replica_manager.partitions.items():
-            log = partition.log
-            if log is None or tp not in self.committed:
+        broker_id, views, partitions = machine.broker_id, self._views, broker.replica_manager.partitions
+        for tp in self.committed:
+            partition = partitions.get(tp)
+            log = None if partition is None else partition.log
+            if partition is None or log is None:
                 continue
-            view = self._views.get((machine.broker_id, tp))
+            view = views.get((broker_id, tp))
             if view is None or view.shadow.log is not log:
                 view = self._open(machine, tp, log)
             state = (
@@ -134,6 +136,9 @@ class Oracle:
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
             self._note_entry(machine, tp, entry, previous)
             previous = entry
+        self._cluster.scheduler.note(
+            f"b{machine.broker_id} {tp} opens at [{shadow.start}, {shadow.end})"
+        )
         remains = self._remains.pop(key, None)
         if remains is not None:
             self._check_recovered(machine, tp, shadow, remains)
@@ -204,11 +209,9 @@ class Oracle:
         view.leads, view.isr = partition._leads, partition.isr
         view.high_watermark = log._hw
 
-    def _grew(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View
-    ) -> None:
+    def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
         """New batches: I-4, I-7, I-11."""
-        shadow = view.shadow
+        shadow, note = view.shadow, self._cluster.scheduler.note
         previous = shadow.entries.get(shadow.end - 1)
         for entry in shadow.read_new():
             if previous is not None and entry.base != previous.last + 1:
@@ -216,6 +219,7 @@ class Oracle:
             if previous is not None and entry.epoch < previous.epoch:
                 self._violated("I-8", tp, f"b{machine.broker_id} has {entry} after {previous}")
             self._note_entry(machine, tp, entry, previous)
+            note(f"b{machine.broker_id} {tp} appends {entry.base}-{entry.last} of {entry.epoch}")
             previous = entry
             if partition._leads and entry.epoch == partition.leader_epoch:
                 me = (machine.broker_id, machine.starts)
@@ -225,9 +229,7 @@ class Oracle:
                         f"b{self._accepted[tp, entry.epoch][0]} did"
                     )  # fmt: skip
 
-    def _cut(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View
-    ) -> None:
+    def _cut(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
         """I-12: not below the point where the two logs part."""
         shadow = view.shadow
         before, end = shadow.entries, shadow.end
@@ -242,6 +244,7 @@ class Oracle:
         if kept >= end and shadow.end >= end:
             return
         self.counters["truncations"] += 1
+        self._cluster.scheduler.note(f"b{machine.broker_id} {tp} cuts from {end} to {kept}")
         previous = None
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
             self._note_entry(machine, tp, entry, previous)
@@ -284,6 +287,10 @@ class Oracle:
         begins = not view.leads or partition.leader_epoch != view.leader_epoch
         if begins:
             self.counters["leaderships"] += 1
+            self._cluster.scheduler.note(
+                f"b{machine.broker_id} {tp} leads in epoch {partition.leader_epoch} from "
+                f"{log.log_end_offset}, high watermark {high_watermark}"
+            )
             view.led_from = high_watermark
             registration = self.registrations.get(tp)
             if registration is not None and registration.leader_epoch == partition.leader_epoch:
@@ -372,7 +379,7 @@ class Oracle:
         for offset, entry in self.committed[tp].items():
             if offset >= start and entries.get(offset) != entry:
                 self._violated(
-                    number, tp, f"b{broker_id}, {what}, has {entries.get(offset)} at {offset} where "
+                    number, tp, f"b{broker_id}, {what}, has {entries.get(offset)} at {offset}; "
                     f"{entry} was committed"
                 )  # fmt: skip
                 return

@@ -1,4 +1,350 @@
-from contextlib import contextmanager
+"""Broken variants of this very code, each with one guard removed: what a search must find.
+
+A mutant is a list of patches of our own functions at the place where they are called, undone at the
+end. None of them touches the simulator or the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+from checkpoints import clean_shutdown
+from logstore import recovery
+from logstore.errors import ConfigError
+from logstore.log import PartitionLog
+from logstore.segment import Segment
+from replication import partition as partition_module
+from replication.controller import partitions as decisions_module
+from replication.controller.context import ControllerContext
+from replication.controller.partitions import Decisions
+from replication.election import Mode, change
+from replication.error_codes import ErrorCode
+from replication.fetcher_state import FetchState
+from replication.isr import IsrState, may_join, next_high_watermark
+from replication.metadata_cache import MetadataCache
+from replication.partition import FetchRead, Partition
+from replication.role_changes import RoleChanges
+from replication.truncation import Truncation, check_leader_epoch, truncation_point
+
+
+class Patch(NamedTuple):
+    """``target.name`` becomes ``value``."""
+
+    target: Any
+    name: str
+    value: Any
+
+
+MUTANTS: dict[str, tuple[str, Callable[[], list[Patch]]]] = {}
+"""Name -> what is wrong, and the patches."""
+
+
+def _mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    name = make.__name__.strip("_").replace("_", "-")
+    assert make.__doc__ is not None
+    MUTANTS[name] = (make.__doc__.strip(), make)
+    return make
+
+
 @contextmanager
-def mutated(name):
-    yield
+def mutated(name: str | None) -> Iterator[None]:
+    """Run the body with a mutant in place; None: with nothing changed.
+
+    Raises:
+        ConfigError: there is no such mutant.
+    """
+    if name is None:
+        yield
+        return
+    if name not in MUTANTS:
+        raise ConfigError(f"no mutant {name!r}; known are {', '.join(MUTANTS)}")
+    with ExitStack() as stack:
+        for target, attribute, value in MUTANTS[name][1]():
+            before = target.__dict__[attribute]
+            stack.callback(setattr, target, attribute, before)
+            setattr(target, attribute, value)
+        yield
+
+
+# -- the eight of the exhaustive check ----------------------------------------------------------
+
+
+@_mutant
+def isr_change_without_compare_and_set() -> list[Patch]:
+    """The controller accepts an ISR change of any leader epoch and partition epoch."""
+
+    def check(now: Any, item: Any, sender: int, eligible: Any) -> ErrorCode:
+        if any(not eligible(replica, epoch) for replica, epoch in item.new_isr):
+            return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+    def alter(self: Decisions, item: Any, sender: int) -> ErrorCode:
+        now = self._context.partitions[item.tp]
+        return check(now, item, sender, self._context.is_eligible)
+
+    return [Patch(Decisions, "_judge", alter)]
+
+
+@_mutant
+def join_before_high_watermark() -> list[Patch]:
+    """A replica joins the ISR before it has reached the high watermark."""
+
+    def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
+        return may_join(max(follower_end, high_watermark), high_watermark, epoch_start, **rest)
+
+    return [Patch(partition_module, "may_join", join)]
+
+
+@_mutant
+def no_truncation() -> list[Patch]:
+    """A leader never says that a follower's log parts from its own."""
+    return [Patch(partition_module, "diverging_epoch", lambda found, offset, epoch: None)]
+
+
+@_mutant
+def join_before_epoch_start() -> list[Patch]:
+    """A replica joins the ISR before it has reached the start of the leader's own epoch."""
+
+    def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
+        return may_join(follower_end, high_watermark, 0, **rest)
+
+    return [Patch(partition_module, "may_join", join)]
+
+
+@_mutant
+def older_epochs_not_fenced() -> list[Patch]:
+    """A leader serves followers that are still in an earlier epoch, and counts their progress."""
+
+    def check(requested: int, current: int) -> ErrorCode:
+        return check_leader_epoch(max(requested, current), current)
+
+    return [Patch(partition_module, "check_leader_epoch", check)]
+
+
+@_mutant
+def newer_epochs_not_fenced() -> list[Patch]:
+    """A deposed leader serves followers that are in a newer epoch than its own."""
+
+    def check(requested: int, current: int) -> ErrorCode:
+        return check_leader_epoch(min(requested, current), current)
+
+    return [Patch(partition_module, "check_leader_epoch", check)]
+
+
+@_mutant
+def epochs_not_fenced() -> list[Patch]:
+    """Requests of any epoch are served."""
+    return [
+        Patch(partition_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE)
+    ]
+
+
+@_mutant
+def follower_epoch_not_checked() -> list[Patch]:
+    """An answer is applied although the follower has moved to another epoch since."""
+    return [Patch(Partition, "_following", lambda self, leader_epoch: self.local_log())]
+
+
+# -- high watermark and acknowledgement ---------------------------------------------------------
+
+
+@_mutant
+def high_watermark_without_followers() -> list[Patch]:
+    """The high watermark does not wait for anybody."""
+
+    def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
+        return next_high_watermark(current, end, [], size, min_isr)
+
+    return [Patch(partition_module, "next_high_watermark", advance)]
+
+
+@_mutant
+def high_watermark_without_min_isr() -> list[Patch]:
+    """The high watermark moves while the ISR is below its minimum (KAFKA-15583)."""
+
+    def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
+        return next_high_watermark(current, end, awaited, size, 0)
+
+    return [Patch(partition_module, "next_high_watermark", advance)]
+
+
+@_mutant
+def high_watermark_of_committed_isr() -> list[Patch]:
+    """The high watermark waits for the committed ISR only, not for who is about to join."""
+    return [
+        Patch(IsrState, "maximal", property(lambda self: self.committed)),
+        Patch(partition_module, "is_awaited", lambda *args: False),
+    ]
+
+
+@_mutant
+def acknowledged_before_high_watermark() -> list[Patch]:
+    """acks=all is answered as soon as the leader has appended."""
+    return [Patch(Partition, "acks_satisfied", lambda self, offset: (True, ErrorCode.NONE))]
+
+
+@_mutant
+def diverging_answer_raises_high_watermark() -> list[Patch]:
+    """A follower takes over the high watermark of an answer that says its log is wrong."""
+    truncate = FetchState.truncate_as_told
+
+    def mutant(self: FetchState, answer: Any, rule: Any) -> bool:
+        self.partition.follow(self.partition.log_end_offset, 0, self.leader_epoch)
+        return truncate(self, answer, rule)
+
+    return [Patch(FetchState, "truncate_as_told", mutant)]
+
+
+@_mutant
+def consumers_read_uncommitted() -> list[Patch]:
+    """Consumers are served up to the log end."""
+    fetch = Partition.fetch
+
+    def mutant(self: Partition, part: Any, **rest: Any) -> FetchRead:
+        if self.log is not None and rest["replica_id"] < 0 and self.is_leader:
+            before, self.log._hw = self.log._hw, self.log.log_end_offset
+            try:
+                return fetch(self, part, **rest)
+            finally:
+                self.log._hw = before
+        return fetch(self, part, **rest)
+
+    return [Patch(Partition, "fetch", mutant)]
+
+
+# -- truncation ---------------------------------------------------------------------------------
+
+
+@_mutant
+def truncation_one_too_low() -> list[Patch]:
+    """A follower cuts one record more than it has to."""
+    from replication import fetcher_state
+
+    def cut(*args: Any) -> Truncation:
+        found = truncation_point(*args)
+        return found._replace(offset=max(0, found.offset - 1))
+
+    return [Patch(fetcher_state, "truncation_point", cut)]
+
+
+@_mutant
+def epoch_not_assigned_at_election() -> list[Patch]:
+    """A new leader records its epoch only with its first batch (KAFKA-7415)."""
+    return [Patch(PartitionLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
+
+
+# -- elections and incarnations -----------------------------------------------------------------
+
+
+@_mutant
+def unclean_restart_keeps_isr() -> list[Patch]:
+    """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
+    fence = Decisions.fence
+
+    def mutant(self: Decisions, gone: Any, unclean: Any, alive: Any) -> Any:
+        return fence(self, [b for b in gone if b not in unclean], [], alive)
+
+    return [Patch(Decisions, "fence", mutant)]
+
+
+@_mutant
+def broker_epoch_not_checked() -> list[Patch]:
+    """The controller lets any incarnation of a broker join an ISR (KIP-903)."""
+
+    def eligible(self: ControllerContext, broker: int, broker_epoch: int) -> bool:
+        return broker in self.live and broker not in self.shutting_down
+
+    def known(self: MetadataCache, broker_id: int, broker_epoch: int) -> bool:
+        return self.broker_epoch(broker_id) != -1
+
+    return [
+        Patch(ControllerContext, "is_eligible", eligible),
+        Patch(MetadataCache, "eligible", known),
+    ]
+
+
+@_mutant
+def control_requests_of_earlier_incarnations() -> list[Patch]:
+    """A broker obeys requests that were meant for the process before it."""
+    refusal = RoleChanges._refusal
+
+    def mutant(self: RoleChanges, request: Any) -> ErrorCode:
+        return refusal(self, request._replace(broker_epoch=-1))
+
+    return [Patch(RoleChanges, "_refusal", mutant)]
+
+
+@_mutant
+def election_outside_isr() -> list[Patch]:
+    """Whoever is alive may lead."""
+
+    def mutant(now: Any, acceptable: Any, **rest: Any) -> Any:
+        rest["mode"] = Mode.UNCLEAN
+        return change(now, acceptable, **rest)
+
+    return [Patch(decisions_module, "change", mutant)]
+
+
+@_mutant
+def leader_epoch_not_raised() -> list[Patch]:
+    """A new leader goes on under the epoch of the old one."""
+
+    def mutant(now: Any, acceptable: Any, **rest: Any) -> Any:
+        return change(now, acceptable, **rest)._replace(leader_epoch=now.leader_epoch)
+
+    return [Patch(decisions_module, "change", mutant)]
+
+
+@_mutant
+def no_eligible_leader_replicas() -> list[Patch]:
+    """Replicas that left the ISR are forgotten, and the last leader is trusted (S-20)."""
+
+    def mutant(now: Any, acceptable: Any, **rest: Any) -> Any:
+        return change(now, acceptable, **{**rest, "min_isr": 0})
+
+    return [Patch(decisions_module, "change", mutant)]
+
+
+# -- storage ------------------------------------------------------------------------------------
+
+
+@_mutant
+def flush_without_sync() -> list[Patch]:
+    """A flush returns, and nothing was synced."""
+    return [Patch(Segment, "flush", lambda self, *, indexes: None)]
+
+
+@_mutant
+def clean_marker_kept() -> list[Patch]:
+    """The marker of a clean stop outlives the start after it."""
+    return [Patch(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))]
+
+
+@_mutant
+def torn_tail_not_cut() -> list[Patch]:
+    """Recovery finds the end of the good batches, and leaves the rest in the file."""
+    return [Patch(recovery._Loader, "_cut", lambda self, segment, scan: None)]
+
+
+@_mutant
+def cut_not_made_durable() -> list[Patch]:
+    """What is appended after a truncation may reach the disk without it."""
+
+    def settle(self: PartitionLog) -> None:
+        self._segments.active.state.cut_pending = False
+
+    return [Patch(PartitionLog, "_settle_cut", settle)]
+
+
+@_mutant
+def duplicates_not_recognised() -> list[Patch]:
+    """A retried batch of an idempotent producer is not compared with those it repeats."""
+    return [Patch(PartitionLog, "_check_producers", lambda self, *args: ([], []))]
+
+
+@_mutant
+def producers_forgotten_in_recovery() -> list[Patch]:
+    """After a restart nobody remembers which sequences are in the log."""
+    return [Patch(recovery._Loader, "_load_producers", lambda self, *args: None)]

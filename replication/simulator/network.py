@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from replication.messages import Request, Response
 from replication.simulator.scheduler import US_PER_MS, Event, Process, Scheduler
@@ -47,11 +48,28 @@ class Call:
             self.on_reply(response)
 
 
+class Message(NamedTuple):
+    """A request or an answer that is about to leave; ``go`` or ``lose`` may be called later."""
+
+    source: int
+    target: int
+    content: Request | Response | None
+    go: Callable[[Request | Response | None], None]  # with the content, or another in its place
+    lose: Callable[[], None]  # the connection breaks; whoever asked hears so
+
+
 class Network:
-    """Carries requests between processes. ``struck`` counts each fault that really hit."""
+    """Carries requests between processes. ``struck`` counts each fault that really hit.
+
+    Attributes:
+        gate: decides of every message whether and when it leaves; None: all leave at once.
+        socket_timeout_ms: how long an answer is waited for.
+    """
 
     def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
         self.weather = Weather()
+        self.gate: Callable[[Message], None] | None = None
+        self.socket_timeout_ms = SOCKET_TIMEOUT_MS
         self._scheduler = scheduler
         self._struck = struck
         self._bound: dict[int, tuple[Process, Handler]] = {}
@@ -85,6 +103,12 @@ class Network:
             return True
         return False
 
+    def _late(self) -> int:
+        """Mostly a little; now and then so much that the cluster has moved on since."""
+        scheduler = self._scheduler
+        longest_ms = 4000 if scheduler.random.random() < 0.25 else 200
+        return scheduler.below(longest_ms * US_PER_MS)
+
     def _travel(self, source: int, target: int) -> int | None:
         """When a message that leaves now arrives; None: never."""
         weather, scheduler = self.weather, self._scheduler
@@ -97,7 +121,7 @@ class Network:
             if self._hits("F-1"):
                 return None
             if self._hits("F-2"):
-                at_us += scheduler.below(400 * US_PER_MS)
+                at_us += self._late()
         if weather.clogged:
             until = weather.clogged.get(link, 0)
             if until > at_us:
@@ -119,9 +143,23 @@ class Network:
         call = Call(sender, receiver, on_reply)
         name = f"{sender.name}>{receiver} {type(request).__name__}"
         call.timeout = scheduler.after(
-            SOCKET_TIMEOUT_MS * US_PER_MS, sender, f"{name} timed out", lambda: call.finish(None)
-        )
-        at_us = self._travel(sender.node, receiver)
+            self.socket_timeout_ms * US_PER_MS, sender, f"{name} timed out",
+            lambda: call.finish(None),
+        )  # fmt: skip
+        if self.gate is None:
+            self._leave(call, name, request)
+        else:
+            self.gate(
+                Message(
+                    sender.node, receiver, request,
+                    lambda content: self._leave(call, name, content),  # type: ignore[arg-type]
+                    lambda: self._fail_soon(call),
+                )
+            )  # fmt: skip
+
+    def _leave(self, call: Call, name: str, request: Request) -> None:
+        scheduler, receiver = self._scheduler, call.receiver
+        at_us = self._travel(call.sender.node, receiver)
         if at_us is None:
             return
         if receiver not in self._bound:
@@ -130,7 +168,7 @@ class Network:
         process = self._bound[receiver][0]
         scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
         if self._hits("F-3"):
-            again = at_us + scheduler.below(50 * US_PER_MS)
+            again = at_us + self._late()
             scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
 
     def _arrive(self, call: Call, request: Request) -> None:
@@ -158,6 +196,18 @@ class Network:
             return
         if self._hits("F-10"):
             return
+        if self.gate is None:
+            self._return(call, response)
+        else:
+            self.gate(
+                Message(
+                    call.receiver, call.sender.node, response,
+                    lambda content: self._return(call, content),  # type: ignore[arg-type]
+                    lambda: self._fail_soon(call),
+                )
+            )  # fmt: skip
+
+    def _return(self, call: Call, response: Response | None) -> None:
         at_us = self._travel(call.receiver, call.sender.node)
         if at_us is None:
             return

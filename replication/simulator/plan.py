@@ -27,7 +27,7 @@ class Options:
     faults: tuple[str, ...] = ("all",)
     flush: str = "both"
     brokers: int = 3
-    events: int = 400
+    events: int = 150
     mutant: str | None = None
 
 
@@ -98,7 +98,8 @@ class Plan:
     faults: tuple[Fault, ...]
     operations: tuple[Operation, ...]
     duration_ms: int
-    segment_bytes: int = 600
+    segment_bytes: int = 800
+    fetch_bytes: int = 1 << 20  # a follower gets at a time
     mutant: str | None = None
     violation: str = ""  # what it once found; for people
 

@@ -11,11 +11,13 @@ import heapq
 import random
 from collections.abc import Callable
 
+from logstore.clock import Clock
 from replication.runtime import Task
 
 US_PER_MS = 1000
 START_US = 1_000_000
 START_WALL_MS = 1_700_000_000_000
+STORY = "*"  # marks lines of the trace that say what happened, not only that something ran
 
 
 class Process:
@@ -88,10 +90,10 @@ class Scheduler:
         return int(self.random.random() * bound)
 
     def note(self, line: str) -> None:
-        """Add to the trace what is not an event of its own."""
+        """Add to the trace what an event did: the story, marked in the trace."""
         self._hash.update(line.encode())
         if self.trace is not None:
-            self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f}  {line}")
+            self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f} {STORY} {line}")
 
     def next_event(self, until_us: int) -> Event | None:
         """Advance to the next event that can run before ``until_us``; None when there is none."""
@@ -199,7 +201,7 @@ class SimRuntime:
     """See ``Runtime``: one incarnation's share of the scheduler."""
 
     def __init__(self, scheduler: Scheduler, process: Process, clock: SimClock) -> None:
-        self.clock = clock
+        self.clock: Clock = clock
         self.process = process
         self._scheduler = scheduler
         self._timer_label = f"{process.name} timer"

@@ -42,7 +42,9 @@ class Summary:
         return found
 
 
-def run_seeds(first: int, count: int, options: Options, *, stop_early: bool = False) -> list[Result]:
+def run_seeds(
+    first: int, count: int, options: Options, *, stop_early: bool = False
+) -> list[Result]:
     """Schedules one after the other in this process; ``stop_early``: up to the first failure."""
     results = []
     enabled = gc.isenabled()

@@ -28,7 +28,8 @@ def draw_plan(seed: int, options: Options) -> Plan:
         seed, options.truncation, flush, brokers, partitions, min_isr, idempotent,
         tuple(_faults(rng, options, brokers, duration)),
         tuple(_operations(rng, options, len(idempotent), partitions, brokers, duration)),
-        duration, rng.choice((250, 400, 800, 4000)), options.mutant,
+        duration, rng.choice((300, 500, 900, 4000)), rng.choice((100, 400, 1 << 20, 1 << 20)),
+        options.mutant,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from logstore.errors import CorruptBatchError
+from logstore.format.header import BatchHeader
 from logstore.format.reader import iter_batches, read_records
 from logstore.types import TopicPartition
 from replication.simulator.cluster import Machine, SimCluster
@@ -41,9 +42,7 @@ def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
     return ""
 
 
-def validate(
-    cluster: SimCluster, oracle: Oracle, history: History, *, repeats: bool
-) -> list[str]:
+def validate(cluster: SimCluster, oracle: Oracle, history: History, *, repeats: bool) -> list[str]:
     """Violations in a quiescent cluster. ``repeats``: the network carried requests out twice."""
     found: list[str] = []
     for tp in oracle.committed:
@@ -151,7 +150,7 @@ def _check_copies(tp: TopicPartition, content: Content) -> list[str]:
     """I-20."""
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
-        if batch.producer_id >= 0:
+        if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
             if before != batch.base_offset:

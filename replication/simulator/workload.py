@@ -67,7 +67,9 @@ class Client:
         self.controller = -1
         self._asked = 0
 
-    def send(self, broker: int, request: object, on_reply: Callable[[Response | None], None]) -> None:
+    def send(
+        self, broker: int, request: object, on_reply: Callable[[Response | None], None]
+    ) -> None:
         self.transport.send(broker, request, on_reply)  # type: ignore[arg-type]
 
     def later(self, delay_ms: int, task: Callable[[], None]) -> None:
@@ -101,9 +103,7 @@ class Producer(Client):
         world = self.world
         tp = world.partitions[step.partition % len(world.partitions)]
         number = len(world.history.writes)
-        values = tuple(
-            f"{number}.{n}".encode().ljust(step.size, b".") for n in range(step.records)
-        )
+        values = tuple(f"{number}.{n}".encode().ljust(step.size, b".") for n in range(step.records))
         write = Write(number, tp, -1 if self.idempotent else step.acks, values)
         world.history.writes.append(write)
         queue = self._queues.setdefault(tp, deque())
@@ -138,9 +138,7 @@ class Producer(Client):
         self.send(leader, request, partial(self._answered, write, unknown))
 
     def _again(self, write: Write, *, unknown: bool) -> None:
-        self.later(
-            BACKOFF_MS, lambda: self.refresh(lambda: self._attempt(write, unknown=unknown))
-        )
+        self.later(BACKOFF_MS, lambda: self.refresh(lambda: self._attempt(write, unknown=unknown)))
 
     def _answered(self, write: Write, unknown: bool, response: Response | None) -> None:
         if write.outcome is not Outcome.PENDING:
@@ -174,6 +172,11 @@ class Producer(Client):
     def _done(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
         self.world.history.settle(write, outcome, offset)
         tp = write.tp
+        where = f" at {offset}" if offset >= 0 else ""
+        self.world.scheduler.note(
+            f"{self.process.name} {tp} write {write.number} acks {write.acks}: "
+            f"{outcome.value}{where}"
+        )
         if outcome is not Outcome.OK:
             self.leaders.pop(tp, None)
         if self.idempotent:

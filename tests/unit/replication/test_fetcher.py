@@ -338,7 +338,7 @@ class TestAnswers:
         partition = stage.follower.partition(A)
         given, append = [], partition.append_as_follower
         partition.append_as_follower = (  # type: ignore[method-assign]
-            lambda records, epoch: given.append(records) or append(records, epoch)  # type: ignore[func-returns-value]
+            lambda records, *rest: given.append(records) or append(records, *rest)  # type: ignore[func-returns-value]
         )
         view = memoryview(batch(1, epoch=1))
         stage.reply(answer(part(A, records=view)))

@@ -349,6 +349,21 @@ class TestQuota:
         host.runtime.advance(500)
         assert not answers.only.records
 
+    @pytest.mark.parametrize(
+        ("value", "throttled"),
+        [("*", True), ("0:1", True), ("0:2,1:1", False), ("", False), ("0:x", False)],
+    )
+    def test_the_topic_says_which(self, value: str, throttled: bool) -> None:
+        """R-145; with the next order it may say otherwise."""
+        key = "replication.throttled.replicas"
+        host = Host()
+        host.lead(config={f"leader.{key}": value})
+        assert host.manager.leader_quota.is_throttled(TP) is throttled
+        assert not host.manager.follower_quota.is_throttled(TP)
+        host.follow(epoch=1, config={f"follower.{key}": value})
+        assert not host.manager.leader_quota.is_throttled(TP)
+        assert host.manager.follower_quota.is_throttled(TP) is throttled
+
     def test_others_are_not_throttled(self) -> None:
         host = Host(leader_throttled_rate=1)
         host.lead(OTHER, replicas=(1, 2, 3), isr=(1, 2))

@@ -1,0 +1,208 @@
+"""``logstore simulate``: search for a schedule of faults that breaks a promise of the protocol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from logstore.cli import EXIT_FINDINGS, json_option
+from logstore.errors import ConfigError
+from replication.config import TRUNCATION_RULES
+
+TRACE_LINES = 60  # of a shrunk schedule, the end
+
+
+@click.command()
+@click.option("--seed", default=1, show_default=True, help="Seed of the first schedule.")
+@click.option("--schedules", default=1000, show_default=True, help="How many, one per seed.")
+@click.option(
+    "--truncation", type=click.Choice(TRUNCATION_RULES), help="Rule of the followers [fetch]."
+)
+@click.option("--faults", default="all", show_default=True,
+              help="Groups and kinds: net,disk,crash,clock,controller,all,none,F-1,…")  # fmt: skip
+@click.option("--flush", type=click.Choice(["ack", "os", "both"]), default="both",
+              show_default=True, help="Sync before a replica counts, or not.")  # fmt: skip
+@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 7))
+@click.option("--events", default=150, show_default=True, type=click.IntRange(20, 100_000),
+              help="Length of the time with load and faults.")  # fmt: skip
+@click.option("--mutant", help="Run with one guard of the protocol removed; ? lists them.")
+@click.option("--workers", type=click.IntRange(1), help="Processes [one for each core].")
+@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Run the plan in this file instead.")  # fmt: skip
+@click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write the shrunk plan of the first failure here.")  # fmt: skip
+@click.option("--shrink/--no-shrink", default=True, help="Make the first failure small.")
+@click.option("--trace", is_flag=True, help="Print every event (of one schedule).")
+@click.option("--exhaustive", nargs=4, type=int, metavar="R L N E",
+              help="All interleavings: replicas, log size, records, largest epoch.")  # fmt: skip
+@click.option("--matrix", is_flag=True,
+              help="What each truncation rule loses in scripted scenarios.")  # fmt: skip
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path),
+              help="With --matrix: a directory for it as Markdown, SVG and JSON.")  # fmt: skip
+@json_option
+@click.pass_context
+def simulate(
+    ctx: click.Context, seed: int, schedules: int, truncation: str | None, faults: str, flush: str,
+    brokers: int, events: int, mutant: str | None, workers: int | None, replay: Path | None,
+    save: Path | None, shrink: bool, trace: bool, exhaustive: tuple[int, int, int, int] | None,
+    matrix: bool, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a cluster of real brokers through schedules of faults, in virtual time.
+
+    Each schedule is drawn from its seed: clients, crashes, a bad network, bad disks. After every
+    event the invariants are checked, and at the end that nothing acknowledged is lost. The first
+    failure is made small and printed with the command that repeats it. Exit code 1 if any fails.
+    """
+    if exhaustive is not None:
+        from replication.cli.exhaustive import run_exhaustive
+
+        ctx.exit(run_exhaustive(exhaustive, truncation, mutant, as_json=as_json))
+    if matrix:
+        from replication.cli.matrix import run_matrix
+
+        ctx.exit(run_matrix(out, as_json=as_json))
+    from replication.simulator.kinds import expand
+    from replication.simulator.mutants import MUTANTS
+    from replication.simulator.plan import Options, Plan
+    from replication.simulator.run import run_plan
+    from replication.simulator.swarm import draw_plan
+
+    if mutant == "?":
+        for name, (what, _) in MUTANTS.items():
+            click.echo(f"{name:42} {what}")
+        return
+    try:
+        chosen = tuple(faults.split(","))
+        expand(chosen)
+        options = Options(truncation or "fetch", chosen, flush, brokers, events, mutant)
+        if mutant is not None and mutant not in MUTANTS:
+            raise ConfigError(f"no mutant {mutant!r}; --mutant ? lists them")
+        if replay is not None:
+            plan = Plan.from_json(replay.read_text())
+        else:
+            plan = draw_plan(seed, options)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if replay is None and schedules > 1:
+        ctx.exit(_search(seed, schedules, options, workers, save, shrink, as_json))
+    result = run_plan(plan, keep_trace=True)
+    if as_json:
+        click.echo(json.dumps({"seed": plan.seed, "events": result.events,
+                               "trace_hash": result.trace_hash, "violations": result.violations,
+                               "counters": result.counters}))  # fmt: skip
+    else:
+        _show_plan(plan)
+        if trace:
+            click.echo("\n".join(result.trace or []))
+        else:
+            _show_story(result.trace or [])
+        click.echo(f"{result.events} events, trace {result.trace_hash}")
+        for violation in result.violations:
+            click.secho(violation, fg="red")
+        if result.failed and shrink and replay is None:
+            _show_failure(plan, options, save)
+    ctx.exit(EXIT_FINDINGS if result.failed else 0)
+
+
+def _search(
+    seed: int, schedules: int, options: object, workers: int | None, save: Path | None,
+    shrink: bool, as_json: bool,
+) -> int:  # fmt: skip
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from logstore.clock import SystemClock
+    from replication.simulator.plan import Options
+    from replication.simulator.search import Summary, search
+    from replication.simulator.swarm import draw_plan
+
+    assert isinstance(options, Options)
+    clock = SystemClock()
+    begun_ns = clock.monotonic_ns()
+    with Progress(console=Console(stderr=True), disable=as_json) as bar:
+        task = bar.add_task("schedules", total=schedules)
+
+        def show(summary: Summary) -> None:
+            failed = f", {len(summary.failures)} failed" if summary.failures else ""
+            bar.update(task, completed=summary.schedules, description=f"schedules{failed}")
+
+        summary = search(
+            seed, schedules, options, workers=workers, progress=show,
+            stop_early=options.mutant is not None,
+        )  # fmt: skip
+    seconds = (clock.monotonic_ns() - begun_ns) / 1e9
+    if as_json:
+        click.echo(json.dumps({**summary.to_dict(), "seconds": round(seconds, 2)}))
+        return EXIT_FINDINGS if summary.failures else 0
+    click.echo(
+        f"{summary.schedules} schedules, {summary.events} events in {seconds:.1f} s, "
+        f"{summary.schedules / seconds:.0f} schedules/s: {len(summary.failures)} failed"
+    )
+    for name, count in sorted(summary.counters.items(), key=_by_kind):
+        click.echo(f"    {_title(name):44} {count}")
+    for failed in summary.failures[:10]:
+        click.secho(f"seed {failed.seed}: {failed.violations[0]}", fg="red")
+    if summary.failures and shrink:
+        _show_failure(draw_plan(summary.failures[0].seed, options), options, save)
+    return EXIT_FINDINGS if summary.failures else 0
+
+
+def _show_story(trace: list[str]) -> None:
+    from replication.simulator.scheduler import STORY
+
+    story = [line for line in trace if line[10:11] == STORY]
+    click.echo("\n".join(story[-TRACE_LINES - 1 : -1]))
+
+
+def _by_kind(item: tuple[str, int]) -> tuple[int, str]:
+    name = item[0]
+    return (int(name[2:]), "") if name.startswith("F-") else (0, name)
+
+
+def _title(name: str) -> str:
+    from replication.simulator.kinds import KINDS
+
+    return f"{name} {KINDS[name]}" if name in KINDS else name
+
+
+def _show_plan(plan: object) -> None:
+    from replication.simulator.plan import Plan
+
+    assert isinstance(plan, Plan)
+    click.echo(
+        f"seed {plan.seed}: {plan.brokers} brokers, {plan.partitions} partitions, "
+        f"min.insync.replicas {plan.min_isr}, flush={plan.flush}, truncation={plan.truncation}"
+    )
+    steps = [(fault.at_ms, str(fault)) for fault in plan.faults]
+    steps += [(step.at_ms, str(step)) for step in plan.operations]
+    for _, text in sorted(steps):
+        click.echo(f"  {text}")
+
+
+def _show_failure(plan: object, options: object, save: Path | None) -> None:
+    """The failure made small, with its events and the command that repeats it."""
+    from replication.simulator.plan import Options, Plan
+    from replication.simulator.run import run_plan
+    from replication.simulator.shrink import shrink
+
+    assert isinstance(plan, Plan)
+    assert isinstance(options, Options)
+    small, _ = shrink(plan)
+    result = run_plan(small, keep_trace=True)
+    click.echo("\nThe first failure, made small:")
+    _show_plan(small)
+    click.echo("What happened:")
+    _show_story(result.trace or [])
+    for violation in result.violations:
+        click.secho(violation, fg="red")
+    more = "" if options.mutant is None else f" --mutant {options.mutant}"
+    click.echo(
+        f"Repeat it with: logstore simulate --seed {plan.seed} --schedules 1 "
+        f"--truncation {options.truncation} --faults {','.join(options.faults)} "
+        f"--flush {options.flush} --brokers {options.brokers} --events {options.events}{more}"
+    )
+    if save is not None:
+        save.write_text(small.to_json())
+        click.echo(f"or: logstore simulate --replay {save}")

@@ -1,0 +1,68 @@
+"""What both acts found, as values: for the tables, for JSON and for the exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from logstore.demo.outcome import Outcome
+
+
+@dataclass(slots=True)
+class ReplicatedPartition:
+    """One partition of the cluster. ``*_before`` the kill and after it; ``cut`` in records."""
+
+    partition: int
+    replicas: list[int]
+    leader_before: int
+    epoch_before: int
+    leader: int = -1
+    epoch: int = -1
+    cut: int = 0
+    isr_smallest: int = 0
+    records: int = 0
+    size: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(slots=True)
+class Failover:
+    """The kill of a leader, its return, and the time for which it was cut off later. In records
+    and seconds.
+
+    ``unreplicated``: acknowledged with acks=1 by the leader alone. ``cut``: all that it had to give
+    up, those and the batch that waited for its followers.
+    """
+
+    killed: int
+    was_controller: bool = False
+    led: list[int] = field(default_factory=list)
+    acknowledged_at_kill: int = 0
+    unreplicated: int = 0
+    cut: int = 0
+    controller: int = -1
+    elected_seconds: float = 0.0
+    without_it: int = 0
+    rejoined_seconds: float = 0.0
+    caught_up: int = 0
+    shrunk: list[int] = field(default_factory=list)
+    shrunk_seconds: float = 0.0
+    expanded_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class ClusterOutcome:
+    """Act two. ``slowest_seconds``: the longest wait for an acknowledgement, failovers included."""
+
+    brokers: list[int]
+    min_insync_replicas: int
+    failover: Failover | None = None
+    acknowledged: int = 0
+    slowest_seconds: float = 0.0
+    partitions: list[ReplicatedPartition] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class DemoOutcome(Outcome):
+    """All of it; ``cluster`` is None when act one already failed."""
+
+    cluster: ClusterOutcome | None = None

@@ -1,0 +1,27 @@
+"""The table of act two."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from logstore.demo.show import numbers_table
+from replication.demo.outcome import ClusterOutcome
+
+
+def replica_table(outcome: ClusterOutcome) -> Table:
+    table = numbers_table(
+        f"\nReplicated over brokers {', '.join(map(str, outcome.brokers))}, the same on each: "
+        "records; cut: records the killed leader gave up",
+        "#", "leader", "epoch", "cut", "smallest ISR", "records", "MB", "fingerprint",
+    )  # fmt: skip
+    for p in outcome.partitions:
+        table.add_row(
+            str(p.partition), _change(p.leader_before, p.leader), _change(p.epoch_before, p.epoch),
+            f"{p.cut:,}", str(p.isr_smallest), f"{p.records:,}", f"{p.size / 1e6:.1f}",
+            p.fingerprint[:12],
+        )  # fmt: skip
+    return table
+
+
+def _change(before: int, after: int) -> str:
+    return str(after) if before == after else f"{before} → {after}"

@@ -1,0 +1,27 @@
+"""The columns: how a follower finds out where to cut its log, from the first releases to now."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """
+    Attributes:
+        rule: a key of ``replication.truncation.RULES``.
+        answers_without_epoch: the leader says where an epoch ends, not which one it looked at.
+    """
+
+    name: str
+    since: str
+    rule: str
+    answers_without_epoch: bool = False
+
+
+COLUMNS = (
+    Column("hw", "before 0.11", "hw"),
+    Column("kip-101", "0.11", "epoch", answers_without_epoch=True),
+    Column("epoch", "2.0: KIP-101 and 279", "epoch"),
+    Column("fetch", "default: KIP-320 and 595", "fetch"),
+)
+DEFAULT = COLUMNS[-1]

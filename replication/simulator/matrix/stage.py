@@ -1,0 +1,424 @@
+"""A cluster that does what a script says, step by step.
+
+Brokers, fetchers, controller, coordinator and logs are the real ones. The script decides which
+fetches get through, who crashes and with which bytes lost, whose session ends, and when. Broker K
+holds no replica: it is the controller all the time.
+
+Nothing happens by the mere passing of time: sessions end when the script says so, high-watermark
+checkpoints are written when it says so, and the lag that ends a membership of the ISR is longer
+than any script.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from checkpoints.types import TopicPartition
+from logstore.errors import CorruptBatchError
+from logstore.format.batch import encode_batch
+from logstore.format.reader import read_records
+from logstore.testing.faulty import CrashMode
+from replication.coordination import nodes
+from replication.coordination.embedded import EmbeddedCoordinator
+from replication.error_codes import ErrorCode
+from replication.messages import (
+    CreateTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
+    Response,
+)
+from replication.partition import Partition
+from replication.simulator.cluster import SimCluster
+from replication.simulator.history import History, Outcome, Write
+from replication.simulator.matrix.gate import Gate
+from replication.simulator.matrix.rules import Column
+from replication.simulator.network import SimTransport
+from replication.simulator.plan import Plan
+from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
+from replication.state import NO_LEADER, PartitionRegistration
+
+TP = TopicPartition("t", 0)
+NAMES = "ABCK"
+CONTROLLER = "K"
+FOREVER_MS = 1 << 40
+STEP_MS = 20  # enough for everything that a step sets off
+LIMIT_MS = 10_000  # of virtual time: what has not happened then never will
+TIMEOUT_MS = 60_000  # of a client's request
+
+
+class ScriptError(Exception):
+    """The cluster does not do what a step of the script expects of it."""
+
+
+class Stage:
+    """See the module. Brokers are named by letters.
+
+    Args:
+        flush: ``ack`` syncs each append before it counts; ``os`` leaves that to the system.
+        elr: ``eligible.leader.replicas.enable``.
+    """
+
+    def __init__(
+        self, column: Column, *, flush: str, min_isr: int, elr: bool, unclean: bool, seed: int
+    ) -> None:
+        self.scheduler = Scheduler(random.Random(f"stage {seed}"))
+        self.chance = random.Random(f"script {seed}")  # for scripts that draw what they do
+        plan = Plan(
+            seed, column.rule, flush, len(NAMES), 1, min_isr, (), (), (), 0, segment_bytes=1 << 20
+        )
+        self.cluster = SimCluster(
+            plan, self.scheduler, Counter(), lambda machine: None, lambda machine: None
+        )
+        self.cluster.store.session_timeout_ms = FOREVER_MS
+        self.cluster.config = replace(
+            self.cluster.config,
+            replica_lag_time_max_ms=600_000,
+            replica_fetch_wait_max_ms=5,
+            high_watermark_checkpoint_interval_ms=FOREVER_MS,
+            request_timeout_ms=TIMEOUT_MS,
+            eligible_leader_replicas=elr,
+            auto_leader_rebalance=False,
+        )
+        self.gate = Gate(answers_without_epoch=column.answers_without_epoch)
+        self.cluster.network.gate = self.gate
+        self.cluster.network.socket_timeout_ms = TIMEOUT_MS
+        self.history = History()
+        self.out_of_range = 0  # how often a consumer was told that its position does not exist
+        self.at_rest: Callable[[], None] = lambda: None  # called after each step
+        self.replicas = ""
+        self._config = {
+            "min.insync.replicas": str(min_isr),
+            "unclean.leader.election.enable": str(unclean).lower(),
+        }
+        self._client = Process("client", -10)
+        self._transport = SimTransport(self.cluster.network, self._client)
+        self._session = self.cluster.store.connect()
+        self._orphans: dict[str, EmbeddedCoordinator] = {}  # sessions of processes that are gone
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def run(self, ms: int = STEP_MS) -> None:
+        """Let things happen."""
+        scheduler = self.scheduler
+        until_us = scheduler.now_us + ms * US_PER_MS
+        while (event := scheduler.next_event(until_us)) is not None:
+            event.task()
+        self.at_rest()
+
+    def wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        """
+        Raises:
+            ScriptError: it did not come about.
+        """
+        for _ in range(LIMIT_MS // STEP_MS):
+            if reached():
+                return
+            self.run()
+        raise ScriptError(f"never: {what}; {self.registration}")
+
+    # -- looking -------------------------------------------------------------------------------
+
+    @property
+    def registration(self) -> PartitionRegistration:
+        """What the coordinator's tree says."""
+        topic = self._session.get(nodes.topic_path(TP.topic))
+        state = self._session.get(nodes.partition_state_path(TP))
+        if topic is None or state is None:
+            return PartitionRegistration((), (), NO_LEADER, -1, -1)
+        replicas = nodes.decode_topic(TP.topic, topic.data).partitions[TP.partition]
+        return nodes.decode_partition(TP, state.data, state.version, replicas)
+
+    @property
+    def leader(self) -> str:
+        """Whom the controller has made leader; empty when nobody."""
+        leader = self.registration.leader
+        return "" if leader == NO_LEADER else NAMES[leader]
+
+    def is_up(self, name: str) -> bool:
+        return self.cluster.machines[NAMES.index(name)].broker is not None
+
+    def replica(self, name: str) -> Partition | None:
+        """The replica of a broker that is up and has opened its log."""
+        broker = self.cluster.machines[NAMES.index(name)].broker
+        if broker is None:
+            return None
+        found = broker.replica_manager.partitions.get(TP)
+        return None if found is None or found.log is None else found
+
+    def _open(self, name: str) -> Partition:
+        found = self.replica(name)
+        if found is None:
+            raise ScriptError(f"{name} has no replica")
+        return found
+
+    def log_end(self, name: str) -> int:
+        return self._open(name).log_end_offset
+
+    def leads(self, name: str) -> bool:
+        """It is leader, and knows it."""
+        found, now = self.replica(name), self.registration
+        return (
+            found is not None
+            and found.is_leader
+            and now.leader == NAMES.index(name)
+            and found.leader_epoch == now.leader_epoch
+        )
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def begin(self, replicas: str, leader: str = "") -> None:
+        """Start K and the brokers ``replicas``, and create the topic with them as its assignment.
+
+        The first of them leads, unless ``leader`` is another: the sessions of those before it
+        end, and they come back.
+        """
+        self.replicas = replicas
+        self.start(CONTROLLER)
+        self.wait_for("K is controller", lambda: self.cluster.controller == NAMES.index(CONTROLLER))
+        for name in replicas:
+            self.start(name)
+        answers: list[Response | None] = []
+        assignment = tuple(NAMES.index(name) for name in replicas)
+        self._ask_controller(
+            CreateTopicRequest(TP.topic, 1, len(replicas), (assignment,), self._config), answers
+        )
+        self.wait_for("the topic is there", lambda: all(self.replica(n) for n in replicas))
+        for name in replicas[: max(0, replicas.find(leader))]:
+            self.cut_off(name)
+            self.end_sessions(name)
+            self.reconnect(name)
+        if leader:
+            self.wait_for(f"{leader} leads", lambda: self.leads(leader))
+            self.catch_up(*replicas)
+
+    def _ask_controller(self, request: Request, answers: list[Response | None]) -> None:
+        broker = self.cluster.machines[NAMES.index(CONTROLLER)].broker
+        assert broker is not None
+        broker.handle(request, answers.append)
+
+    def start(self, name: str) -> None:
+        """Start a broker, and let it register if its last session is over."""
+        self.cluster.start(NAMES.index(name))
+        self.run(10 * STEP_MS)
+
+    def kill(self, *names: str) -> None:
+        """The process ends; what it wrote is kept. Its session ends, too."""
+        self._crash(names, "all_kept")
+        self.end_sessions(*names)
+
+    def lose_power(self, *names: str, mode: CrashMode = "all_lost") -> None:
+        """What was not synced is lost. The sessions go on until ``end_sessions``."""
+        self._crash(names, mode)
+
+    def _crash(self, names: tuple[str, ...], mode: CrashMode) -> None:
+        for name in names:
+            broker = NAMES.index(name)
+            session = self.cluster.machines[broker].session
+            if session is not None:
+                self._orphans[name] = session
+            self.gate.lose_all_of(broker)
+            self.cluster.network.unbind(broker)  # whoever waits for it hears of it soon
+            self.cluster.crash(broker, mode, None)
+
+    def end_sessions(self, *names: str) -> None:
+        """One after the other; the controller sees each of them."""
+        for name in names:
+            session = self._orphans.pop(name, self.cluster.machines[NAMES.index(name)].session)
+            assert session is not None
+            self.cluster.store.expire(session)
+            self.run()
+
+    def stop(self, name: str) -> None:
+        """In order: leaderships move, high watermarks are written, the logs closed."""
+        self.cluster.stop(NAMES.index(name), None)
+        self.wait_for(f"{name} stops", lambda: not self.is_up(name))
+        self.gate.lose_all_of(NAMES.index(name))
+
+    def cut_off(self, name: str) -> None:
+        """From the coordinator; it goes on with what it knows."""
+        self.cluster.cut_off(NAMES.index(name))
+        self.run()
+
+    def reconnect(self, name: str) -> None:
+        self.cluster.reconnect(NAMES.index(name))
+        self.run(10 * STEP_MS)
+
+    # -- the controller ------------------------------------------------------------------------
+
+    def deafen(self, name: str) -> None:
+        """The controller's requests do not reach it."""
+        self.gate.deaf.add(NAMES.index(name))
+
+    def undeafen(self, name: str) -> None:
+        """They do again; those from before are lost, and the latest state is sent."""
+        broker = NAMES.index(name)
+        self.gate.deaf.discard(broker)
+        self.gate.lose(lambda message: message.target == broker and message.source >= 0)
+        self.run(10 * STEP_MS)
+
+    def elect_preferred(self) -> None:
+        """The first of the assignment leads, if it is in the ISR."""
+        answers: list[Response | None] = []
+        self._ask_controller(ElectLeadersRequest(ElectionType.PREFERRED, (TP,)), answers)
+        self.wait_for("the preferred replica leads", lambda: self.leads(self.replicas[0]))
+
+    # -- replication ---------------------------------------------------------------------------
+
+    def fetch(self, *names: str, rounds: int = 1) -> None:
+        """Let so many fetches of each go through, with their answers."""
+        for name in names:
+            broker = NAMES.index(name)
+            self.gate.rounds[broker] = rounds
+            self.gate.look_again()
+            self.wait_for(
+                f"{name} fetches {rounds} times",
+                lambda broker=broker: self.gate.rounds[broker] == 0,  # type: ignore[misc]
+            )
+        self.run()
+
+    def fetch_unanswered(self, *names: str) -> None:
+        """One fetch of each reaches the leader; no answer comes back from now on."""
+        self.gate.unanswered.update(NAMES.index(name) for name in names)
+        self.fetch(*names)
+
+    def fetch_freely(self, *names: str) -> None:
+        """From now on, until they have caught up once."""
+        brokers = {NAMES.index(name) for name in names}
+        self.gate.free |= brokers
+        self.gate.unanswered -= brokers
+        self.gate.look_again()
+
+    def catch_up(self, *names: str) -> None:
+        """Let them fetch until they are in sync and know the leader's high watermark; no further.
+
+        Raises:
+            ScriptError: they do not get there.
+        """
+        self.fetch_freely(*names)
+        self.wait_for(f"{', '.join(names)} caught up", lambda: all(map(self._is_level, names)))
+        self.gate.free -= {NAMES.index(name) for name in names}
+        self.run()  # no fetch waits at the leader any more
+
+    def fetch_single_batches(self) -> None:
+        """A fetch of a broker that starts from now on brings one batch."""
+        self.cluster.config = replace(self.cluster.config, replica_fetch_max_bytes=1)
+
+    def _is_level(self, name: str) -> bool:
+        leader = self.leader
+        mine, its = self.replica(name), self.replica(leader) if leader else None
+        if mine is None or its is None or mine.leader_epoch != its.leader_epoch:
+            return False
+        return (
+            mine.log_end_offset == its.log_end_offset == its.high_watermark
+            and mine.high_watermark == its.high_watermark
+            and NAMES.index(name) in its.isr.committed
+        )
+
+    # -- disks ---------------------------------------------------------------------------------
+
+    def flush(self, *names: str) -> None:
+        """The system writes back what is in its cache."""
+        for name in names:
+            self._open(name).local_log().flush()
+
+    def checkpoint(self, *names: str) -> None:
+        """Their high watermarks go to ``replication-offset-checkpoint``."""
+        for name in names:
+            broker = self.cluster.machines[NAMES.index(name)].broker
+            assert broker is not None
+            broker.log_manager.checkpoint_high_watermarks()
+
+    # -- clients -------------------------------------------------------------------------------
+
+    def produce(self, to: str, count: int = 1, acks: int = -1) -> list[Write]:
+        """Send batches of one record each, to a broker that the client takes for the leader."""
+        writes = [self.send(to, acks) for _ in range(count)]
+        self.run()
+        return writes
+
+    def send(self, to: str, acks: int = -1) -> Write:
+        """As ``produce``, of one record; it has just left when this returns."""
+        number = len(self.history.writes)
+        write = Write(number, TP, acks, (f"m{number}".encode(),))
+        self.history.writes.append(write)
+        batch = encode_batch(
+            [(None, write.values[0])], default_timestamp=1_700_000_000_000 + self.scheduler.now_ms
+        )
+        request = ProduceRequest(acks, TIMEOUT_MS, (ProducePartition(TP, bytes(batch)),))
+
+        def on_reply(response: Response | None) -> None:
+            if not isinstance(response, ProduceResponse):
+                self.history.settle(write, Outcome.UNKNOWN)
+                return
+            (part,) = response.partitions
+            ok = part.error_code is ErrorCode.NONE
+            self.history.settle(write, Outcome.OK if ok else Outcome.UNKNOWN, part.base_offset)
+
+        self._transport.send(NAMES.index(to), request, on_reply)
+        return write
+
+    def acknowledged(self, writes: list[Write]) -> None:
+        """
+        Raises:
+            ScriptError: not all of them are.
+        """
+        self.wait_for(
+            "all records acknowledged", lambda: all(w.outcome is Outcome.OK for w in writes)
+        )
+
+    def consume(self, offset: int, of: str) -> None:
+        """Read on from a position, as a consumer does; what it sees is remembered (I-6)."""
+        request = FetchRequest((FetchPartition(TP, offset),), max_wait_ms=0)
+        self._transport.send(NAMES.index(of), request, lambda answer: self._take(offset, answer))
+        self.run()
+
+    def _take(self, offset: int, response: Response | None) -> None:
+        if not isinstance(response, FetchResponse):
+            return
+        (part,) = response.partitions
+        if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.out_of_range += 1
+        if part.error_code is not ErrorCode.NONE or not part.records:
+            return
+        try:
+            records = read_records(part.records, from_offset=offset, end_offset=part.high_watermark)
+        except CorruptBatchError:
+            return
+        for record in records:
+            self.history.read(TP, record.offset, bytes(record.value or b""), "consumer")
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def heal(self) -> str:
+        """Everybody is up and connected, all messages pass; then a last write.
+
+        Returns:
+            What is still amiss after ``LIMIT_MS``; empty when the replicas are level and the write
+            was acknowledged.
+        """
+        for name in (CONTROLLER, *self.replicas):
+            if self.cluster.machines[NAMES.index(name)].cut_off:
+                self.reconnect(name)
+        self.gate.open()
+        self.end_sessions(*self._orphans)
+        for name in self.replicas:
+            if not self.is_up(name):
+                self.start(name)
+        try:
+            self.wait_for("a leader", lambda: bool(self.leader) and self.leads(self.leader))
+            self.wait_for("all level", lambda: all(self._is_level(n) for n in self.replicas))
+            self.acknowledged(self.produce(self.leader))
+            self.wait_for("all level again", lambda: all(map(self._is_level, self.replicas)))
+        except ScriptError as error:
+            return str(error)
+        return ""

@@ -1,0 +1,293 @@
+"""The search itself: it repeats a seed exactly, every kind of fault strikes, what it finds is made
+small, and the protocol holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from logstore.errors import ConfigError
+from replication.cli.simulate import simulate
+from replication.messages import MetadataRequest, MetadataResponse, Request, Response
+from replication.simulator.atlas import Atlas
+from replication.simulator.kinds import KINDS, expand
+from replication.simulator.network import SOCKET_TIMEOUT_MS, Network, SimTransport
+from replication.simulator.plan import Options, Plan, plan_size
+from replication.simulator.run import run_plan, run_seed
+from replication.simulator.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
+from replication.simulator.search import search
+from replication.simulator.shrink import number_of, shrink
+from replication.simulator.swarm import draw_plan
+from replication.transport import OnReply
+
+ROOT = Path(__file__).resolve().parents[2]
+REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
+ANSWER = MetadataResponse((), 0, ())
+
+
+def drain(scheduler: Scheduler, until_ms: int = 10_000) -> None:
+    until_us = START_US + until_ms * 1000
+    while (event := scheduler.next_event(until_us)) is not None:
+        event.task()
+
+
+class TestScheduler:
+    def test_events_of_one_time_keep_their_order(self) -> None:
+        scheduler, ran = Scheduler(random.Random(1)), list[int]()
+        for number in range(5):
+            scheduler.after(10, None, "", lambda number=number: ran.append(number))
+        drain(scheduler)
+        assert ran == [0, 1, 2, 3, 4]
+
+    def test_an_actor_keeps_the_order_of_posting(self) -> None:
+        scheduler, ran = Scheduler(random.Random(1)), list[int]()
+        actor = SimRuntime(scheduler, Process("b0", 0), SimClock(scheduler)).actor("one")
+        for number in range(50):
+            actor.post(lambda number=number: ran.append(number))
+        drain(scheduler)
+        assert ran == list(range(50))
+
+    def test_events_of_the_dead_vanish(self) -> None:
+        scheduler, process, ran = Scheduler(random.Random(1)), Process("b0", 0), list[str]()
+        scheduler.after(10, process, "", lambda: ran.append("never"))
+        process.alive = False
+        drain(scheduler)
+        assert not ran
+
+    def test_f29_a_pause_holds_events_back_and_loses_none(self) -> None:
+        scheduler, process, ran = Scheduler(random.Random(1)), Process("b0", 0), list[int]()
+        for delay in (1000, 2000):
+            scheduler.after(delay, process, "", lambda: ran.append(scheduler.now_us - START_US))
+        process.stall(START_US + 5000)
+        drain(scheduler)
+        assert ran == [5000, 5000]
+
+    def test_f30_f31_wall_clocks_move_alone(self) -> None:
+        scheduler = Scheduler(random.Random(1))
+        one, other = SimClock(scheduler), SimClock(scheduler)
+        other.offset_ms, other.drift = -500, 0.5
+        drain(scheduler, 1000)
+        assert one.monotonic_ns() == other.monotonic_ns()
+        assert other.wall_ms() - one.wall_ms() == -500 + 500
+
+
+class TestNetwork:
+    def setup_method(self) -> None:
+        self.struck: Counter[str] = Counter()
+        self.scheduler = Scheduler(random.Random(1))
+        self.network = Network(self.scheduler, self.struck)
+        self.sender, self.receiver = Process("b0", 0), Process("b1", 1)
+        self.handled: list[Request] = []
+        self.replies: list[Response | None] = []
+        self.network.bind(self.receiver, self.handle)
+
+    def handle(self, request: Request, reply: OnReply) -> None:
+        self.handled.append(request)
+        reply(ANSWER)
+
+    def send(self) -> list[Response | None]:
+        SimTransport(self.network, self.sender).send(1, MetadataRequest(), self.replies.append)
+        drain(self.scheduler)
+        return self.replies
+
+    def test_an_answer_comes_once(self) -> None:
+        assert self.send() == [ANSWER]
+
+    @pytest.mark.parametrize(("kind", "handled"), [("F-1", 0), ("F-9", 1), ("F-10", 1)])
+    def test_f1_f9_f10_no_answer_is_none(self, kind: str, handled: int) -> None:
+        self.network.weather.rates[kind] = 1.0
+        assert self.send() == [None]
+        assert len(self.handled) == handled
+        assert self.struck[kind] == 1
+
+    def test_f3_a_repeated_request_is_handled_twice_and_answered_once(self) -> None:
+        self.network.weather.rates["F-3"] = 1.0
+        assert self.send() == [ANSWER]
+        assert len(self.handled) == 2
+
+    def test_f6_a_cut_of_the_way_back_loses_the_answer(self) -> None:
+        self.network.weather.cut[1, 0] = "F-6"
+        assert self.send() == [None]
+        assert len(self.handled) == 1
+        assert self.scheduler.now_ms - START_US // 1000 >= SOCKET_TIMEOUT_MS
+
+    def test_f7_a_clogged_link_delivers_late(self) -> None:
+        self.network.weather.clogged[0, 1] = START_US + 500_000
+        assert self.send() == [ANSWER]
+        assert self.struck["F-7"] == 1
+
+    def test_a_dead_receiver_resets_the_connection(self) -> None:
+        self.network.unbind(1)
+        assert self.send() == [None]
+        assert not self.handled
+
+
+class TestAtlas:
+    def test_flush_os_one_of_three_may_forget(self) -> None:
+        atlas = Atlas(1, power_loss_is_safe=False)
+        assert atlas.may_lose_power(0)
+        atlas.stopped(0, forgets=True)
+        assert not atlas.may_lose_power(1)
+        assert not atlas.may_stop(1)
+        assert atlas.may_stop(0)
+        atlas.all_in_sync()
+        assert atlas.may_lose_power(1)
+
+    def test_flush_ack_all_may_lose_power(self) -> None:
+        atlas = Atlas(1, power_loss_is_safe=True)
+        for broker in range(3):
+            assert atlas.may_lose_power(broker)
+            atlas.stopped(broker)
+        assert not atlas.may_forget(0)
+
+    def test_damage_at_rest_is_not_forgotten(self) -> None:
+        atlas = Atlas(1, power_loss_is_safe=True)
+        atlas.damaged(2)
+        atlas.all_in_sync()
+        assert not atlas.may_forget(1)
+        atlas.wiped(2)
+        atlas.all_in_sync()
+        assert atlas.may_forget(1)
+
+
+class TestPlans:
+    def test_a_plan_is_kept_as_json(self) -> None:
+        plan = draw_plan(7, Options())
+        assert Plan.from_json(plan.to_json()) == plan
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"faults": 1}'])
+    def test_hostile_json_is_an_error(self, text: str) -> None:
+        with pytest.raises(ConfigError):
+            Plan.from_json(text)
+
+    def test_kinds_and_groups(self) -> None:
+        assert len(KINDS) == 34
+        assert expand(["F-13", "clock"]) == ("F-13", "F-29", "F-30", "F-31")
+        assert expand(["F-15"]) == ("F-14",)
+        with pytest.raises(ConfigError, match="F-99"):
+            expand(["F-99"])
+
+    @pytest.mark.parametrize("flush", ["ack", "os"])
+    def test_options_are_kept_to(self, flush: str) -> None:
+        options = Options(faults=("net",), flush=flush, brokers=4)
+        for seed in range(20):
+            plan = draw_plan(seed, options)
+            assert plan.flush == flush
+            assert {int(fault.kind[2:]) for fault in plan.faults} <= set(range(1, 12))
+            assert all(fault.broker < 4 for fault in plan.faults)
+
+
+class TestDeterminism:
+    """I-25."""
+
+    def test_the_same_seed_gives_the_same_trace(self) -> None:
+        first, second = (run_seed(11, Options(events=60), keep_trace=True) for _ in range(2))
+        assert first.trace == second.trace
+        assert first.trace_hash == second.trace_hash
+
+    def test_another_seed_gives_another(self) -> None:
+        hashes = {run_seed(seed, Options(events=40)).trace_hash for seed in (1, 2, 3)}
+        assert len(hashes) == 3
+
+    @pytest.mark.slow
+    def test_the_seed_of_hashes_does_not_matter(self) -> None:
+        code = (
+            "from replication.simulator.plan import Options\n"
+            "from replication.simulator.run import run_seed\n"
+            "print([run_seed(s, Options(events=100)).trace_hash for s in range(30, 36)])"
+        )
+        outputs = {
+            subprocess.run(
+                [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True,
+                env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            ).stdout
+            for seed in ("1", "2")
+        }  # fmt: skip
+        assert len(outputs) == 1
+
+
+class TestProtocol:
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_schedule_holds(self, seed: int) -> None:
+        assert run_seed(seed, Options(events=60)).violations == []
+
+    @pytest.mark.slow
+    def test_many_schedules_hold_and_every_fault_strikes(self) -> None:
+        summary = search(50_000, 600, Options())
+        assert [f.violations for f in summary.failures] == []
+        assert [kind for kind in KINDS if not summary.counters[kind]] == []
+        reached = (
+            "ELR used", "ISR expansions", "ISR shrinks", "clean stops", "elections", "recoveries",
+            "truncations", "writes ok", "writes failed", "writes unknown",
+        )  # fmt: skip
+        assert [name for name in reached if not summary.counters[name]] == []
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("rule", ["hw", "epoch"])
+    def test_the_older_rules_lose_data(self, rule: str) -> None:
+        """KIP-101, KIP-279 and KIP-320 are there for a reason."""
+        summary = search(1, 3000, Options(truncation=rule), stop_early=True)
+        assert summary.failures
+
+
+class TestShrinking:
+    @pytest.mark.slow
+    def test_a_failure_is_made_small_and_is_the_same(self) -> None:
+        plan = draw_plan(1, Options(mutant="high-watermark-without-followers"))
+        small, result = shrink(plan, max_runs=60)
+        assert plan_size(small) < plan_size(plan) / 2
+        assert number_of(result.violations[0]) == number_of(run_plan(plan).violations[0])
+        assert run_plan(small).violations == result.violations
+
+    def test_what_does_not_fail_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="fails nowhere"):
+            shrink(draw_plan(1, Options(events=40)))
+
+
+class TestRegressions:
+    """Plans that once broke the protocol (``violation``). Those of a mutant still do."""
+
+    @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
+    def test_it_holds_now(self, path: Path) -> None:
+        plan = Plan.from_json(path.read_text())
+        assert plan.violation
+        if plan.mutant is not None:
+            found = run_plan(plan).violations
+            assert number_of(found[0]) == number_of(plan.violation)
+        assert run_plan(replace(plan, mutant=None)).violations == []
+
+
+class TestCommand:
+    def test_a_schedule_that_holds(self) -> None:
+        done = CliRunner().invoke(
+            simulate, ["--seed", "1", "--schedules", "1", "--events", "40", "--json"]
+        )
+        assert done.exit_code == 0
+        assert json.loads(done.stdout)["violations"] == []
+
+    def test_one_that_fails_exits_with_1_and_is_saved(self, tmp_path: Path) -> None:
+        saved = tmp_path / "plan.json"
+        plan = draw_plan(1, Options(events=40, mutant="high-watermark-without-followers"))
+        saved.write_text(plan.to_json())
+        done = CliRunner().invoke(simulate, ["--replay", str(saved)])
+        assert done.exit_code == 1
+        assert "I-" in done.stdout
+
+    @pytest.mark.parametrize(
+        "arguments", [["--faults", "F-99"], ["--mutant", "none-such"], ["--truncation", "x"]]
+    )
+    def test_bad_arguments_are_told(self, arguments: list[str]) -> None:
+        assert CliRunner().invoke(simulate, arguments).exit_code == 2
+
+    def test_mutants_are_listed(self) -> None:
+        done = CliRunner().invoke(simulate, ["--mutant", "?"])
+        assert "no-truncation" in done.stdout
