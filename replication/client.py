@@ -115,6 +115,8 @@ class Client:
             except BrokerUnavailableError:
                 continue
             assert isinstance(response, MetadataResponse)
+            if not response.brokers:
+                continue  # it has just started
             self._partitions = {p.tp: self._newer(p, response) for p in response.partitions}
             self._topic_ids = response.topic_ids
             self._controller_id = response.controller_id

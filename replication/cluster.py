@@ -26,12 +26,14 @@ from replication.client import Client, Consumer, Producer, RecordMetadata
 from replication.config import ReplicationConfig
 from replication.coordination import (
     BadVersionError,
+    CoordinationError,
     Coordinator,
     CoordinatorService,
     CoordinatorUnavailableError,
     NodeExistsError,
     SessionExpiredError,
     SessionState,
+    nodes,
     open_coordinator,
 )
 from replication.error_codes import ErrorCode
@@ -111,6 +113,10 @@ class Cluster:
                 self._start(broker_id)
             self.wait_until(lambda: all(map(self._is_running, self.broker_ids)), "brokers register")
             self.wait_until(lambda: self.controller_id is not None, "a controller")
+            self.wait_until(
+                lambda: all(broker.metadata.is_complete for broker in self._running()),
+                "brokers know the topics",
+            )
         except BaseException:
             self.close()
             raise
@@ -375,23 +381,30 @@ class Cluster:
         return partition is not None and partition.is_leader
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic and wait until no live broker holds a replica of it.
+        """Delete a topic and wait until no live broker holds a replica of it, or knows it.
+
+        Its name is free then, if no broker with a replica of it is down.
 
         Raises:
             ReplicationError: the controller refuses.
         """
         self._check(self._ask_controller(DeleteTopicRequest(topic)))
-        self.wait_until(
-            lambda: (
-                not any(
-                    tp.topic == topic
-                    for b in self._running()
-                    for tp in b.replica_manager.partitions
-                )
-            ),
-            f"topic {topic} is gone",
-        )
+        self.wait_until(lambda: self._is_gone(topic), f"topic {topic} is gone")
         self.client.refresh()
+
+    def _is_gone(self, topic: str) -> bool:
+        brokers = self._running()
+        held = [tp for b in brokers for tp in list(b.replica_manager.partitions)]
+        if any(tp.topic == topic for tp in held):
+            return False
+        if any(b.metadata.partitions_of(topic) for b in brokers):
+            return False
+        if len(brokers) < len(self.broker_ids):
+            return True  # the controller may wait for the others
+        try:
+            return self.session(brokers[0].broker_id).get(nodes.topic_path(topic)) is None
+        except (BrokerUnavailableError, CoordinationError):
+            return False
 
     def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
         """Move leadership back to the first replica of each assignment; all, when none given."""

@@ -28,9 +28,14 @@ Topic = dict[int, PartitionRegistration]
 
 
 class MetadataCache:
-    """Safe from any thread. Questions about one thing take no lock; updates have one."""
+    """Safe from any thread. Questions about one thing take no lock; updates have one.
+
+    Attributes:
+        is_complete: a controller has told everything once; only then are clients answered.
+    """
 
     def __init__(self, broker_id: int) -> None:
+        self.is_complete = False
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
         self._shutting_down: frozenset[int] = frozenset()
@@ -57,6 +62,7 @@ class MetadataCache:
                             deleted.append(change.tp)
                     else:
                         self._put(change)
+                self.is_complete = True
         return deleted
 
     def _newer_brokers(self, told: Iterable[LiveBroker]) -> Mapping[int, LiveBroker]:
@@ -133,8 +139,11 @@ class MetadataCache:
     def describe(
         self, request: MetadataRequest, controller_id: int = NO_LEADER
     ) -> MetadataResponse:
-        """An answer for clients; a topic that is not known is not in it."""
+        """An answer for clients; a topic that is not known is not in it. Without any broker in it
+        it says nothing: this one does not know yet."""
         with self._lock:
+            if not self.is_complete:
+                return MetadataResponse((), controller_id, ())
             asked = sorted(self._topics) if request.topics is None else request.topics
             found = {topic: self._topics[topic] for topic in asked if topic in self._topics}
             return MetadataResponse(

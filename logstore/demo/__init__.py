@@ -1,6 +1,7 @@
-"""``logstore demo``: real events, a writer killed in mid-append, and proof of what is left.
+"""The first act of ``logstore demo``: a writer killed in mid-append, and proof of what is left.
 
 ``flights`` is the input and ``topic`` the code that a user of the library would write: open, append
 what is missing, compare. ``writer`` is the process that gets killed, ``story`` the order of events
-and ``show`` what is printed. No other package imports this one; only the command does.
+and ``show`` what is printed. Only ``replication.demo``, which has the second act, and the command
+import this package.
 """

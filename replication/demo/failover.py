@@ -175,7 +175,7 @@ class _Act:
         epochs = sorted({(p.epoch_before, p.epoch) for p in self._of(led)})
         new = f", the controller is {failover.controller}" if failover.was_controller else ""
         self._show.line(
-            f"elected in {_ms(failover.elected_seconds)} from the end of its session: "
+            f"{_ms(failover.elected_seconds)} after the kill, which also ended its session: "
             f"{_leaders(self._of(led))}, leader epoch "
             f"{', '.join(f'{a} → {b}' for a, b in epochs)}{new}"
         )
@@ -279,7 +279,7 @@ class _Act:
         self._show.line(f"links mended: all in sync after {_ms(failover.expanded_seconds)}")
         self._show.proven(
             self._outcome,
-            f"what was acknowledged meanwhile was so without it, by an ISR of {MIN_ISR}, and it is "
+            f"all that was acknowledged meanwhile was so by an ISR of {MIN_ISR} without it; it is "
             "back in every ISR",
         )
 

@@ -10,8 +10,8 @@ from replication.demo.outcome import ClusterOutcome
 
 def replica_table(outcome: ClusterOutcome) -> Table:
     table = numbers_table(
-        f"\nReplicated over brokers {', '.join(map(str, outcome.brokers))}, the same on each: "
-        "records; cut: records the killed leader gave up",
+        f"\nThe same on brokers {', '.join(map(str, outcome.brokers))}; "
+        "cut: records the killed leader gave up",
         "#", "leader", "epoch", "cut", "smallest ISR", "records", "MB", "fingerprint",
     )  # fmt: skip
     for p in outcome.partitions:

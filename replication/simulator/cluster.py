@@ -20,10 +20,10 @@ from replication.simulator.network import Network, SimTransport
 from replication.simulator.plan import Plan
 from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimClock, SimRuntime
 
-SESSION_TIMEOUT_MS = 700
-HEARTBEAT_MS = 150
-LAG_MS = 900
-START_AGAIN_MS = 150  # a supervisor starts a broker again that did not come up
+SESSION_TIMEOUT_MS = 400
+HEARTBEAT_MS = 90
+LAG_MS = 500
+START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
 
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
     "torn_sector": "F-15",
@@ -101,11 +101,11 @@ class SimCluster:
         self.config = ReplicationConfig(
             truncation_rule=plan.truncation,
             replica_lag_time_max_ms=LAG_MS,
-            replica_fetch_wait_max_ms=400,
+            replica_fetch_wait_max_ms=250,
             replica_fetch_max_bytes=plan.fetch_bytes,
             replica_fetch_backoff_ms=100,
             high_watermark_checkpoint_interval_ms=2500,
-            request_timeout_ms=800,
+            request_timeout_ms=450,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
             broker_session_timeout_ms=SESSION_TIMEOUT_MS,

@@ -41,8 +41,9 @@ class Remains:
     """What was in a log when its process ended."""
 
     entries: dict[int, Entry]
-    start: int
+    end: int
     recovery_point: int
+    failed: bool  # in the middle of a write, which may be there or not
 
 
 class Oracle:
@@ -84,7 +85,11 @@ class Oracle:
         broker = machine.broker
         if broker is None:
             return
-        broker_id, views, partitions = machine.broker_id, self._views, broker.replica_manager.partitions
+        broker_id, views, partitions = (
+            machine.broker_id,
+            self._views,
+            broker.replica_manager.partitions,
+        )
         for tp in self.committed:
             partition = partitions.get(tp)
             log = None if partition is None else partition.log
@@ -111,12 +116,13 @@ class Oracle:
     def ended(self, machine: Machine) -> None:
         """To be called before a process dies."""
         for (broker_id, tp), view in self._views.items():
+            log = view.shadow.log
             if broker_id == machine.broker_id and view.incarnation == machine.starts:
                 if view.shadow.cuts == view.shadow.log._cut_count:
                     for _ in view.shadow.read_new():
                         pass
                     self._remains[broker_id, tp] = Remains(
-                        view.shadow.entries, view.shadow.start, view.shadow.log.recovery_point
+                        view.shadow.entries, view.shadow.end, log.recovery_point, log.failed
                     )
                 else:
                     self._remains.pop((broker_id, tp), None)
@@ -150,6 +156,8 @@ class Oracle:
         """I-13."""
         self.counters["recoveries"] += 1
         for offset, entry in shadow.entries.items():
+            if before.failed and offset >= before.end:
+                break
             if offset >= shadow.start and before.entries.get(offset) != entry:
                 if not self._cluster.atlas.is_damaged(machine.broker_id):
                     self._violated(

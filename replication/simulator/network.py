@@ -15,7 +15,7 @@ from replication.messages import Request, Response
 from replication.simulator.scheduler import US_PER_MS, Event, Process, Scheduler
 from replication.transport import Handler, OnReply
 
-SOCKET_TIMEOUT_MS = 900
+SOCKET_TIMEOUT_MS = 500
 Link = tuple[int, int]  # (from, to)
 
 
@@ -106,7 +106,7 @@ class Network:
     def _late(self) -> int:
         """Mostly a little; now and then so much that the cluster has moved on since."""
         scheduler = self._scheduler
-        longest_ms = 4000 if scheduler.random.random() < 0.25 else 200
+        longest_ms = 2500 if scheduler.random.random() < 0.25 else 200
         return scheduler.below(longest_ms * US_PER_MS)
 
     def _travel(self, source: int, target: int) -> int | None:

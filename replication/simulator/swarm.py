@@ -9,7 +9,7 @@ from collections.abc import Callable
 from replication.simulator.kinds import PART_OF, expand
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 
-MS_PER_EVENT = 5  # of the safety phase, with the load below
+MS_PER_EVENT = 6  # of the safety phase, with the load below
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -89,7 +89,7 @@ def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -
 
 def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> Fault:
     broker = rng.randrange(brokers)
-    length = rng.choice((50, 200, 600, 1500, 3000))
+    length = rng.choice((50, 200, 500, 900, 1800))
     number = int(kind[2:])
     if number in (1, 3, 9, 10):
         return Fault(at_ms, kind, -1, length, rng.choice((0.02, 0.1, 0.3)))
@@ -113,7 +113,7 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         amount = rng.choice((0, 0, 1, 2, 3, 5, 9, 15))
         everybody = number in (12, 13, 14) and rng.random() < 0.15
         return Fault(at_ms, kind, -1 if everybody or number == 32 else broker,
-                     rng.choice((1, 30, 200, 1000, 2500)), float(amount))  # fmt: skip
+                     rng.choice((1, 30, 200, 600, 1500)), float(amount))  # fmt: skip
     if number == 34:
         return Fault(at_ms, kind, broker, rng.choice((1, 100)), float(rng.randint(1, 25)))
     if number in (21, 22, 23, 25):

@@ -38,9 +38,9 @@ from replication.simulator.network import SimTransport
 from replication.simulator.plan import Operation, Plan
 from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
 
-PRODUCE_TIMEOUT_MS = 600
+PRODUCE_TIMEOUT_MS = 400
 ATTEMPTS = 6
-BACKOFF_MS = 120
+BACKOFF_MS = 70
 FIRST_CLIENT = -10  # node of the first client in the network; the next ones below
 
 # Answers that say: nothing was appended by this attempt. With acks=all the first two may also come

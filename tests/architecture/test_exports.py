@@ -1,28 +1,39 @@
-"""What ``import logstore`` promises."""
+"""What ``import logstore`` and ``import replication`` promise."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import logstore
+import replication
+
+PACKAGES = pytest.mark.parametrize("package", [logstore, replication], ids=lambda p: p.__name__)
 
 
-@pytest.mark.parametrize("name", logstore.__all__)
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(logstore, name) is not None
-    assert name in dir(logstore)
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package in (logstore, replication) for name in package.__all__],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_every_public_name_is_there(package: ModuleType, name: str) -> None:
+    assert getattr(package, name) is not None
+    assert name in dir(package)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+@PACKAGES
+def test_an_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="nothing"):
-        _ = logstore.nothing
+        _ = package.nothing
 
 
-def test_importing_the_package_imports_no_engine() -> None:
+@PACKAGES
+def test_importing_the_package_imports_no_engine(package: ModuleType) -> None:
     """A command that shows its help must not load kernels and codecs."""
-    code = "import sys, logstore; print([m for m in sys.modules if m.startswith('logstore.')])"
+    name = package.__name__
+    code = f"import sys, {name}; print([m for m in sys.modules if m.startswith('{name}.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

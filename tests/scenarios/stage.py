@@ -22,7 +22,7 @@ from logstore.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.format.reader import read_records
 from logstore.log import PartitionLog
-from logstore.testing.faulty import CrashMode
+from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.error_codes import ErrorCode
 from replication.messages import (
@@ -143,7 +143,7 @@ class Stage:
     """See the module.
 
     Args:
-        replicas: the assignment; the first one leads.
+        replicas: the assignment; the first one leads, or the next one of the next partition.
         flush: ``ack``, synced before it counts as replicated, or ``os``.
         unclean: ``unclean.leader.election.enable`` of the topic.
         elr: ``eligible.leader.replicas.enable``.
@@ -202,8 +202,12 @@ class Stage:
             "min.insync.replicas": str(min_isr),
             "unclean.leader.election.enable": str(unclean).lower(),
         }
+        assignment = tuple(
+            (*replicas[n % len(replicas) :], *replicas[: n % len(replicas)])
+            for n in range(len(self.tps))
+        )
         request = CreateTopicRequest(
-            TOPIC, len(self.tps), len(replicas), (replicas,) * len(self.tps), config
+            TOPIC, len(self.tps), len(replicas), assignment, config
         )
         answer = self.ask(self.controller, request)
         assert isinstance(answer, TopicResponse), answer
@@ -223,9 +227,16 @@ class Stage:
 
     def _run_until(self, until_us: int) -> None:
         while (event := self.scheduler.next_event(until_us)) is not None:
-            event.task()
             node = None if event.process is None else event.process.node
+            machine = None if node is None else self.cluster.machines.get(node)
+            try:
+                event.task()
+            except SimulatedCrash:
+                assert machine is not None
+                self.cluster.disk_crashed(machine)
             self.oracle.after_event(node)
+            if machine is not None and machine.up and machine.disk.stopped:
+                self.cluster.disk_crashed(machine)
             if self.oracle.violations:
                 self._judge(self.oracle.violations)
                 self.oracle.violations.clear()
@@ -371,6 +382,13 @@ class Stage:
         """The machine is gone, with all that was not synced."""
         self._crash(names, mode, noticed)
 
+    def power_loss_in_write(self, name: str, after: int) -> None:
+        """Power fails at the ``after``-th change of its disk from now, and leaves of what was not
+        synced whatever the seed says: sectors, a prefix, zeros."""
+        machine = self.machine(name)
+        machine.at_disk_crash = lambda: self.cluster.crash(machine.broker_id, "random", NEVER_MS)
+        machine.disk.crash_after(after)
+
     def _crash(self, names: Iterable[str], mode: CrashMode, noticed: bool) -> None:
         sessions = [self.machine(name).session for name in names]
         for name in names:
@@ -411,7 +429,7 @@ class Stage:
 
     def produce(
         self, name: str, *values: bytes, acks: int = -1, tp: TopicPartition | None = None,
-        timeout_ms: int = 500, **header: Any,
+        timeout_ms: int = 500, wait_ms: float = 5, **header: Any,
     ) -> Answer:  # fmt: skip
         """One batch, sent to this broker whether it leads or not."""
         tp = tp or self.tp
@@ -436,7 +454,7 @@ class Stage:
             self.history.settle(write, outcome, part.base_offset)
 
         self.send(name, ProduceRequest(acks, timeout_ms, (ProducePartition(tp, batch),)), on_reply)
-        self.run()
+        self.run(wait_ms)
         return answer
 
     def fill(self, name: str, count: int, *, acks: int = 1) -> None:

@@ -70,7 +70,7 @@ def test_s18_no_in_sync_replica_left_unclean_election_on() -> None:
     assert (stage.leader, stage.isr) == ("B", "B")
     assert stage.now.recovery_state is RecoveryState.RECOVERING
     assert any(line.startswith("I-1") for line in stage.exempted)
-    assert stage.broker("X").controller.stats.unclean_elections == 1
+    assert stage.broker("X").controller.stats.unclean_leader_elections == 1
     part = stage.fetch("B", 10, epoch=stage.epoch, last_epoch=0)
     assert part.diverging_epoch == (0, 6)
     assert stage.consume("B", 10)[0] is ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,6 +1,6 @@
-"""Truncation: scenarios S-1 to S-3, S-23 and S-24 on the stage.
+"""Truncation: scenarios S-1 to S-3, S-23, S-24 and S-26 on the stage.
 
-S-4 to S-10 and S-26 need no cluster; they are tests of a fetcher or of a partition:
+S-4 to S-10 need no cluster; they are tests of a fetcher or of a partition:
 
 | scenario | test |
 | --- | --- |
@@ -11,7 +11,6 @@ S-4 to S-10 and S-26 need no cluster; they are tests of a fetcher or of a partit
 | S-8 | conformance/test_fetcher.py ``test_unknown_leader_epoch``, ``test_leader_epoch_change…`` |
 | S-9 | conformance/test_fetcher.py ``test_truncate_on_fetch_does_not_process_partition_data`` |
 | S-10 | conformance/test_fetcher.py ``test_truncation_on_fetch_skipped_if_partition_removed``, … |
-| S-26 | conformance/test_fetcher.py ``test_same_leader_missed_epoch`` |
 
 ``test_mutants.py`` removes the guards of all of them.
 """
@@ -182,3 +181,31 @@ def test_s24_deletion_inside_a_batch_and_an_empty_replica() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (7, 10)
     assert stage.values("C") == [b"7", b"8", b"9"]
     stage.finish()
+
+
+def test_s26_same_leader_missed_epoch() -> None:
+    """B hears of the last leadership only, whose leader is the one that it follows already."""
+    stage = Stage("AB", exempt=("I-1", "I-2"))
+    stage.fill("A", 5)
+    stage.run(450)
+    stage.flush("A", "B")
+    stage.fill("A", 3)
+    assert stage.leo("B") == 8
+    first = stage.epoch
+    roles, fetches = stage.hold_roles("B"), stage.hold_fetches("B")
+    stage.produce("A", b"only on A", acks=1)
+    stage.run(2000)
+    assert stage.isr == "A"
+    stage.power_loss("A")
+    stage.start("A")
+    assert (stage.leader, stage.leo("A")) == ("A", 5)
+    assert stage.epoch > first + 1
+    stage.fill("A", 4)
+    assert (stage.partition("B").leader_epoch, stage.leo("B")) == (first, 8)
+    roles.lose_all()
+    stage.run(200)
+    assert stage.partition("B").leader_epoch == stage.epoch
+    assert stage.partition("B").leader_id == stage.ids["A"]
+    fetches.lose_all()
+    stage.finish()
+    assert stage.runs("A") == stage.runs("B") == [(first, 0), (stage.epoch, 5)]

@@ -1,0 +1,61 @@
+"""The cluster on a real ZooKeeper; ``python -m tests.cluster.endurance --coordinator zookeeper``
+does the same for longer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replication.cluster import Cluster
+from tests.cluster import endurance
+from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+
+pytestmark = pytest.mark.slow  # a JVM starts
+SECONDS = 20.0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    try:
+        with ZooKeeperServer(tmp_path / "zookeeper") as started:
+            yield started
+    except ZooKeeperUnavailable as error:
+        if any(os.environ.get(name) for name in REQUIRED_BY):
+            pytest.fail(f"no ZooKeeper: {error}")
+        pytest.skip(f"no ZooKeeper: {error}")
+
+
+def test_nothing_acknowledged_is_lost_under_disturbances(
+    server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """S-25, T-A1, R-63, I-22: brokers, controllers, sessions and the server itself come and go."""
+    backend = endurance.ZooKeeper(server)
+    result = endurance.run(backend, tmp_path / "cluster", seed=3, seconds=SECONDS)
+    assert result.acknowledged > 100
+    assert result.disturbances.total() > 3
+    assert result.leader_epochs > 4
+
+
+def test_a_silent_crash_is_found_by_the_timeout_of_the_session(
+    server: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """A process that ended pings no more: ZooKeeper ends its session, and another broker leads."""
+    url = f"zookeeper://{server.hosts}/silent"
+    with Cluster(3, tmp_path / "cluster", coordinator=url, session_timeout_ms=1000) as cluster:
+        (tp,) = cluster.create_topic("orders", config={"min.insync.replicas": 2})
+        leader = cluster.wait_for_leader(tp)
+        session = cluster.session(leader)
+        cluster.crash(leader, notice=False)
+        path = f"/brokers/ids/{leader}"
+        other = cluster.session(cluster.live_brokers[0])
+        registered = other.get(path)
+        assert registered is not None
+        assert registered.ephemeral_owner == session.session_id  # it was not told
+        cluster.wait_for_leader(tp, leader)
+        assert other.get(path) is None
+        cluster.produce("orders", b"v")
+        cluster.start(leader)
+        cluster.wait_for_isr(tp, (0, 1, 2))

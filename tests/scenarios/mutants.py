@@ -1,0 +1,138 @@
+"""For each scenario the guard that it is there for, removed: see ``replication.simulator.mutants``,
+and below what that does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from logstore.log import PartitionLog
+from replication import alter_partition, fetcher_state, replica_manager
+from replication.controller import partitions as decisions_module
+from replication.controller.context import ControllerContext
+from replication.coordination.embedded import CoordinatorStore
+from replication.election import Mode
+from replication.fetcher_state import FetchState, FetchStates
+from replication.isr import IsrState
+from replication.metadata_cache import MetadataCache
+from replication.partition import Partition
+from replication.simulator.mutants import MUTANTS, mutated
+from replication.truncation import HIGH_WATERMARK_RULE, RULES, truncation_point
+
+
+@contextmanager
+def removed(guard: str) -> Iterator[None]:
+    """Run the body without it."""
+    if guard in MUTANTS:
+        with mutated(guard):
+            yield
+        return
+    target, name, value = _MORE[guard]
+    with patch.object(target, name, value):
+        yield
+
+
+def _without_epoch(answer: Any, *rest: Any) -> Any:
+    return truncation_point(answer._replace(epoch=-1), *rest)
+
+
+_truncate = PartitionLog.truncate_fully_and_start_at
+
+
+def _start_at_keeping_high_watermark(self: PartitionLog, offset: int, *rest: Any) -> None:
+    before = self.high_watermark
+    _truncate(self, offset, *rest)
+    self._hw = before
+
+
+def _holds_whatever_left(self: FetchStates, state: FetchState) -> bool:
+    return True
+
+
+def _same_leader_nothing_to_do(self: Partition, change: Any) -> bool:
+    same = self.leader_id == change.registration.leader and not self.is_leader
+    return _make_follower(self, change) and not same
+
+
+_make_follower = Partition.make_follower
+_change = decisions_module.change
+
+
+def _online_only(now: Any, acceptable: Any, **rest: Any) -> Any:
+    """The topic's wish for unclean elections is not heard."""
+    if rest["mode"] is Mode.UNCLEAN:
+        rest["mode"] = Mode.ONLINE
+    return _change(now, acceptable, **rest)
+
+
+def _truncation_stops_after_one_round(answer: Any, *rest: Any) -> Any:
+    return truncation_point(answer, *rest)._replace(finished=True)
+
+
+_cut = PartitionLog.truncate_to
+
+
+def _cut_of_nothing_keeps_epochs(self: PartitionLog, offset: int) -> bool:
+    return False if offset >= self.log_end_offset else _cut(self, offset)
+
+
+def _delete_above_high_watermark(self: PartitionLog) -> int:
+    before, self._hw = self._hw, self.log_end_offset
+    try:
+        return _delete_old(self)
+    finally:
+        self._hw = min(before, self.log_end_offset)
+
+
+_delete_old = PartitionLog.delete_old_segments
+_on_result = Partition._on_result
+
+
+def _result_without_progress(self: Partition, *args: Any) -> None:
+    with patch.object(Partition, "_try_high_watermark", lambda self, log: False):
+        _on_result(self, *args)
+
+
+
+def _append_only_at_log_end(self: Partition, records: Any, leader_epoch: int) -> Any:
+    return self._storage(self._following(leader_epoch).append_as_follower, records)
+
+
+_MORE: dict[str, tuple[Any, str, Any]] = {
+    "truncation to the high watermark": (
+        replica_manager, "RULES", {**RULES, "fetch": HIGH_WATERMARK_RULE},
+    ),
+    "epoch in the answer": (fetcher_state, "truncation_point", _without_epoch),
+    "confirmation of an ISR change": (
+        IsrState, "maximal", property(lambda self: self.proposed or self.committed),
+    ),
+    "broker in shutdown barred by the controller": (
+        ControllerContext, "is_eligible", lambda self, broker, epoch: broker in self.live,
+    ),
+    "broker in shutdown barred by the leader": (
+        MetadataCache, "eligible", lambda self, broker, epoch: True,
+    ),
+    "high watermark above the log start": (
+        PartitionLog, "truncate_fully_and_start_at", _start_at_keeping_high_watermark,
+    ),
+    "retention below the high watermark": (
+        PartitionLog, "delete_old_segments", _delete_above_high_watermark,
+    ),
+    "batch across the log start": (Partition, "append_as_follower", _append_only_at_log_end),
+    "several rounds": (fetcher_state, "truncation_point", _truncation_stops_after_one_round),
+    "cut at the log end": (PartitionLog, "truncate_to", _cut_of_nothing_keeps_epochs),
+    "answers of partitions that left": (FetchStates, "holds", _holds_whatever_left),
+    "offset not available": (
+        Partition, "epoch_start_offset", property(lambda self: 0, lambda self, value: None),
+    ),
+    "minimum before the append": (Partition, "min_isr", property(lambda self: 1)),
+    "unclean elections where wanted": (decisions_module, "change", _online_only),
+    "high watermark after an ISR change": (Partition, "_on_result", _result_without_progress),
+    "one proposal at a time": (IsrState, "in_flight", property(lambda self: False)),
+    "proposals are repeated": (alter_partition, "RETRY_MS", 10**9),
+    "end of silent sessions": (CoordinatorStore, "expire_sessions", lambda self, now_ms: None),
+    "same leader, new epoch": (Partition, "make_follower", _same_leader_nothing_to_do),
+}  # fmt: skip
+
