@@ -18,6 +18,7 @@ class ReaderGate:
     """Shared by the segments of one log. Any number of readers; they never wait."""
 
     def __init__(self) -> None:
+        self.opening = threading.Lock()  # held while a file is opened, or closed for good
         self._lock = threading.Lock()
         self._readers = 0
         self._windows: Counter[int] = Counter()  # mapped windows by base offset of the segment

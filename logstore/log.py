@@ -257,6 +257,7 @@ class PartitionLog:
     def _release(self) -> None:
         if self._failed is None:
             self._failed = _Closed(f"{self.directory} is closed")
+        self._cut_count += 1  # who reads meanwhile begins again, and meets that
         for segment in self._segments:
             segment.close()
 

@@ -6,6 +6,7 @@ Files are opened when first touched: a log that only waits costs no descriptors.
 
 from __future__ import annotations
 
+import errno
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
@@ -98,6 +99,7 @@ class Segment:
         state.time_entries = sizes.get(filenames.TIME_INDEX_SUFFIX, 0) // 12
         self._txn_index_size = sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
         self._log: File | None = None
+        self._closed = False
         self._timestamp_loaded = self.file_size == 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
@@ -140,9 +142,16 @@ class Segment:
 
     @property
     def log(self) -> File:
-        if self._log is None:
-            self._log = self._storage.open(self.log_path)
-        return self._log
+        log = self._log
+        return self._open_log() if log is None else log
+
+    def _open_log(self) -> File:
+        with self._gate.opening:  # one file, however many readers come first
+            if self._closed:
+                raise OSError(errno.ESTALE, "the log was closed", self.log_path)
+            if self._log is None:
+                self._log = self._storage.open(self.log_path)
+            return self._log
 
     def __repr__(self) -> str:
         return f"Segment({self.log_path}, size={self.size})"
@@ -492,7 +501,9 @@ class Segment:
         self.state.detach()
         self.offset_index.close()
         self.time_index.close()
-        log, self._log = self._log, None
+        with self._gate.opening:
+            self._closed = True
+            log, self._log = self._log, None
         if log is not None:
             self._gate.retire(log)
 

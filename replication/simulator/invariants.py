@@ -59,6 +59,9 @@ class Oracle:
         self._remains: dict[tuple[int, TopicPartition], Remains] = {}
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        # Below the log start of some leader: not kept any more, nor kept equal, even where a
+        # replica that restarts does not know of it yet.
+        self._deleted = dict.fromkeys(partitions, 0)
         self._zxid = -1
         self._nodes: dict[TopicPartition, Node] = {}
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
@@ -187,6 +190,8 @@ class Oracle:
                     "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
                 )
         elif previous is not None and known[1] is not None and known[1] != previous:
+            if previous.last < self._deleted[tp]:
+                return
             self._violated(
                 "I-4", tp, f"b{machine.broker_id} has {previous} before {entry}, another replica "
                 f"{known[1]}"
@@ -292,6 +297,7 @@ class Oracle:
         view: View,
     ) -> None:  # fmt: skip
         high_watermark = log._hw
+        self._deleted[tp] = max(self._deleted[tp], log._log_start_offset)
         begins = not view.leads or partition.leader_epoch != view.leader_epoch
         if begins:
             self.counters["leaderships"] += 1
@@ -383,7 +389,7 @@ class Oracle:
         view = self._views[broker_id, tp]
         if self._cluster.atlas.is_damaged(broker_id):
             return
-        entries, start = view.shadow.entries, view.shadow.start
+        entries, start = view.shadow.entries, max(view.shadow.start, self._deleted[tp])
         for offset, entry in self.committed[tp].items():
             if offset >= start and entries.get(offset) != entry:
                 self._violated(

@@ -230,6 +230,17 @@ def truncation_one_too_low() -> list[Patch]:
 
 
 @_mutant
+def log_start_inside_a_batch_not_met() -> list[Patch]:
+    """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
+    append = Partition.append_as_follower
+
+    def mutant(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
+        return append(self, records, leader_epoch)
+
+    return [Patch(Partition, "append_as_follower", mutant)]
+
+
+@_mutant
 def epoch_not_assigned_at_election() -> list[Patch]:
     """A new leader records its epoch only with its first batch (KAFKA-7415)."""
     return [Patch(PartitionLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]

@@ -1,4 +1,4 @@
-"""A short run of ``python -m tests.cluster.endurance``, and that its look at the end sees faults."""
+"""A short run of ``python -m tests.cluster.endurance``; and its look at the end sees faults."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from replication import alter_partition, fetcher_state, replica_manager
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
 from replication.coordination.embedded import CoordinatorStore
+from replication.delayed import DelayedProduce
 from replication.election import Mode
 from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState
@@ -30,7 +31,7 @@ def removed(guard: str) -> Iterator[None]:
             yield
         return
     target, name, value = _MORE[guard]
-    with patch.object(target, name, value):
+    with patch.object(target, name, value, create=not hasattr(target, name)):
         yield
 
 
@@ -95,15 +96,27 @@ def _result_without_progress(self: Partition, *args: Any) -> None:
         _on_result(self, *args)
 
 
-
-def _append_only_at_log_end(self: Partition, records: Any, leader_epoch: int) -> Any:
+def _append_only_at_log_end(self: Partition, records: Any, leader_epoch: int, *rest: Any) -> Any:
     return self._storage(self._following(leader_epoch).append_as_follower, records)
+
+
+def _complete_at_once(self: DelayedProduce) -> bool:
+    self._required.clear()
+    return self.force_complete()
+
+
+def _commit_alone(self: Partition, log: PartitionLog) -> bool:
+    return log.maybe_increment_high_watermark(log.log_end_offset) is not None
 
 
 _MORE: dict[str, tuple[Any, str, Any]] = {
     "truncation to the high watermark": (
         replica_manager, "RULES", {**RULES, "fetch": HIGH_WATERMARK_RULE},
     ),
+    "acknowledgement after the high watermark": (
+        DelayedProduce, "try_complete", _complete_at_once,
+    ),
+    "high watermark after the followers": (Partition, "_try_high_watermark", _commit_alone),
     "epoch in the answer": (fetcher_state, "truncation_point", _without_epoch),
     "confirmation of an ISR change": (
         IsrState, "maximal", property(lambda self: self.proposed or self.committed),
@@ -130,9 +143,7 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
     "minimum before the append": (Partition, "min_isr", property(lambda self: 1)),
     "unclean elections where wanted": (decisions_module, "change", _online_only),
     "high watermark after an ISR change": (Partition, "_on_result", _result_without_progress),
-    "one proposal at a time": (IsrState, "in_flight", property(lambda self: False)),
     "proposals are repeated": (alter_partition, "RETRY_MS", 10**9),
     "end of silent sessions": (CoordinatorStore, "expire_sessions", lambda self, now_ms: None),
     "same leader, new epoch": (Partition, "make_follower", _same_leader_nothing_to_do),
 }  # fmt: skip
-

@@ -44,8 +44,9 @@ def test_s11_zombie_leader_keeps_its_producers() -> None:
     stage.run(SHRINK_MS)
     assert (one.code, none.code) == (ErrorCode.NONE, ErrorCode.NONE)
     assert every.code is ErrorCode.REQUEST_TIMED_OUT
-    assert (stage.hw("A"), stage.leo("A")) == (1, 4)
     assert stage.partition("A").isr.in_flight  # it proposes to go on alone
+    stage.produce("A", b"a3", acks=1)
+    assert (stage.hw("A"), stage.leo("A")) == (1, 5)
     assert stage.consume("A", 1) == (ErrorCode.NONE, [])
     verdicts = stage.hold_verdicts("A")
     stage.heal_links()
@@ -74,6 +75,7 @@ def test_s12_zombie_leaders_isr_change() -> None:
     stage.run(SHRINK_MS)
     old = proposals.contents[0].partitions[0]
     assert [stage.names[r] for r, _ in old.new_isr] == ["A"]
+    stage.produce("A", b"a2", acks=1)
     assert stage.hw("A") == 0  # the union of {A, B, C} and {A}
     prefer = ElectLeadersRequest(ElectionType.PREFERRED, (stage.tp,))
     stage.ask("X", prefer)
@@ -185,12 +187,14 @@ def test_s15_isr_shrink_high_watermark_waits_then_moves(returns: bool) -> None:
     stage.fill("A", 4)
     stage.run(450)
     fetches, to_c = stage.hold_fetches("C"), stage.hold("A", "C", FetchResponse)
-    answers = [stage.produce("A", b"m%d" % n, timeout_ms=30_000) for n in range(4)]
-    assert (stage.leo("B"), stage.hw("A")) == (8, 4)
+    answers = [stage.produce("A", b"m%d" % n, timeout_ms=30_000) for n in range(3)]
+    assert (stage.leo("B"), stage.hw("A")) == (7, 4)
     proposals, verdicts = stage.count(AlterPartitionRequest), stage.hold_verdicts("A")
     roles = stage.hold_roles("A")
     stage.run(SHRINK_MS)
     assert stage.isr == "AB"
+    answers.append(stage.produce("A", b"m3", timeout_ms=30_000))
+    assert (stage.leo("B"), stage.hw("A")) == (8, 4)
     if returns:
         fetches.end()
         to_c.end()

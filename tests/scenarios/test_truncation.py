@@ -193,6 +193,7 @@ def test_s26_same_leader_missed_epoch() -> None:
     assert stage.leo("B") == 8
     first = stage.epoch
     roles, fetches = stage.hold_roles("B"), stage.hold_fetches("B")
+    stage.hold("A", "B", FetchResponse)
     stage.produce("A", b"only on A", acks=1)
     stage.run(2000)
     assert stage.isr == "A"

@@ -215,7 +215,7 @@ def test_script_that_does_not_work_is_an_error() -> None:
     stage.begin("AB")
     stage.produce("A")
     with pytest.raises(ScriptError, match="all records acknowledged"):
-        stage.acknowledged(stage.history.writes)  # B does not fetch
+        stage.acknowledged(stage.client.history.writes)  # B does not fetch
 
 
 def test_script_that_cannot_go_on_fails_its_cell() -> None:

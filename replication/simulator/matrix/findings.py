@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replication.simulator.history import Outcome
-from replication.simulator.matrix.stage import NAMES, TP, Stage
+from replication.simulator.matrix.client import TP
+from replication.simulator.matrix.stage import NAMES, Stage
 from replication.simulator.validations import Content
 
 
@@ -93,16 +94,16 @@ class Observer:
         held = values_of(stage, leader) if leader in logs else {}
         acknowledged = [
             (write.offset, write.values[0])
-            for write in stage.history.writes
+            for write in stage.client.history.writes
             if write.outcome is Outcome.OK and write.acks == -1
         ]
-        seen = stage.history.seen.get(TP, {})
+        seen = stage.client.history.seen.get(TP, {})
         return Findings(
             acknowledged=len(acknowledged),
             lost=tuple(sorted(o for o, value in acknowledged if held.get(o) != value)),
             diverged=tuple(sorted(self._diverged)),
             reread=tuple(o for o, value in held.items() if seen.get(o, value) != value),
-            out_of_range=stage.out_of_range,
+            out_of_range=stage.client.out_of_range,
             stuck=stuck,
         )
 

@@ -16,44 +16,31 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from checkpoints.types import TopicPartition
-from logstore.errors import CorruptBatchError
-from logstore.format.batch import encode_batch
-from logstore.format.reader import read_records
 from logstore.testing.faulty import CrashMode
 from replication.coordination import nodes
 from replication.coordination.embedded import EmbeddedCoordinator
-from replication.error_codes import ErrorCode
 from replication.messages import (
     CreateTopicRequest,
     ElectionType,
     ElectLeadersRequest,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
     Request,
     Response,
 )
 from replication.partition import Partition
 from replication.simulator.cluster import SimCluster
-from replication.simulator.history import History, Outcome, Write
+from replication.simulator.history import Outcome, Write
+from replication.simulator.matrix.client import TIMEOUT_MS, TP, Client
 from replication.simulator.matrix.gate import Gate
 from replication.simulator.matrix.rules import Column
-from replication.simulator.network import SimTransport
 from replication.simulator.plan import Plan
-from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
+from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.state import NO_LEADER, PartitionRegistration
 
-TP = TopicPartition("t", 0)
 NAMES = "ABCK"
 CONTROLLER = "K"
 FOREVER_MS = 1 << 40
 STEP_MS = 20  # enough for everything that a step sets off
 LIMIT_MS = 10_000  # of virtual time: what has not happened then never will
-TIMEOUT_MS = 60_000  # of a client's request
 
 
 class ScriptError(Exception):
@@ -80,6 +67,8 @@ class Stage:
             plan, self.scheduler, Counter(), lambda machine: None, lambda machine: None
         )
         self.cluster.store.session_timeout_ms = FOREVER_MS
+        # One segment holds everything: a roll syncs what the script wants to be lost.
+        self.cluster.log_config = replace(self.cluster.log_config, segment_index_bytes=1 << 12)
         self.cluster.config = replace(
             self.cluster.config,
             replica_lag_time_max_ms=600_000,
@@ -92,16 +81,13 @@ class Stage:
         self.gate = Gate(answers_without_epoch=column.answers_without_epoch)
         self.cluster.network.gate = self.gate
         self.cluster.network.socket_timeout_ms = TIMEOUT_MS
-        self.history = History()
-        self.out_of_range = 0  # how often a consumer was told that its position does not exist
+        self.client = Client(self.cluster.network)
         self.at_rest: Callable[[], None] = lambda: None  # called after each step
         self.replicas = ""
         self._config = {
             "min.insync.replicas": str(min_isr),
             "unclean.leader.election.enable": str(unclean).lower(),
         }
-        self._client = Process("client", -10)
-        self._transport = SimTransport(self.cluster.network, self._client)
         self._session = self.cluster.store.connect()
         self._orphans: dict[str, EmbeddedCoordinator] = {}  # sessions of processes that are gone
 
@@ -348,24 +334,7 @@ class Stage:
 
     def send(self, to: str, acks: int = -1) -> Write:
         """As ``produce``, of one record; it has just left when this returns."""
-        number = len(self.history.writes)
-        write = Write(number, TP, acks, (f"m{number}".encode(),))
-        self.history.writes.append(write)
-        batch = encode_batch(
-            [(None, write.values[0])], default_timestamp=1_700_000_000_000 + self.scheduler.now_ms
-        )
-        request = ProduceRequest(acks, TIMEOUT_MS, (ProducePartition(TP, bytes(batch)),))
-
-        def on_reply(response: Response | None) -> None:
-            if not isinstance(response, ProduceResponse):
-                self.history.settle(write, Outcome.UNKNOWN)
-                return
-            (part,) = response.partitions
-            ok = part.error_code is ErrorCode.NONE
-            self.history.settle(write, Outcome.OK if ok else Outcome.UNKNOWN, part.base_offset)
-
-        self._transport.send(NAMES.index(to), request, on_reply)
-        return write
+        return self.client.produce(NAMES.index(to), acks)
 
     def acknowledged(self, writes: list[Write]) -> None:
         """
@@ -377,25 +346,9 @@ class Stage:
         )
 
     def consume(self, offset: int, of: str) -> None:
-        """Read on from a position, as a consumer does; what it sees is remembered (I-6)."""
-        request = FetchRequest((FetchPartition(TP, offset),), max_wait_ms=0)
-        self._transport.send(NAMES.index(of), request, lambda answer: self._take(offset, answer))
+        """Let the client read on from a position."""
+        self.client.consume(NAMES.index(of), offset)
         self.run()
-
-    def _take(self, offset: int, response: Response | None) -> None:
-        if not isinstance(response, FetchResponse):
-            return
-        (part,) = response.partitions
-        if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self.out_of_range += 1
-        if part.error_code is not ErrorCode.NONE or not part.records:
-            return
-        try:
-            records = read_records(part.records, from_offset=offset, end_offset=part.high_watermark)
-        except CorruptBatchError:
-            return
-        for record in records:
-            self.history.read(TP, record.offset, bytes(record.value or b""), "consumer")
 
     # -- the end -------------------------------------------------------------------------------
 

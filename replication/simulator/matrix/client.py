@@ -1,0 +1,75 @@
+"""The client of a script: it sends to the broker it is told, once, and writes down the answers."""
+
+from __future__ import annotations
+
+from checkpoints.types import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.reader import read_records
+from replication.error_codes import ErrorCode
+from replication.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+)
+from replication.simulator.history import History, Outcome, Write
+from replication.simulator.network import Network, SimTransport
+from replication.simulator.scheduler import START_WALL_MS, Process
+
+TP = TopicPartition("t", 0)
+TIMEOUT_MS = 60_000  # of a request
+NODE = -10  # in the network
+
+
+class Client:
+    """
+    Attributes:
+        history: what was asked for and told.
+        out_of_range: how often it was told that a position does not exist.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.history = History()
+        self.out_of_range = 0
+        self._transport = SimTransport(network, Process("client", NODE))
+
+    def produce(self, broker_id: int, acks: int) -> Write:
+        """Send a batch of one record, whose value is unique in the run."""
+        history = self.history
+        number = len(history.writes)
+        write = Write(number, TP, acks, (f"m{number}".encode(),))
+        history.writes.append(write)
+        batch = encode_batch([(None, write.values[0])], default_timestamp=START_WALL_MS + number)
+        request = ProduceRequest(acks, TIMEOUT_MS, (ProducePartition(TP, bytes(batch)),))
+
+        def on_reply(response: Response | None) -> None:
+            outcome, offset = Outcome.UNKNOWN, -1
+            if isinstance(response, ProduceResponse):
+                (part,) = response.partitions
+                if part.error_code is ErrorCode.NONE:
+                    outcome, offset = Outcome.OK, part.base_offset
+            history.settle(write, outcome, offset)
+
+        self._transport.send(broker_id, request, on_reply)
+        return write
+
+    def consume(self, broker_id: int, offset: int) -> None:
+        """Read on from a position, as a consumer does; what it sees is remembered (I-6)."""
+        request = FetchRequest((FetchPartition(TP, offset),), max_wait_ms=0)
+        self._transport.send(broker_id, request, lambda answer: self._take(offset, answer))
+
+    def _take(self, offset: int, response: Response | None) -> None:
+        if not isinstance(response, FetchResponse):
+            return
+        (part,) = response.partitions
+        if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.out_of_range += 1
+        if part.error_code is not ErrorCode.NONE or not part.records:
+            return
+        for record in read_records(
+            part.records, from_offset=offset, end_offset=part.high_watermark
+        ):
+            self.history.read(TP, record.offset, bytes(record.value or b""), "consumer")
