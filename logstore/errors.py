@@ -6,6 +6,7 @@ LogstoreError
 │   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
 │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
 ├── StorageFailedError            the medium failed; the log directory is offline until reopened
+├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
 ├── LogDirLockedError             another process, or this one, has the directory open
 ├── OffsetOutOfRangeError         the caller asked for what is not here
 ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
@@ -70,6 +71,10 @@ class StorageFailedError(LogstoreError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.operation} failed: {self.reason}"
+
+
+class LogClosedError(LogstoreError):
+    """The log was closed; open it again."""
 
 
 class LogDirLockedError(LogstoreError):

@@ -39,6 +39,7 @@ from logstore.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     InvariantError,
+    LogClosedError,
     LogstoreError,
     OffsetOutOfRangeError,
     PolicyViolationError,
@@ -235,7 +236,7 @@ class PartitionLog:
         After this a start may be clean. A log that has failed is only released.
         """
         with self._flush_lock, self._lock:
-            if isinstance(self._failed, _Closed):
+            if isinstance(self._failed, LogClosedError):
                 return
             if self._failed is None:
                 try:
@@ -246,7 +247,7 @@ class PartitionLog:
                     self._flush(self._leo, everything=True)
                     self._epochs.flush()
                     self._storage.sync_dir(self.directory)  # the snapshot's name too
-                    self._failed = _Closed(f"{self.directory} is closed")
+                    self._failed = LogClosedError(f"{self.directory} is closed")
                     self.purge_deleted(2**63)
                 except (OSError, CheckpointError) as error:
                     raise self._fail("close", error) from error
@@ -256,7 +257,7 @@ class PartitionLog:
 
     def _release(self) -> None:
         if self._failed is None:
-            self._failed = _Closed(f"{self.directory} is closed")
+            self._failed = LogClosedError(f"{self.directory} is closed")
         self._cut_count += 1  # who reads meanwhile begins again, and meets that
         for segment in self._segments:
             segment.close()
@@ -551,7 +552,8 @@ class PartitionLog:
 
     def _check_timestamps(self, max_timestamp: int) -> None:
         if max_timestamp > self._timestamp_limit:
-            limit = min(self._clock.wall_ms() + self.config.message_timestamp_after_max_ms, MAX_LONG)
+            after_max_ms = self.config.message_timestamp_after_max_ms
+            limit = min(self._clock.wall_ms() + after_max_ms, MAX_LONG)
             self._timestamp_limit = limit
             if max_timestamp > limit:
                 raise InvalidTimestampError(
@@ -1171,10 +1173,6 @@ class PartitionLog:
         if compression not in _CODECS:
             raise InvalidRecordError(f"unknown compression {compression!r}")
         return _CODECS[compression]
-
-
-class _Closed(LogstoreError):
-    """The log was closed; open it again."""
 
 
 def _may_lack_key(records: Sequence[tuple[Any, ...]], config: LogConfig) -> bool:

@@ -66,6 +66,7 @@ _CODES: dict[type[Exception], ErrorCode] = {
     errors.CorruptDataError: ErrorCode.CORRUPT_MESSAGE,
     errors.StorageFailedError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.LogDirLockedError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,  # its broker stops: ask elsewhere
     errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
     errors.CorruptMessageError: ErrorCode.CORRUPT_MESSAGE,
     errors.InvalidRecordError: ErrorCode.INVALID_RECORD,

@@ -1,5 +1,5 @@
-"""The cluster on the stage: brokers that start, stop and lose power, messages that are kept back, and
-time, which moves only in ``run``."""
+"""The cluster on the stage: brokers that start, stop and lose power, messages that are kept back,
+and time, which moves only in ``run``."""
 
 from __future__ import annotations
 

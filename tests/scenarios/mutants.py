@@ -89,6 +89,7 @@ def _delete_above_high_watermark(self: PartitionLog) -> int:
 
 _delete_old = PartitionLog.delete_old_segments
 _on_result = Partition._on_result
+_append_as_leader = Partition.append_as_leader
 
 
 def _result_without_progress(self: Partition, *args: Any) -> None:
@@ -109,6 +110,10 @@ def _commit_alone(self: Partition, log: PartitionLog) -> bool:
     return log.maybe_increment_high_watermark(log.log_end_offset) is not None
 
 
+def _append_regardless(self: Partition, records: Any, acks: int, *rest: Any) -> Any:
+    return _append_as_leader(self, records, 1, *rest)
+
+
 _MORE: dict[str, tuple[Any, str, Any]] = {
     "truncation to the high watermark": (
         replica_manager, "RULES", {**RULES, "fetch": HIGH_WATERMARK_RULE},
@@ -125,7 +130,7 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
         ControllerContext, "is_eligible", lambda self, broker, epoch: broker in self.live,
     ),
     "broker in shutdown barred by the leader": (
-        MetadataCache, "eligible", lambda self, broker, epoch: True,
+        MetadataCache, "eligible", lambda self, broker, epoch: broker in self._brokers,
     ),
     "high watermark above the log start": (
         PartitionLog, "truncate_fully_and_start_at", _start_at_keeping_high_watermark,
@@ -140,7 +145,7 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
     "offset not available": (
         Partition, "epoch_start_offset", property(lambda self: 0, lambda self, value: None),
     ),
-    "minimum before the append": (Partition, "min_isr", property(lambda self: 1)),
+    "minimum before the append": (Partition, "append_as_leader", _append_regardless),
     "unclean elections where wanted": (decisions_module, "change", _online_only),
     "high watermark after an ISR change": (Partition, "_on_result", _result_without_progress),
     "proposals are repeated": (alter_partition, "RETRY_MS", 10**9),

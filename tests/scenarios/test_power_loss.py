@@ -74,6 +74,7 @@ def _held(stage: Stage, tp: TopicPartition) -> dict[int, bytes]:
     return {record.offset: bytes(record.value or b"") for record in log.records()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("flush", ["ack", "os"])
 def test_s28_coordinated_power_loss(flush: str, seed: int) -> None:

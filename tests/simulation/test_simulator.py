@@ -121,7 +121,7 @@ class TestNetwork:
         assert self.scheduler.now_ms - START_US // 1000 >= SOCKET_TIMEOUT_MS
 
     def test_f7_a_clogged_link_delivers_late(self) -> None:
-        self.network.weather.clogged[0, 1] = START_US + 500_000
+        self.network.weather.clogged[0, 1] = START_US + 300_000
         assert self.send() == [ANSWER]
         assert self.struck["F-7"] == 1
 

@@ -280,8 +280,11 @@ def coordinated_power_loss(stage: Stage) -> None:
     for _ in range(12):
         stage.catch_up(*"ABC")
         stage.fetch_freely(*"ABC")
-        if chance.random() < 0.5:
-            stage.checkpoint("A", "B", "C")
+        for name in "ABC":
+            if chance.random() < 0.5:
+                stage.checkpoint(name)
+            if chance.random() < 0.5:
+                stage.flush(name)
         for _ in range(chance.randrange(2, 8)):
             stage.send(stage.leader)
             stage.run(chance.randrange(3))
