@@ -75,13 +75,19 @@ def next_high_watermark(
     """The high watermark that a leader may move to; ``current`` when it must stay (R-21 … R-25).
 
     Args:
-        awaited: log ends of the remote replicas that count (``is_awaited``), −1 where unknown.
+        awaited: log ends of the remote replicas that count (``is_awaited``), −1 where unknown;
+            not asked for further than needed.
         committed_isr_size: members of the committed ISR, the leader included.
         min_isr: ``effective_min_isr``.
     """
     if committed_isr_size < min_isr:
         return current
-    return max(current, min([leader_end, *awaited]))
+    target = leader_end
+    for log_end in awaited:
+        if log_end <= current:
+            return current
+        target = min(target, log_end)
+    return max(current, target)
 
 
 def is_awaited(in_maximal_isr: bool, caught_up: bool, eligible: bool) -> bool:

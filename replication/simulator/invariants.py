@@ -125,7 +125,10 @@ class Oracle:
                     for _ in view.shadow.read_new():
                         pass
                     self._remains[broker_id, tp] = Remains(
-                        view.shadow.entries, view.shadow.end, log.recovery_point, log.failed
+                        view.shadow.entries,
+                        view.shadow.end,
+                        log.recovery_point,
+                        log.failed or machine.disk.stopped,
                     )
                 else:
                     self._remains.pop((broker_id, tp), None)

@@ -239,7 +239,7 @@ class TestProtocol:
 class TestShrinking:
     @pytest.mark.slow
     def test_a_failure_is_made_small_and_is_the_same(self) -> None:
-        plan = draw_plan(1, Options(mutant="high-watermark-without-followers"))
+        plan = draw_plan(3, Options(mutant="high-watermark-without-followers"))
         small, result = shrink(plan, max_runs=60)
         assert plan_size(small) < plan_size(plan) / 2
         assert number_of(result.violations[0]) == number_of(run_plan(plan).violations[0])
