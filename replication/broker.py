@@ -132,7 +132,12 @@ class Broker:
             self.config, broker_epoch=lambda: self.broker_epoch,
         )  # fmt: skip
         self.controller = Controller(
-            broker_id, runtime, transport, self.config, random_source or random.Random()
+            broker_id,
+            runtime,
+            transport,
+            self.config,
+            random_source or random.Random(),
+            log_config,
         )
         manager, controller = self.replica_manager, self.controller
         self._handlers: dict[type, Callable[[Any, OnReply], None]] = {

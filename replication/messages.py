@@ -255,6 +255,8 @@ class TopicResponse(NamedTuple):
 
 
 # -- controller to broker -----------------------------------------------------------------------
+# ``sequence`` orders the requests of a controller to one incarnation of a broker: a copy that comes
+# late must not undo a newer one. Kafka has the order of a connection for that. 0 is not checked.
 
 
 class PartitionChange(NamedTuple):
@@ -272,6 +274,7 @@ class LeaderAndIsrRequest(NamedTuple):
     broker_epoch: int  # of the receiver: meant for this incarnation only
     partitions: tuple[PartitionChange, ...]
     live_brokers: tuple[LiveBroker, ...]
+    sequence: int = 0
 
 
 class LeaderAndIsrResponse(NamedTuple):
@@ -291,6 +294,7 @@ class StopReplicaRequest(NamedTuple):
     controller_epoch: int
     broker_epoch: int
     partitions: tuple[StopReplicaPartition, ...]
+    sequence: int = 0
 
 
 class StopReplicaResponse(NamedTuple):
@@ -307,6 +311,7 @@ class UpdateMetadataRequest(NamedTuple):
     partitions: tuple[PartitionChange, ...]
     live_brokers: tuple[LiveBroker, ...]
     shutting_down: tuple[int, ...] = ()  # in controlled shutdown: may not join an ISR
+    sequence: int = 0
 
 
 class UpdateMetadataResponse(NamedTuple):

@@ -63,6 +63,7 @@ class RoleChanges:
     ) -> None:
         self.controller_epoch = 0
         self.shutting_down = False
+        self._latest = (0, 0, 0)  # controller epoch, broker epoch, sequence of the last request
         self._broker_id = broker_id
         self._partitions = partitions
         self._log_manager = log_manager
@@ -83,6 +84,11 @@ class RoleChanges:
             own == UNKNOWN_EPOCH or request.broker_epoch < own
         ):
             return ErrorCode.STALE_BROKER_EPOCH
+        order = request.controller_epoch, request.broker_epoch, request.sequence
+        if request.sequence:
+            if order < self._latest:
+                return ErrorCode.STALE_CONTROLLER_EPOCH  # a copy that was overtaken
+            self._latest = order
         self.controller_epoch = request.controller_epoch
         return ErrorCode.NONE
 

@@ -72,6 +72,7 @@ class Channel:
         self._metadata_due = False  # the brokers are news too
         self._stops: dict[TopicPartition, StopReplicaPartition] = {}
         self._in_flight: ControlRequest | None = None
+        self._sequence = 0  # of the last request
         self._closed = False
 
     def close(self) -> None:
@@ -110,17 +111,22 @@ class Channel:
         """Kafka's order: new roles, then what everybody should know, then what has to go."""
         live = tuple(self._context.live.values())
         header = (*self._controller, self.broker_epoch)
+        number = self._sequence + 1
         if self._roles:
             roles, self._roles = self._roles, {}
-            return LeaderAndIsrRequest(*header, tuple(roles.values()), live)
+            self._sequence = number
+            return LeaderAndIsrRequest(*header, tuple(roles.values()), live, sequence=number)
         if self._metadata_due:
             metadata, self._metadata, self._metadata_due = self._metadata, {}, False
+            self._sequence = number
             return UpdateMetadataRequest(
-                *header, tuple(metadata.values()), live, tuple(self._context.shutting_down)
-            )
+                *header, tuple(metadata.values()), live, tuple(self._context.shutting_down),
+                sequence=number,
+            )  # fmt: skip
         if self._stops:
             stops, self._stops = self._stops, {}
-            return StopReplicaRequest(*header, tuple(stops.values()))
+            self._sequence = number
+            return StopReplicaRequest(*header, tuple(stops.values()), sequence=number)
         return None
 
     def _on_reply(self, request: ControlRequest, response: Response | None) -> None:

@@ -52,9 +52,13 @@ class ControllerStats:
 
 
 class ControllerContext:
-    """Brokers, topics and registrations, as of the last successful read or write."""
+    """Brokers, topics and registrations, as of the last successful read or write.
 
-    def __init__(self) -> None:
+    ``defaults`` are what a topic has that does not say otherwise: this broker's own, as in Kafka.
+    """
+
+    def __init__(self, defaults: LogConfig | None = None) -> None:
+        self._defaults = defaults or LogConfig()
         self.live: dict[int, LiveBroker] = {}
         self.remembered: dict[int, int] = {}  # the last epoch of each broker ever dealt with
         self.shutting_down: dict[int, None] = {}
@@ -74,7 +78,7 @@ class ControllerContext:
         """Add or replace a topic's node; its partitions follow with ``put``."""
         before = self.topics.get(name)
         self.names[name.replace(".", "_")] = name
-        self.topics[name] = Topic(assignment, version, _config_of(name, assignment.config))
+        self.topics[name] = Topic(assignment, version, self._config_of(name, assignment.config))
         for number, replicas in assignment.partitions.items():
             tp = TopicPartition(name, number)
             had = before.assignment.partitions.get(number, ()) if before is not None else ()
@@ -85,6 +89,13 @@ class ControllerContext:
                 self.on_broker.setdefault(broker, {})[tp] = None
             if tp not in self.partitions and name not in self.deleting:
                 self.uninitialised[tp] = None
+
+    def _config_of(self, name: str, properties: Mapping[str, str]) -> LogConfig:
+        try:
+            return self._defaults.with_properties(properties)
+        except ConfigError as error:
+            logger.error("topic %s: its configuration is ignored: %s", name, error)
+            return self._defaults
 
     def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:
         self.partitions[tp] = registration
@@ -180,11 +191,3 @@ def _mark(index: Partitions, tp: TopicPartition, wanted: bool) -> None:
         index[tp] = None
     else:
         index.pop(tp, None)
-
-
-def _config_of(name: str, properties: Mapping[str, str]) -> LogConfig:
-    try:
-        return LogConfig.from_properties(properties)
-    except ConfigError as error:
-        logger.error("topic %s: its configuration is ignored: %s", name, error)
-        return LogConfig()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from logstore.config import LogConfig
 from replication.config import ReplicationConfig
 from replication.controller.channels import Channel, OnResponse
 from replication.controller.context import ControllerContext, ControllerStats
@@ -64,6 +65,7 @@ class Controller:
         transport: Transport,
         config: ReplicationConfig,
         rng: Random,
+        defaults: LogConfig | None = None,
     ) -> None:
         self.active = False
         self.epoch = -1  # of the last term this broker was elected for
@@ -73,6 +75,7 @@ class Controller:
         self._transport = transport
         self._config = config
         self._rng = rng
+        self._defaults = defaults  # of topics
         self._actor = runtime.actor(f"controller-{broker_id}")
         self._signalled: set[tuple[int, str]] = set()
         self._session: Coordinator | None = None
@@ -197,7 +200,7 @@ class Controller:
     def _stand(self) -> None:
         if self._session is None or self._store is not None:
             return
-        store = ControllerStore(self._session)
+        store = ControllerStore(self._session, self._defaults)
         try:
             elected = store.stand(self._broker_id, self._runtime.clock.wall_ms())
         except SessionExpiredError:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from logstore.config import LogConfig
 from replication.controller.context import Changes, ControllerContext
 from replication.coordination import (
     BadVersionError,
@@ -58,8 +59,10 @@ class Term(NamedTuple):
 class ControllerStore:
     """One session's way to the tree. All methods raise as ``Coordinator``'s do."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, defaults: LogConfig | None = None) -> None:
+        """``defaults``: see ``ControllerContext``."""
         self._coordinator = coordinator
+        self._defaults = defaults
         self.term = Term(-1, -1)
 
     # -- to be controller ------------------------------------------------------------------------
@@ -125,7 +128,7 @@ class ControllerStore:
 
     def load(self) -> ControllerContext:
         """All but the live brokers. A topic whose nodes cannot be read is left out, and logged."""
-        context = ControllerContext()
+        context = ControllerContext(self._defaults)
         for name, node in self._children(nodes.BROKER_EPOCHS):
             broker = int(name)
             try:

@@ -32,6 +32,7 @@ class View:
     leads: bool = False
     isr: IsrState = field(default_factory=lambda: IsrState(()))
     high_watermark: int = -1
+    undone: dict[int, Entry] = field(default_factory=dict)  # by a cut that may not be durable yet
     led_from: int = -1  # the high watermark at which its leadership began
     state: tuple[object, ...] = ()
 
@@ -43,6 +44,7 @@ class Remains:
     entries: dict[int, Entry]
     end: int
     recovery_point: int
+    undone: dict[int, Entry]  # cut off, and nothing was written since
     failed: bool  # in the middle of a write, which may be there or not
 
 
@@ -128,6 +130,7 @@ class Oracle:
                         view.shadow.entries,
                         view.shadow.end,
                         log.recovery_point,
+                        view.undone,
                         log.failed or machine.disk.stopped,
                     )
                 else:
@@ -164,6 +167,8 @@ class Oracle:
         for offset, entry in shadow.entries.items():
             if before.failed and offset >= before.end:
                 break
+            if before.undone.get(offset) == entry:
+                continue  # the cut was lost (F-18)
             if offset >= shadow.start and before.entries.get(offset) != entry:
                 if not self._cluster.atlas.is_damaged(machine.broker_id):
                     self._violated(
@@ -228,6 +233,7 @@ class Oracle:
     def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
         """New batches: I-4, I-7, I-11."""
         shadow, note = view.shadow, self._cluster.scheduler.note
+        view.undone = {}
         previous = shadow.entries.get(shadow.end - 1)
         for entry in shadow.read_new():
             if previous is not None and entry.base != previous.last + 1:
@@ -260,6 +266,7 @@ class Oracle:
         if kept >= end and shadow.end >= end:
             return
         self.counters["truncations"] += 1
+        view.undone = before
         self._cluster.scheduler.note(f"b{machine.broker_id} {tp} cuts from {end} to {kept}")
         previous = None
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):

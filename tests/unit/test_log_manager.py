@@ -199,7 +199,6 @@ class TestDirectoryFailure:
         assert list(manager.offline_directories) == ["/logs"]
         manager.close()
 
-
     def test_a_slash_at_the_end_of_a_directory_means_nothing(self) -> None:
         machine = Machine("/a/", "/b/")
         with machine.start() as manager:

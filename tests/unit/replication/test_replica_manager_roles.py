@@ -13,7 +13,15 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from replication.error_codes import ErrorCode
 from replication.errors import KafkaStorageError
-from replication.messages import FetchRequest, LeaderAndIsrResponse, PartitionChange
+from replication.messages import (
+    FetchRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionChange,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
 from replication.state import UNKNOWN_EPOCH
 from tests.builders import batch
 from tests.replica_manager_support import BROKER, EPOCH, TP, Host, live, part
@@ -112,6 +120,46 @@ class TestFencing:
         host.log_manager.get_or_create(*TP, topic_id=uuid.UUID(int=99))
         assert codes(host.order(host.change())) == [ErrorCode.INCONSISTENT_TOPIC_ID]
         assert TP not in host.manager.partitions
+
+
+class TestOrder:
+    def test_a_copy_that_was_overtaken_is_refused(self) -> None:
+        """A broker that came back stays known, although older news of its death comes late."""
+        host = Host()
+        news = UpdateMetadataRequest(
+            9, host.controller_epoch, EPOCH + BROKER, (), live(1, 2), sequence=2
+        )
+        assert host.manager.update_metadata(news).error_code is ErrorCode.NONE
+        late = news._replace(live_brokers=live(1), sequence=1)
+        refused = ErrorCode.STALE_CONTROLLER_EPOCH
+        assert host.manager.update_metadata(late).error_code is refused
+        assert host.metadata.is_alive(2)
+        assert host.manager.update_metadata(news).error_code is ErrorCode.NONE
+
+    def test_a_late_order_does_not_bring_a_stopped_replica_back(self) -> None:
+        host = Host()
+        order = LeaderAndIsrRequest(
+            9, host.controller_epoch, EPOCH + BROKER, (host.change(),), host.brokers, sequence=1
+        )
+        host.manager.leader_and_isr(order)
+        stop = StopReplicaRequest(
+            9, host.controller_epoch, EPOCH + BROKER,
+            (StopReplicaPartition(TP, -2, True),), sequence=2,
+        )  # fmt: skip
+        host.manager.stop_replicas(stop)
+        response = host.manager.leader_and_isr(order)
+        assert codes(response) == [ErrorCode.STALE_CONTROLLER_EPOCH]
+        assert TP not in host.manager.partitions
+
+    def test_each_incarnation_and_each_controller_counts_anew(self) -> None:
+        host = Host()
+        first = UpdateMetadataRequest(9, 5, EPOCH + BROKER, (), live(1), sequence=7)
+        for later in (
+            first,
+            first._replace(broker_epoch=EPOCH + BROKER + 1, sequence=1),
+            first._replace(controller_epoch=6, sequence=1),
+        ):
+            assert host.manager.update_metadata(later).error_code is ErrorCode.NONE
 
 
 class TestRepetition:
