@@ -2,9 +2,10 @@
 
     make bench
     python bench/report.py bench/results/run.json
+    python bench/report.py --section replication bench/results/run.json
 
 Several files are put one after the other: a long run may be made in parts. Only the part of
-RESULTS.md between the two marker lines is replaced.
+RESULTS.md between the two marker lines of the section (``figures`` by default) is replaced.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def row(claim: dict[str, Any]) -> str:
     met = {True: "yes", False: "**no**", None: ""}[claim["met"]]
-    ratio = f"{claim['ratio']}x" if claim["ratio"] != "" else ""
+    ratio = f"{claim['ratio']}x" if claim.get("ratio", "") != "" else ""
     cells = [
-        claim["what"], f"{claim['ours']} {claim['unit']}", claim["peer"], ratio, claim["goal"],
-        met, claim.get("note", ""),
+        claim["what"], f"{claim['ours']} {claim['unit']}", claim.get("peer", ""), ratio,
+        claim["goal"], met, claim.get("note", ""),
     ]  # fmt: skip
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
@@ -52,15 +52,19 @@ def tables(run: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) < 2:
+    names, section = sys.argv[1:], "figures"
+    if names[:1] == ["--section"]:
+        section, names = names[1], names[2:]
+    if not names:
         sys.exit(__doc__)
-    runs = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    runs = [json.loads(Path(name).read_text()) for name in names]
     run = runs[0]
     run["benchmarks"] = [benchmark for each in runs for benchmark in each["benchmarks"]]
     text = RESULTS.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    RESULTS.write_text(f"{before}{BEGIN}\n{tables(run)}\n{END}{after}")
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    RESULTS.write_text(f"{before}{begin}\n{tables(run)}\n{end}{after}")
 
 
 if __name__ == "__main__":
