@@ -9,7 +9,8 @@ where Kafka 4.x differs from that baseline its value is used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, Self
 
 from logstore.errors import ConfigError
@@ -43,7 +44,9 @@ class Properties:
         return self._replaced(properties)
 
     def _replaced(self, properties: Mapping[str, object]) -> Self:
-        known = {f.metadata["key"]: f for f in fields(self)}  # type: ignore[arg-type]
+        if not properties:
+            return self
+        known = _specs(type(self))  # type: ignore[arg-type]
         changes: dict[str, Any] = {}
         for key, value in properties.items():
             if key not in known:
@@ -59,17 +62,31 @@ class Properties:
         }
 
     def _check(self) -> None:
-        for f in fields(self):  # type: ignore[arg-type]
-            value, key = getattr(self, f.name), f.metadata["key"]
-            if isinstance(f.default, bool) or not isinstance(f.default, int):
-                continue
+        for name, key, low, high in _integers(type(self)):  # type: ignore[arg-type]
+            value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool):
                 raise ConfigError(f"{key} must be an integer, not {value!r}")
-            low, high = f.metadata["low"], f.metadata["high"]
             if low is not None and value < low:
                 raise ConfigError(f"{key} = {value} is below its minimum {low}")
-            if value > (MAX_LONG if high is None else high):
+            if value > high:
                 raise ConfigError(f"{key} = {value} is above its maximum")
+
+
+@cache
+def _specs(kind: type[Properties]) -> dict[str, Field[Any]]:
+    """Fields by Kafka key."""
+    return {f.metadata["key"]: f for f in fields(kind)}  # type: ignore[arg-type]
+
+
+@cache
+def _integers(kind: type[Properties]) -> tuple[tuple[str, str, int | None, int], ...]:
+    """Name, key, minimum and maximum of each field that holds an integer."""
+    return tuple(
+        (f.name, key, f.metadata["low"], MAX_LONG if high is None else high)
+        for key, f in _specs(kind).items()  # type: ignore[arg-type]
+        for high in (f.metadata["high"],)
+        if isinstance(f.default, int) and not isinstance(f.default, bool)
+    )
 
 
 def _parse(key: str, value: object, default: object) -> object:

@@ -11,9 +11,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from checkpoints.types import TopicPartition
+from logstore.config import LogConfig
 from logstore.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
@@ -240,8 +242,11 @@ class Partition:
                 start = log.log_end_offset
                 self._storage(log.assign_epoch, new.leader_epoch, start)
                 now = self._env.now_ms()
+                # Of an epoch that we did not hear of another leader made followers cut their logs:
+                # what they had of ours before counts no more.
+                led = self._leads and new.leader_epoch == self.leader_epoch + 1
                 followers = {
-                    r: after_election(p, now, start, in_isr=r in new.isr, led_before=self._leads)
+                    r: after_election(p, now, start, in_isr=r in new.isr, led_before=led)
                     for r, p in followers.items()
                 }
                 self.epoch_start_offset = start
@@ -282,9 +287,7 @@ class Partition:
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
-        config = manager.config
-        if change.config:
-            config = config.with_properties(change.config)
+        config = _topic_config(manager.config, tuple(change.config.items()))
         # Never another log in place of one that failed: it would be empty.
         log = self.log or self._storage(
             lambda: manager.get_or_create(
@@ -296,7 +299,7 @@ class Partition:
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:
             self._storage(log.assign_topic_id, change.topic_id)
-        if log.config != config:
+        if log.config is not config and log.config != config:
             log.reconfigure(config)
         self.log = log
         return log
@@ -765,3 +768,9 @@ __all__ = [
     "Partition",
     "PartitionEnv",
 ]
+
+
+@lru_cache(256)
+def _topic_config(defaults: LogConfig, own: tuple[tuple[str, str], ...]) -> LogConfig:
+    """One value for all partitions of a topic, however often they change roles."""
+    return defaults.with_properties(dict(own))

@@ -137,7 +137,7 @@ def offset_name(offset: int) -> str:
 
 
 def segment_file_name(offset: int, suffix: str, transition: str = "") -> str:
-    return offset_name(offset) + suffix + transition
+    return f"{offset:0{_OFFSET_DIGITS}d}{suffix}{transition}"
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:

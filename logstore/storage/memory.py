@@ -460,16 +460,16 @@ class MemoryStorage:
 
     def _parent(self, path: str) -> tuple[DirNode, str]:
         """The directory of ``path`` and the last name in it; the name of the root is empty."""
-        parts = _parts(path)
+        above, last = _split(path)
         node = self.root
-        for name in parts[:-1]:
+        for name in above:
             child = node.entries.get(name)
             if child is None:
                 raise _error(errno.ENOENT, path)
             if isinstance(child, FileNode):
                 raise _error(errno.ENOTDIR, path)
             node = child
-        return node, parts[-1] if parts else ""
+        return node, last
 
 
 @lru_cache(maxsize=4096)
@@ -480,6 +480,13 @@ def _normal(path: str) -> str:
 @lru_cache(maxsize=4096)
 def _parts(path: str) -> tuple[str, ...]:
     return tuple(_normal(path).split("/")[1:]) if _normal(path) != "/" else ()
+
+
+@lru_cache(maxsize=4096)
+def _split(path: str) -> tuple[tuple[str, ...], str]:
+    """The names of the directories above, and the last name."""
+    parts = _parts(path)
+    return parts[:-1], parts[-1] if parts else ""
 
 
 def _error(number: int, path: str) -> OSError:

@@ -138,6 +138,7 @@ class FaultyStorage(MemoryStorage):
             that took time.
         latency: what an operation of ``OPERATIONS`` on a path takes, in ms; no time by default.
         busy_ms: the sum of what ``latency`` said. Whoever runs the clock lets the time pass.
+        stopped: a planned crash has struck; nothing works until ``crash``.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class FaultyStorage(MemoryStorage):
         self._read_flips: list[tuple[Fault, random.Random]] = []
         self._misdirections: list[tuple[Fault, random.Random]] = []
         self._crash_at = FOREVER
-        self._down = False
+        self.stopped = False
         self._used = 0
         self._change_number = 0
         super().__init__(clock=clock)
@@ -272,7 +273,7 @@ class FaultyStorage(MemoryStorage):
             self.generation += 1
             self.locks.clear()
             self._crash_at = FOREVER
-            self._down = False
+            self.stopped = False
 
     # --- hooks
 
@@ -283,13 +284,14 @@ class FaultyStorage(MemoryStorage):
         return FaultyDirNode(self._now_ms())
 
     def before(self, operation: str, path: str) -> None:
-        fault = self._begin(operation, path)
-        if fault is not None:
-            raise _error(fault.error, path)
+        if self._faults or self.stopped or self.latency is not None:
+            fault = self._begin(operation, path)
+            if fault is not None:
+                raise _error(fault.error, path)
 
     def _begin(self, operation: str, path: str) -> Fault | None:
         """The operation takes its time; the fault that hits it."""
-        if self._down:
+        if self.stopped:
             raise SimulatedCrash
         if self.latency is not None:
             taken = self.latency(operation, path)
@@ -301,7 +303,7 @@ class FaultyStorage(MemoryStorage):
     def change(self, operation: str, path: str) -> None:
         self.operations += 1
         if self.operations >= self._crash_at:
-            self._down = True
+            self.stopped = True
             raise SimulatedCrash(f"at {operation} of {path}, change number {self.operations}")
 
     def link(self, parent: DirNode, name: str, node: Node) -> None:

@@ -40,17 +40,20 @@ class FaultyFileNode(FileNode):
 
     def touched(self, start: int, end: int) -> None:
         """Bytes from ``start`` to ``end`` changed, or the size did."""
+        size, dirty = self.size, self.dirty
+        if size < self.size_min:
+            self.size_min = size
+        elif size > self.size_max:
+            self.size_max = size
         if start >= end:  # a cut
-            self.size_tail_max = self.size
-        self.size_min = min(self.size_min, self.size)
-        self.size_max = max(self.size_max, self.size)
-        self.size_tail_max = max(self.size_tail_max, self.size)
-        if start >= end:
+            self.size_tail_max = size
             return
-        if self.dirty and self.dirty[-1][0] <= start <= self.dirty[-1][1]:
-            start, before = self.dirty.pop()
+        if size > self.size_tail_max:
+            self.size_tail_max = size
+        if dirty and dirty[-1][0] <= start <= dirty[-1][1]:
+            start, before = dirty.pop()
             end = max(end, before)
-        self.dirty.append((start, end))
+        dirty.append((start, end))
 
     def begin_mapping(self) -> None:
         self.mapped_end = max(self.mapped_end, self.size)

@@ -64,7 +64,7 @@ def simulate(
 
         ctx.exit(run_matrix(out, as_json=as_json))
     from replication.simulator.kinds import expand
-    from replication.simulator.mutants import MUTANTS
+    from replication.simulator.mutants import BASELINES, MUTANTS
     from replication.simulator.plan import Options, Plan
     from replication.simulator.run import run_plan
     from replication.simulator.swarm import draw_plan
@@ -77,7 +77,7 @@ def simulate(
         chosen = tuple(faults.split(","))
         expand(chosen)
         options = Options(truncation or "fetch", chosen, flush, brokers, events, mutant)
-        if mutant is not None and mutant not in MUTANTS:
+        if mutant is not None and mutant not in {**MUTANTS, **BASELINES}:
             raise ConfigError(f"no mutant {mutant!r}; --mutant ? lists them")
         if replay is not None:
             plan = Plan.from_json(replay.read_text())

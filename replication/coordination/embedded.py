@@ -225,10 +225,10 @@ class CoordinatorStore:
 
     def _check(self, session: EmbeddedCoordinator) -> None:
         state = self._state(session)
-        if state is SessionState.EXPIRED:
-            raise SessionExpiredError(f"session {session.session_id} is over")
-        self._check_up()
-        if state is SessionState.SUSPENDED:
+        if state is not SessionState.CONNECTED:
+            if state is SessionState.EXPIRED:
+                raise SessionExpiredError(f"session {session.session_id} is over")
+            self._check_up()
             raise CoordinatorUnavailableError(f"session {session.session_id} is cut off")
         session.last_heard_ms = self._now_ms()
 

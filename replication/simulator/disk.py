@@ -23,10 +23,8 @@ class SimDisk(FaultyStorage):
         """Bytes taken, as ``capacity`` counts them."""
         return self._used
 
-    @property
-    def stopped(self) -> bool:
-        """A planned crash has struck: nothing works until ``crash``."""
-        return self._down
+    def _now_ms(self) -> int:
+        return 0  # modification times stand still, as the default clock does
 
     def log_files(self) -> list[tuple[str, FileNode]]:
         """Paths of all segments that are not empty, and their files."""

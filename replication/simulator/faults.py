@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from logstore.testing.faulty import CrashMode
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.moments import CONTROLLER, LEADER, Moments, with_roles
 from replication.simulator.network import Link
 from replication.simulator.plan import Fault
 from replication.simulator.scheduler import US_PER_MS, Scheduler
@@ -31,6 +32,7 @@ class Injector:
         self._struck = struck
         self._over = False
         self._watched: list[Callable[[], None]] = []
+        self._moments = Moments(cluster, scheduler, struck, self._begin)
         weather, disk = self._rate, self._disk_error
         self._kinds: dict[str, Callable[[Fault], None]] = {
             **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10"), weather),
@@ -63,6 +65,7 @@ class Injector:
     def stop(self) -> None:
         """Nothing more begins; what is planned in disks is counted and forgotten."""
         self._over = True
+        self._moments.stop()
         self.count()
 
     def count(self) -> None:
@@ -71,9 +74,30 @@ class Injector:
             look()
 
     def _begin(self, fault: Fault) -> None:
-        if not self._over:
-            self._scheduler.note(f"fault {fault}")
-            self._kinds[fault.kind](fault)
+        if self._over:
+            return
+        if fault.moment:
+            self._moments.wait(fault)
+            return
+        met = with_roles(fault, self._roles()) if fault.names_roles else fault
+        if met is not None:
+            self._scheduler.note(f"fault {met}")
+            self._kinds[met.kind](met)
+
+    def _roles(self) -> dict[int, int]:
+        """Who is controller, and who leads the first partition, now."""
+        roles: dict[int, int] = {}
+        controller = self._cluster.controller
+        if controller is not None:
+            roles[CONTROLLER] = controller
+        latest = -1
+        for broker_id, machine in self._cluster.machines.items():
+            if machine.broker is not None:
+                for tp, partition in machine.broker.replica_manager.partitions.items():
+                    epoch = partition.leader_epoch
+                    if tp.partition == 0 and partition.is_leader and epoch > latest:
+                        latest, roles[LEADER] = epoch, broker_id
+        return roles
 
     def _end_after(self, fault: Fault, undo: Callable[[], None]) -> None:
         def end() -> None:
@@ -93,7 +117,7 @@ class Injector:
         cut = self._cluster.network.weather.cut
         links: list[Link] = []
         for other in fault.others:
-            if other == COORDINATOR:
+            if other in (COORDINATOR, fault.broker):
                 continue
             nodes = CLIENT_NODES if other == CLIENTS else (other,)
             for node in nodes:

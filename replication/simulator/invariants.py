@@ -57,13 +57,14 @@ class Oracle:
         self.committed: dict[TopicPartition, dict[int, Entry]] = {tp: {} for tp in partitions}
         self.registrations: dict[TopicPartition, PartitionRegistration] = {}
         self._cluster = cluster
-        self._views: dict[tuple[int, TopicPartition], View] = {}
+        self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self._remains: dict[tuple[int, TopicPartition], Remains] = {}
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         # Below the log start of some leader: not kept any more, nor kept equal, even where a
         # replica that restarts does not know of it yet.
         self._deleted = dict.fromkeys(partitions, 0)
+        self._highest = dict.fromkeys(partitions, 0)  # of all leaders' high watermarks so far
         self._zxid = -1
         self._nodes: dict[TopicPartition, Node] = {}
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
@@ -90,17 +91,13 @@ class Oracle:
         broker = machine.broker
         if broker is None:
             return
-        broker_id, views, partitions = (
-            machine.broker_id,
-            self._views,
-            broker.replica_manager.partitions,
-        )
+        views, partitions = self._views[machine.broker_id], broker.replica_manager.partitions
         for tp in self.committed:
             partition = partitions.get(tp)
             log = None if partition is None else partition.log
             if partition is None or log is None:
                 continue
-            view = views.get((broker_id, tp))
+            view = views.get(tp)
             if view is None or view.shadow.log is not log:
                 view = self._open(machine, tp, log)
             state = (
@@ -120,9 +117,12 @@ class Oracle:
 
     def ended(self, machine: Machine) -> None:
         """To be called before a process dies."""
-        for (broker_id, tp), view in self._views.items():
+        broker_id = machine.broker_id
+        for tp, view in self._views[broker_id].items():
             log = view.shadow.log
-            if broker_id == machine.broker_id and view.incarnation == machine.starts:
+            if view.incarnation == machine.starts:
+                if view.leads:  # the event that it dies in may have told others
+                    self._highest[tp] = max(self._highest[tp], log._hw)
                 if view.shadow.cuts == view.shadow.log._cut_count:
                     for _ in view.shadow.read_new():
                         pass
@@ -146,7 +146,7 @@ class Oracle:
         shadow = Shadow(tp, log, machine.disk)
         view = View(shadow, machine.starts)
         key = (machine.broker_id, tp)
-        self._views[key] = view
+        self._views[machine.broker_id][tp] = view
         previous = None
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
             self._note_entry(machine, tp, entry, previous)
@@ -226,6 +226,12 @@ class Oracle:
             self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
         if partition._leads:
             self._leader_changed(machine, tp, partition, log, view)
+            self._highest[tp] = max(self._highest[tp], log._hw)
+        elif log._hw > self._highest[tp]:
+            self._violated(
+                "I-5", tp, f"follower b{broker_id} takes {log._hw} for committed, which no leader "
+                f"does: {self._highest[tp]}"
+            )  # fmt: skip
         view.leader_epoch, view.partition_epoch = epochs
         view.leads, view.isr = partition._leads, partition.isr
         view.high_watermark = log._hw
@@ -259,8 +265,8 @@ class Oracle:
         shadow.read_all()
         kept = end
         for offset in range(shadow.start, end):
-            entry = shadow.entries.get(offset)
-            if entry is None or entry != before.get(offset):
+            # Not where there was nothing: a log that begins inside a batch takes all of it (S-34).
+            if offset in before and shadow.entries.get(offset) != before[offset]:
                 kept = offset
                 break
         if kept >= end and shadow.end >= end:
@@ -273,7 +279,7 @@ class Oracle:
             self._note_entry(machine, tp, entry, previous)
             previous = entry
         rule_cuts_exactly = self._cluster.plan.truncation == "fetch"
-        leader = self._views.get((partition.leader_id, tp))
+        leader = self.view(partition.leader_id, tp)
         if (
             rule_cuts_exactly
             and not partition._leads
@@ -382,7 +388,7 @@ class Oracle:
     def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
         """A replica that is up, and of an incarnation that the controller has dealt with."""
         machine = self._cluster.machines[broker_id]
-        view = self._views.get((broker_id, tp))
+        view = self.view(broker_id, tp)
         if view is None or machine.broker is None or view.incarnation != machine.starts:
             return None
         if self._remembered.get(broker_id) != machine.broker.broker_epoch:
@@ -396,7 +402,7 @@ class Oracle:
             self._check_committed("I-2", broker_id, tp, f"in the controller's ISR {when}")
 
     def _check_committed(self, number: str, broker_id: int, tp: TopicPartition, what: str) -> None:
-        view = self._views[broker_id, tp]
+        view = self._views[broker_id][tp]
         if self._cluster.atlas.is_damaged(broker_id):
             return
         entries, start = view.shadow.entries, max(view.shadow.start, self._deleted[tp])
@@ -504,4 +510,4 @@ class Oracle:
     # -- for the end ---------------------------------------------------------------------------
 
     def view(self, broker_id: int, tp: TopicPartition) -> View | None:
-        return self._views.get((broker_id, tp))
+        return self._views.get(broker_id, {}).get(tp)

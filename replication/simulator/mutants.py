@@ -1,7 +1,12 @@
 """Broken variants of this very code, each with one guard removed: what a search must find.
 
 A mutant is a list of patches of our own functions at the place where they are called, undone at the
-end. None of them touches the simulator or the oracle.
+end. None of them touches the simulator or the oracle. Where two guards stand behind each other, so
+that one alone hides that the other is gone, a mutant removes both.
+
+Under the rule ``fetch`` every fetch tells the epoch of the last record, and a leader counts only
+what agrees with its own log. What epochs of requests are for is seen where that is not so: some
+mutants run under the protocol of KIP-320, which by itself must hold (``BASELINES``).
 """
 
 from __future__ import annotations
@@ -16,17 +21,19 @@ from logstore.errors import ConfigError
 from logstore.log import PartitionLog
 from logstore.segment import Segment
 from replication import partition as partition_module
+from replication import replica_manager as replica_manager_module
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
 from replication.controller.partitions import Decisions
 from replication.election import Mode, change
 from replication.error_codes import ErrorCode
-from replication.fetcher_state import FetchState
+from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState, may_join, next_high_watermark
 from replication.metadata_cache import MetadataCache
 from replication.partition import FetchRead, Partition
 from replication.role_changes import RoleChanges
-from replication.truncation import Truncation, check_leader_epoch, truncation_point
+from replication.simulator.exhaustive.mutants import FENCED_RULE
+from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
 
 
 class Patch(NamedTuple):
@@ -39,6 +46,12 @@ class Patch(NamedTuple):
 
 MUTANTS: dict[str, tuple[str, Callable[[], list[Patch]]]] = {}
 """Name -> what is wrong, and the patches."""
+
+KIP_320 = "kip-320"
+BASELINES: dict[str, Callable[[], list[Patch]]] = {
+    KIP_320: lambda: [Patch(replica_manager_module, "RULES", {**RULES, "fetch": FENCED_RULE})]
+}
+"""Protocols that hold, and under which some mutants run; may be named in place of a mutant."""
 
 
 def _mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
@@ -58,10 +71,11 @@ def mutated(name: str | None) -> Iterator[None]:
     if name is None:
         yield
         return
-    if name not in MUTANTS:
+    if name not in MUTANTS and name not in BASELINES:
         raise ConfigError(f"no mutant {name!r}; known are {', '.join(MUTANTS)}")
+    make = BASELINES[name] if name in BASELINES else MUTANTS[name][1]
     with ExitStack() as stack:
-        for target, attribute, value in MUTANTS[name][1]():
+        for target, attribute, value in make():
             before = target.__dict__[attribute]
             stack.callback(setattr, target, attribute, before)
             setattr(target, attribute, value)
@@ -84,7 +98,10 @@ def isr_change_without_compare_and_set() -> list[Patch]:
         now = self._context.partitions[item.tp]
         return check(now, item, sender, self._context.is_eligible)
 
-    return [Patch(Decisions, "_judge", alter)]
+    return [
+        Patch(Decisions, "_judge", alter),
+        Patch(decisions_module, "_is_news", lambda item, now: True),
+    ]
 
 
 @_mutant
@@ -120,7 +137,7 @@ def older_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(max(requested, current), current)
 
-    return [Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
 
 
 @_mutant
@@ -130,21 +147,25 @@ def newer_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(min(requested, current), current)
 
-    return [Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
 
 
 @_mutant
 def epochs_not_fenced() -> list[Patch]:
     """Requests of any epoch are served."""
     return [
-        Patch(partition_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE)
+        *BASELINES[KIP_320](),
+        Patch(partition_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE),
     ]
 
 
 @_mutant
 def follower_epoch_not_checked() -> list[Patch]:
     """An answer is applied although the follower has moved to another epoch since."""
-    return [Patch(Partition, "_following", lambda self, leader_epoch: self.local_log())]
+    return [
+        Patch(Partition, "_following", lambda self, leader_epoch: self.local_log()),
+        Patch(FetchStates, "holds", lambda self, state: True),
+    ]
 
 
 # -- high watermark and acknowledgement ---------------------------------------------------------
@@ -182,7 +203,10 @@ def high_watermark_of_committed_isr() -> list[Patch]:
 @_mutant
 def acknowledged_before_high_watermark() -> list[Patch]:
     """acks=all is answered as soon as the leader has appended."""
-    return [Patch(Partition, "acks_satisfied", lambda self, offset: (True, ErrorCode.NONE))]
+    return [
+        Patch(Partition, "acks_satisfied", lambda self, offset: (True, ErrorCode.NONE)),
+        Patch(Partition, "is_waiting_for", lambda self, offset: False),
+    ]
 
 
 @_mutant
@@ -214,6 +238,17 @@ def consumers_read_uncommitted() -> list[Patch]:
     return [Patch(Partition, "fetch", mutant)]
 
 
+@_mutant
+def progress_of_an_earlier_leadership() -> list[Patch]:
+    """A leader that did not hear of the one in between counts what followers had before."""
+    from replication.isr import after_election
+
+    def mutant(known: Any, *args: Any, in_isr: bool, led_before: bool) -> Any:
+        return after_election(known, *args, in_isr=in_isr, led_before=known.log_end >= 0)
+
+    return [Patch(partition_module, "after_election", mutant)]
+
+
 # -- truncation ---------------------------------------------------------------------------------
 
 
@@ -232,12 +267,11 @@ def truncation_one_too_low() -> list[Patch]:
 @_mutant
 def log_start_inside_a_batch_not_met() -> list[Patch]:
     """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
-    append = Partition.append_as_follower
 
-    def mutant(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
-        return append(self, records, leader_epoch)
+    def append(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
+        return self._storage(self._following(leader_epoch).append_as_follower, records)
 
-    return [Patch(Partition, "append_as_follower", mutant)]
+    return [Patch(Partition, "append_as_follower", append)]
 
 
 @_mutant

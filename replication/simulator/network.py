@@ -167,7 +167,7 @@ class Network:
             return
         process = self._bound[receiver][0]
         scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
-        if self._hits("F-3"):
+        if self.weather.rates and self._hits("F-3"):
             again = at_us + self._late()
             scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
 
@@ -191,11 +191,12 @@ class Network:
         self._open[call.receiver].pop(call, None)
         if not call.open:
             return
-        if self._hits("F-9"):
-            self._fail_soon(call)
-            return
-        if self._hits("F-10"):
-            return
+        if self.weather.rates:
+            if self._hits("F-9"):
+                self._fail_soon(call)
+                return
+            if self._hits("F-10"):
+                return
         if self.gate is None:
             self._return(call, response)
         else:

@@ -31,6 +31,17 @@ class Options:
     mutant: str | None = None
 
 
+# Negative numbers in place of brokers (``faults``, ``moments``), as people read them.
+_NAMES = {
+    -1: "coordinator", -2: "clients", -3: "controller", -4: "leader", -5: "its sender",
+    -6: "its receiver", -7: "who joins",
+}  # fmt: skip
+
+
+def _name(broker: int) -> str:
+    return _NAMES.get(broker, f"broker {broker}")
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault of the plan.
@@ -41,6 +52,8 @@ class Fault:
         kind: ``F-…``.
         broker: whom it meets; −1 where that is everybody, or whoever is controller then.
         amount: a rate, a number of operations, ms: what the kind says.
+        moment: from ``at_ms`` on it waits for such a message (``moments``). ``broker`` and
+            ``others`` may then name roles in it.
     """
 
     at_ms: int
@@ -49,13 +62,20 @@ class Fault:
     duration_ms: int = 0
     amount: float = 0.0
     others: tuple[int, ...] = ()
+    moment: str = ""
+
+    @property
+    def names_roles(self) -> bool:
+        """Not brokers, but what they are when it strikes."""
+        return min((self.broker, *self.others)) < -2
 
     def __str__(self) -> str:
-        whom = "" if self.broker < 0 else f" broker {self.broker}"
-        more = f" from {list(self.others)}" if self.others else ""
+        whom = "" if self.broker in (-1, -2) else f" {_name(self.broker)}"
+        more = f" from {', '.join(map(_name, self.others))}" if self.others else ""
+        when = f" at: {self.moment}" if self.moment else ""
         long = f" for {self.duration_ms} ms" if self.duration_ms else ""
         much = f" ({self.amount:g})" if self.amount else ""
-        return f"{self.at_ms:6} ms  {self.kind}{whom}{more}{much}{long}"
+        return f"{self.at_ms:6} ms  {self.kind}{whom}{more}{much}{long}{when}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ and may die, or stall.
 from __future__ import annotations
 
 import hashlib
-import heapq
 import random
 from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
 
 from logstore.clock import Clock
 from replication.runtime import Task
@@ -61,11 +62,12 @@ class Scheduler:
     def __init__(self, source: random.Random, *, keep_trace: bool = False) -> None:
         self.now_us = START_US
         self.random = source
+        self._draw = source.random
         self.events = 0
         self.trace: list[str] | None = [] if keep_trace else None
         self._heap: list[tuple[int, int, Event]] = []
         self._number = 0
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._said: list[str] = []  # what the hash is of
 
     @property
     def now_ms(self) -> int:
@@ -73,13 +75,13 @@ class Scheduler:
 
     @property
     def trace_hash(self) -> str:
-        return self._hash.hexdigest()
+        return hashlib.blake2b("".join(self._said).encode(), digest_size=16).hexdigest()
 
     def at(self, time_us: int, process: Process | None, label: str, task: Task) -> Event:
         """Run ``task`` at a time; events of one time run in the order in which they were added."""
         event = Event(process, label, task)
         self._number += 1
-        heapq.heappush(self._heap, (time_us, self._number, event))
+        heappush(self._heap, (time_us, self._number, event))
         return event
 
     def after(self, delay_us: int, process: Process | None, label: str, task: Task) -> Event:
@@ -87,11 +89,11 @@ class Scheduler:
 
     def below(self, bound: int) -> int:
         """A number in [0, bound)."""
-        return int(self.random.random() * bound)
+        return int(self._draw() * bound)
 
     def note(self, line: str) -> None:
         """Add to the trace what an event did: the story, marked in the trace."""
-        self._hash.update(line.encode())
+        self._said.append(line)
         if self.trace is not None:
             self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f} {STORY} {line}")
 
@@ -99,7 +101,7 @@ class Scheduler:
         """Advance to the next event that can run before ``until_us``; None when there is none."""
         heap = self._heap
         while heap and heap[0][0] <= until_us:
-            time_us, number, event = heapq.heappop(heap)
+            time_us, number, event = heappop(heap)
             if event.cancelled:
                 continue
             process = event.process
@@ -107,11 +109,11 @@ class Scheduler:
                 if not process.alive:
                     continue
                 if process.busy_until_us > time_us:
-                    heapq.heappush(heap, (process.busy_until_us, number, event))
+                    heappush(heap, (process.busy_until_us, number, event))
                     continue
             self.now_us = time_us
             self.events += 1
-            self._hash.update(b"%d %s\n" % (time_us, event.label.encode()))
+            self._said.append(f"{time_us} {event.label}\n")
             if self.trace is not None and event.label:
                 self.trace.append(f"{(time_us - START_US) / US_PER_MS:9.3f}  {event.label}")
             return event
@@ -153,9 +155,11 @@ class SimActor:
         if self._closed:
             return
         scheduler = self._scheduler
-        at_us = max(self._last_us, scheduler.now_us + scheduler.below(300))
+        at_us = scheduler.now_us + scheduler.below(300)
+        if at_us < self._last_us:
+            at_us = self._last_us
         self._last_us = at_us
-        scheduler.at(at_us, self._process, self._label, lambda: self._run(task))
+        scheduler.at(at_us, self._process, self._label, partial(self._run, task))
 
     def _run(self, task: Task) -> None:
         if not self._closed:

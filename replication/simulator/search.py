@@ -48,15 +48,16 @@ def run_seeds(
     """Schedules one after the other in this process; ``stop_early``: up to the first failure."""
     results = []
     enabled = gc.isenabled()
-    gc.disable()  # a cluster is one big cycle: collected once for some schedules
+    gc.disable()  # a cluster is one big cycle: collected as a whole when it is done
+    gc.freeze()  # what was there before is not looked through each time
     try:
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
+            gc.collect()
             if stop_early and results[-1].failed:
                 break
-            if seed % 10 == 0:
-                gc.collect()
     finally:
+        gc.unfreeze()
         if enabled:
             gc.enable()
     return results

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 from replication.simulator.kinds import PART_OF, expand
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
+from replication.simulator.stories import tell
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
+STORY_RATE = 0.75  # of the schedules
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -24,11 +26,25 @@ def draw_plan(seed: int, options: Options) -> Plan:
     min_isr = min(replicas, rng.choice((1, 2, 2, 2)) if replicas > 2 else rng.choice((1, 1, 2)))
     partitions = rng.choice((1, 1, 1, 2))
     idempotent = tuple(rng.random() < 0.4 for _ in range(rng.choice((1, 2, 2))))
+    segment_bytes = rng.choice((300, 500, 900, 4000))
+    faults = _faults(rng, options, brokers, duration)
+    operations = _operations(rng, options, len(idempotent), partitions, brokers, duration)
+    if brokers >= 3 and rng.random() < STORY_RATE:
+        story = tell(rng, brokers, len(idempotent), partitions, rng.randrange(100))
+        allowed = expand(options.faults)
+        if all(fault.kind in allowed for fault in story.faults):
+            # What else strikes is less: too much at once, and nothing goes as it is told.
+            faults = [f for f in faults if rng.random() < 0.4] + story.faults
+            operations += story.operations
+            duration = max(duration, story.end_ms) + rng.choice((20, 300))
+            segment_bytes = story.segment_bytes or segment_bytes
+            if story.silent_from_ms is not None:
+                operations = [o for o in operations if o.at_ms < story.silent_from_ms]
     return Plan(
         seed, options.truncation, flush, brokers, partitions, min_isr, idempotent,
-        tuple(_faults(rng, options, brokers, duration)),
-        tuple(_operations(rng, options, len(idempotent), partitions, brokers, duration)),
-        duration, rng.choice((300, 500, 900, 4000)), rng.choice((100, 400, 1 << 20, 1 << 20)),
+        tuple(sorted(faults, key=lambda fault: fault.at_ms)),
+        tuple(sorted(operations, key=lambda step: step.at_ms)),
+        duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
         options.mutant,
     )  # fmt: skip
 
@@ -43,11 +59,12 @@ def _operations(
     acks = rng.choice(((-1,), (-1,), (-1, 1), (-1, -1, 1, 0)))
     found = []
     for _ in range(max(4, options.events // 14)):
+        records = rng.choice((1, 1, 1, 2, 3))
         found.append(
             Operation(
                 rng.randrange(duration), "produce", rng.randrange(producers),
-                rng.randrange(partitions), rng.choice(acks), rng.choice((1, 1, 1, 2, 3)),
-                rng.choice((8, 8, 30, 120)),
+                rng.randrange(partitions), rng.choice(acks), records,
+                rng.choice((8, 8, 30, 120 if records == 1 or rng.random() < 0.1 else 50)),
             )
         )  # fmt: skip
     for _ in range(max(2, options.events // 50)):
@@ -66,7 +83,7 @@ def _operations(
                     rng.randrange(duration), kind, client, rng.randrange(partitions), size=size
                 )
             )
-    return sorted(found, key=lambda step: step.at_ms)
+    return found
 
 
 # -- faults -------------------------------------------------------------------------------------
@@ -84,7 +101,7 @@ def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -
         for _ in range(1 if count > 6 else rng.choice((1, 1, 2, 3))):
             at_ms = rng.randrange(duration)
             found.append(_fault(rng, kind, at_ms, brokers, duration))
-    return sorted(found, key=lambda fault: fault.at_ms)
+    return found
 
 
 def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> Fault:

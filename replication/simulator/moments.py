@@ -1,0 +1,135 @@
+"""Faults at the worst moment: a fault of the plan may wait for a message of a certain kind, and
+then strike that message, or a broker that has to do with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    FetchResponse,
+    LeaderAndIsrRequest,
+)
+from replication.simulator.cluster import SimCluster
+from replication.simulator.network import Message
+from replication.simulator.plan import Fault
+from replication.simulator.scheduler import US_PER_MS, Scheduler
+
+# What a plan may say in place of a broker; −1 and −2 have meanings of their own (``faults``).
+CONTROLLER, LEADER, SENDER, RECEIVER, JOINER = -3, -4, -5, -6, -7
+
+GROWS, SHRINKS, ANSWERED = "ISR grows", "ISR shrinks", "ISR change answered"
+ROLE_CHANGE, RECORDS, DIVERGING = "role change", "records fetched", "diverging answer"
+MOMENTS = (GROWS, SHRINKS, ANSWERED, ROLE_CHANGE, RECORDS, DIVERGING)
+
+MESSAGE_KINDS = frozenset({"F-1", "F-2", "F-3", "F-9"})  # of the message itself
+
+
+class Seen(NamedTuple):
+    """A moment, and who joins the ISR in it, if somebody does."""
+
+    name: str
+    joiner: int | None = None
+
+
+class Moments:
+    """Looks at every message while some fault waits for one."""
+
+    def __init__(
+        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
+        begin: Callable[[Fault], None],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._struck = struck
+        self._begin = begin
+        self._waiting: list[Fault] = []
+
+    def wait(self, fault: Fault) -> None:
+        self._waiting.append(fault)
+        self._cluster.network.gate = self._pass
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        self._cluster.network.gate = None
+
+    def _pass(self, message: Message) -> None:
+        seen = self._seen(message)
+        here = [] if seen is None else [f for f in self._waiting if f.moment == seen.name]
+        if seen is None or not here:
+            message.go(message.content)
+            return
+        on_message = next((f for f in here if f.kind in MESSAGE_KINDS), None)
+        here = [f for f in here if f is on_message or f.kind not in MESSAGE_KINDS]
+        self._waiting = [f for f in self._waiting if all(f is not met for met in here)]
+        if not self._waiting:
+            self._cluster.network.gate = None
+        roles = {SENDER: message.source, RECEIVER: message.target}
+        if seen.joiner is not None:
+            roles[JOINER] = seen.joiner
+        if on_message is None:
+            message.go(message.content)
+        else:
+            self._strike(on_message, message)
+        for fault in here:
+            if fault.kind not in MESSAGE_KINDS:
+                met = with_roles(fault, roles)
+                if met is not None:
+                    self._begin(replace(met, moment=""))
+
+    def _strike(self, fault: Fault, message: Message) -> None:
+        self._struck[fault.kind] += 1
+        self._scheduler.note(f"fault {fault}: {type(message.content).__name__}")
+        if fault.kind == "F-1":
+            return  # whoever asked hears nothing
+        if fault.kind == "F-9":
+            message.lose()
+            return
+        if fault.kind == "F-3":
+            message.go(message.content)
+        self._scheduler.after(
+            fault.duration_ms * US_PER_MS, None, f"late {type(message.content).__name__}",
+            lambda: message.go(message.content),
+        )  # fmt: skip
+
+    def _seen(self, message: Message) -> Seen | None:
+        content = message.content
+        if isinstance(content, AlterPartitionRequest):
+            machine = self._cluster.machines[message.source]
+            for item in content.partitions:
+                partition = (
+                    None if machine.broker is None
+                    else machine.broker.replica_manager.partitions.get(item.tp)
+                )  # fmt: skip
+                if partition is not None:
+                    known = partition.isr.committed
+                    for member, _ in item.new_isr:
+                        if member not in known:
+                            return Seen(GROWS, member)
+            return Seen(SHRINKS)
+        if isinstance(content, AlterPartitionResponse):
+            return Seen(ANSWERED)
+        if isinstance(content, LeaderAndIsrRequest):
+            return Seen(ROLE_CHANGE)
+        if isinstance(content, FetchResponse) and message.target >= 0:
+            if any(part.diverging_epoch is not None for part in content.partitions):
+                return Seen(DIVERGING)
+            if any(part.records for part in content.partitions):
+                return Seen(RECORDS)
+        return None
+
+
+def with_roles(fault: Fault, roles: dict[int, int]) -> Fault | None:
+    """With brokers in place of ``roles``; None when nobody has the role."""
+    if fault.broker <= CONTROLLER:
+        if fault.broker not in roles:
+            return None
+        fault = replace(fault, broker=roles[fault.broker])
+    if any(other <= CONTROLLER for other in fault.others):
+        others = (roles.get(other, other) for other in fault.others)
+        fault = replace(fault, others=tuple(o for o in others if o > CONTROLLER))
+    return fault

@@ -1,0 +1,82 @@
+"""Stories and moments: what chance alone brings about too rarely."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from replication.simulator.moments import (
+    CONTROLLER,
+    GROWS,
+    JOINER,
+    MOMENTS,
+    SENDER,
+    SHRINKS,
+    with_roles,
+)
+from replication.simulator.plan import Fault, Operation, Options, Plan
+from replication.simulator.run import run_plan
+from replication.simulator.stories import STORIES, Stage
+from replication.simulator.swarm import draw_plan
+
+
+def story_plan(*faults: Fault) -> Plan:
+    """A follower is cut off until it leaves the ISR, and joins again."""
+    cut = Fault(10, "F-5", 2, 700, others=(0, 1))
+    writes = tuple(Operation(ms, "produce") for ms in range(20, 1600, 80))
+    return Plan(1, "fetch", "ack", 3, 1, 2, (False,), (cut, *faults), writes, 2000)
+
+
+@pytest.mark.parametrize("tell", STORIES, ids=lambda story: story.__name__)
+def test_a_story_is_a_plan_that_can_be_kept(tell: object) -> None:
+    assert callable(tell)
+    for seed in range(20):
+        stage = Stage(random.Random(seed), (0, 1, 2), 2, 2, 50)
+        tell(stage)
+        assert stage.faults or stage.operations
+        assert all(fault.at_ms >= 50 for fault in stage.faults)
+        assert {fault.moment for fault in stage.faults} <= {"", *MOMENTS}
+        plan = Plan(1, "fetch", "os", 3, 1, 2, (), tuple(stage.faults), (), stage.end_ms)
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_only_wanted_kinds_of_faults_are_in_a_plan() -> None:
+    for seed in range(60):
+        kinds = {fault.kind for fault in draw_plan(seed, Options(faults=("net",))).faults}
+        assert kinds <= {f"F-{number}" for number in range(1, 12)}
+
+
+@pytest.mark.parametrize("moment", [GROWS, SHRINKS])
+@pytest.mark.parametrize("kind", ["F-1", "F-2", "F-3", "F-9"])
+def test_s12_s25_a_message_is_struck_in_its_moment(moment: str, kind: str) -> None:
+    result = run_plan(story_plan(Fault(0, kind, -1, 900, moment=moment)), keep_trace=True)
+    assert result.violations == []
+    assert result.counters[kind] == 1
+    assert any(f"at: {moment}: AlterPartitionRequest" in line for line in result.trace or [])
+
+
+def test_s16_who_joins_the_isr_is_wiped_in_that_moment() -> None:
+    wipe = Fault(0, "F-28", JOINER, 20, moment=GROWS)
+    result = run_plan(story_plan(wipe), keep_trace=True)
+    assert result.violations == []
+    assert result.counters["F-28"] == 1
+    assert any("F-28 broker 2" in line for line in result.trace or [])
+
+
+def test_roles_become_brokers() -> None:
+    fault = Fault(0, "F-5", SENDER, 10, others=(CONTROLLER, -1, 2))
+    assert fault.names_roles
+    met = with_roles(fault, {SENDER: 1, CONTROLLER: 0})
+    assert met == Fault(0, "F-5", 1, 10, others=(0, -1, 2))
+    assert with_roles(fault, {CONTROLLER: 0}) is None
+
+
+@pytest.mark.slow
+def test_most_schedules_cut_logs_or_change_leaders() -> None:
+    counted: Counter[str] = Counter()
+    for seed in range(1, 61):
+        counted.update(run_plan(draw_plan(seed, Options())).counters)
+    assert counted["truncations"] >= 10
+    assert counted["elections"] >= 30
