@@ -122,7 +122,9 @@ def change(
             target_isr, target_elr, recovery = (leader,), (), RecoveryState.RECOVERING
         elif leader not in target_isr:  # from the ELR
             target_isr = (leader,)
-            target_elr = tuple(r for r in target_elr if r != leader)
+            # Where one replica is enough, what is committed from now on is not on the others.
+            stay = len(target_isr) < min_isr
+            target_elr = tuple(r for r in target_elr if stay and r != leader)
     shrunk_assignment = any(r not in target_replicas for r in now.replicas)
     bumps = leader != now.leader or elected.unclean or shrunk_assignment
     after = now._replace(

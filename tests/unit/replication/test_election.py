@@ -261,3 +261,12 @@ def test_proposals(
 def test_a_repeated_proposal(item: AlterPartitionItem, sender: int, applied: bool) -> None:
     """S-25."""
     assert is_already_applied(reg((2, 1), 1), item, sender) is applied
+
+
+def test_nobody_else_stays_eligible_where_one_replica_is_enough() -> None:
+    """R-67, R-69: with min ISR 1 the leader commits alone from its election on."""
+    leaderless = PartitionRegistration((1, 2, 3), (), -1, 6, 9, elr=(1, 2, 3))
+    alone = change(leaderless, lambda replica: replica == 1, min_isr=1)
+    assert (alone.leader, alone.isr, alone.elr) == (1, (1,), ())
+    gated = change(leaderless, lambda replica: replica == 1, min_isr=2)
+    assert (gated.leader, gated.isr, gated.elr) == (1, (1,), (2, 3))
