@@ -53,7 +53,7 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.replica_manager import ReplicaManager
-from replication.runtime import Runtime
+from replication.runtime import Runtime, Task
 from replication.state import UNKNOWN_EPOCH, BrokerRegistration
 from replication.transport import OnReply, Transport
 
@@ -170,6 +170,9 @@ class Broker:
             self.state = state
             return True
 
+    def _later(self, delay_ms: float, task: Task) -> None:
+        self.runtime.call_later(delay_ms, lambda: self._actor.post(task))
+
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve a request: the response goes to ``reply``, now or later; None when stopped."""
         if self.state is BrokerState.STOPPED:
@@ -205,10 +208,10 @@ class Broker:
                 coordinator = self._coordinator = self._new_session()
             self._register(coordinator)
         except NodeExistsError:  # an earlier session of this broker has not yet expired
-            self.runtime.call_later(SESSION_RETRY_MS, lambda: self._actor.post(self._begin_session))
+            self._later(SESSION_RETRY_MS, self._begin_session)
         except CoordinationError as error:
             logger.warning("broker %s: no session yet: %s", self.broker_id, error)
-            self.runtime.call_later(SESSION_RETRY_MS, lambda: self._actor.post(self._begin_session))
+            self._later(SESSION_RETRY_MS, self._begin_session)
 
     def _new_session(self) -> Coordinator:
         session = self._connect()
@@ -296,9 +299,7 @@ class Broker:
             )  # fmt: skip
         except CoordinationError as error:
             logger.warning("broker %s: log directory event: %s", self.broker_id, error)
-            self.runtime.call_later(
-                SESSION_RETRY_MS, lambda: self._actor.post(self._report_directory_failure)
-            )
+            self._later(SESSION_RETRY_MS, self._report_directory_failure)
 
     # -- stop ----------------------------------------------------------------------------------
 
@@ -332,9 +333,9 @@ class Broker:
             if moved or tries <= 1 or self.state is not BrokerState.STOPPING:
                 self._stop(on_stopped)
                 return
-            self.runtime.call_later(
+            self._later(
                 self.config.controlled_shutdown_retry_backoff_ms,
-                lambda: self._actor.post(lambda: self._ask_to_stop(on_stopped, tries - 1)),
+                lambda: self._ask_to_stop(on_stopped, tries - 1),
             )
 
         if self._controller_id is None:

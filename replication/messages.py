@@ -24,7 +24,6 @@ from replication.state import (
 )
 
 CONSUMER = -1  # replica id of a fetch that is not a broker's
-FUTURE_REPLICA = -3  # a log that is built beside its original in another directory
 
 
 class IsolationLevel(IntEnum):

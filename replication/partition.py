@@ -269,10 +269,7 @@ class Partition:
             self._open_log(change)
             rose = new.leader_epoch > self.leader_epoch
             self._adopt(change)
-            self._followers = {}
-            self.isr = IsrState(())
-            self.epoch_start_offset = None
-            self._leads = False
+            self._stop_leading()
             return rose
 
     def _adopt(self, change: PartitionChange) -> None:
@@ -323,6 +320,9 @@ class Partition:
 
     def _drop(self) -> None:
         self.log = None
+        self._stop_leading()
+
+    def _stop_leading(self) -> None:
         self._leads = False
         self._followers = {}
         self.isr = IsrState(())
@@ -345,10 +345,7 @@ class Partition:
                 raise NotEnoughReplicasError(
                     f"{self.tp}: ISR {list(self.isr.committed)} is smaller than {self.min_isr}"
                 )
-            try:
-                info = log.append_as_leader(records, self.leader_epoch, origin)
-            except StorageFailedError as error:
-                raise KafkaStorageError(str(error)) from error
+            info = self._storage(log.append_as_leader, records, self.leader_epoch, origin)
             return LeaderAppend(info, self._try_high_watermark(log))
 
     def is_waiting_for(self, required_offset: int) -> bool:
