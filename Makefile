@@ -1,5 +1,5 @@
 # make demo    the main job on real flights        make test   all tests
-# Both make .venv on first use. Needed beforehand: Python 3.11+, a C compiler, a JDK 17+ for tests.
+# Both make .venv on first use. Needed beforehand: Python 3.11+, a C compiler, a JDK 17+.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ WORKERS ?= 2
 
 .PHONY: demo test test-slow crash check lint types imports bench build clean need-compiler need-jdk
 
-demo: $(VENV)/.demo
+demo: need-jdk $(VENV)/.demo
 	$(BIN)/logstore demo $(ARGS)
 
 test: need-jdk $(VENV)/.test
@@ -66,7 +66,7 @@ need-compiler:
 
 need-jdk:
 	@java -version 2>&1 | awk -F'[".]' '/version/ { found = ($$2 >= 17) } END { exit !found }' || { \
-	  echo "the tests talk to a real Apache Kafka and need a JDK 17 or newer on the PATH." >&2; \
+	  echo "Spark, and the real Apache Kafka of the tests, need a JDK 17 or newer on the PATH." >&2; \
 	  echo "On Debian: apt-get install openjdk-17-jdk-headless" >&2; exit 1; }
 
 # One stamp for each set of extras; the kernels are rebuilt when their sources change.

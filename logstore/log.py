@@ -19,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.append import (
     Prepared,
@@ -210,7 +210,7 @@ class PartitionLog:
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )  # fmt: skip
-        except OSError as error:
+        except (OSError, CheckpointFailedError) as error:
             raise StorageFailedError(path, "open", str(error)) from error
         log = cls(
             path, loaded, config, storage, clock,

@@ -36,15 +36,12 @@ class ReplicationConfig(Properties):
     delete_purge_interval: int = kafka_key("delete.records.purgatory.purge.interval.requests", 1, 1)
     leader_throttled_rate: int = kafka_key("leader.replication.throttled.rate", MAX_LONG, 0)
     follower_throttled_rate: int = kafka_key("follower.replication.throttled.rate", MAX_LONG, 0)
-    request_timeout_ms: int = kafka_key("request.timeout.ms", 30_000, 1)
     eligible_leader_replicas: bool = kafka_key("eligible.leader.replicas.enable", True)
     unclean_election_interval_ms: int = kafka_key("unclean.leader.election.interval.ms", 300_000, 1)
     auto_leader_rebalance: bool = kafka_key("auto.leader.rebalance.enable", True)
     leader_imbalance_check_interval_s: int = kafka_key(
         "leader.imbalance.check.interval.seconds", 300, 1
     )
-    broker_session_timeout_ms: int = kafka_key("broker.session.timeout.ms", 9000, 1)
-    broker_heartbeat_interval_ms: int = kafka_key("broker.heartbeat.interval.ms", 2000, 1)
     controlled_shutdown_max_retries: int = kafka_key("controlled.shutdown.max.retries", 3, 1)
     controlled_shutdown_retry_backoff_ms: int = kafka_key(
         "controlled.shutdown.retry.backoff.ms", 5000, 1

@@ -1,4 +1,4 @@
-"""Tests that share a session's broker run in one worker of pytest-xdist."""
+"""Tests that share a session's broker, or its Spark, run in one worker of pytest-xdist."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 
-class _OneWorkerForKafka(LoadScopeScheduling):
+_SHARED = ("interop", "spark")
+
+
+class _OneWorkerEach(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        return "interop" if "interop/" in nodeid else super()._split_scope(nodeid)
+        for folder in _SHARED:
+            if nodeid.startswith(f"tests/{folder}/"):
+                return folder
+        return super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """With ``--dist loadscope`` every broker test goes to one worker, the rest by module."""
-    return _OneWorkerForKafka(config, log) if config.getvalue("dist") == "loadscope" else None
+    """With ``--dist loadscope`` these go to one worker each, the rest by module."""
+    return _OneWorkerEach(config, log) if config.getvalue("dist") == "loadscope" else None

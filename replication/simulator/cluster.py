@@ -105,10 +105,8 @@ class SimCluster:
             replica_fetch_max_bytes=plan.fetch_bytes,
             replica_fetch_backoff_ms=100,
             high_watermark_checkpoint_interval_ms=2500,
-            request_timeout_ms=450,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
-            broker_session_timeout_ms=SESSION_TIMEOUT_MS,
         )
         self.machines = {
             broker_id: Machine(broker_id, SimClock(scheduler)) for broker_id in range(plan.brokers)

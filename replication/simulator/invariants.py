@@ -18,7 +18,7 @@ from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.shadow import Entry, Shadow
-from replication.state import PartitionRegistration
+from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
 
 @dataclass(slots=True)
@@ -187,16 +187,20 @@ class Oracle:
     def _note_entry(
         self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
     ) -> None:
-        """I-4: offset and epoch determine the bytes, and all before them."""
+        """I-4: offset and epoch determine the bytes, and all before them.
+
+        What is on a damaged disk says nothing: a misdirected batch is whole wherever it landed.
+        """
+        if self._cluster.atlas.is_damaged(machine.broker_id):
+            return
         known = self._ledger.get((tp, entry.base, entry.epoch))
         if known is None:
             self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
             return
         if known[0] != entry:
-            if not self._cluster.atlas.is_damaged(machine.broker_id):
-                self._violated(
-                    "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
-                )
+            self._violated(
+                "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
+            )
         elif previous is not None and known[1] is not None and known[1] != previous:
             if previous.last < self._deleted[tp]:
                 return
@@ -293,8 +297,10 @@ class Oracle:
             theirs = leader.shadow
             parts = min(end, theirs.end)
             for offset in range(max(theirs.start, shadow.start), parts):
-                if before.get(offset) != theirs.entries.get(offset):
-                    parts = offset
+                ours = before.get(offset)
+                if ours != theirs.entries.get(offset):
+                    # The batch goes as a whole, although the leader's log may begin inside it.
+                    parts = offset if ours is None else ours.base
                     break
             if kept < parts:
                 self._violated(
@@ -348,7 +354,8 @@ class Oracle:
     def _commit(
         self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
     ) -> None:
-        """I-2, I-3: what a leader counts as committed is one thing, and its ISR has it."""
+        """I-2, I-3: what a leader counts as committed is one thing, and both ISRs have it: the
+        leader's own, and with the ELR that of the controller, which may have elected another."""
         committed, shadow = self.committed[tp], view.shadow
         new = []
         for offset in range(max(shadow.start, view.high_watermark if view.leads else 0), end):
@@ -368,9 +375,11 @@ class Oracle:
         if not new:
             return
         registration = self.registrations.get(tp)
-        members = dict.fromkeys(partition.isr.committed)
-        if registration is not None and registration.leader_epoch == partition.leader_epoch:
-            members.update(dict.fromkeys(registration.isr))
+        members = dict.fromkeys(
+            m for m in partition.isr.committed if not self._has_restarted(partition, m)
+        )
+        if registration is not None:
+            members.update(dict.fromkeys((*registration.isr, *registration.elr)))
         for member in members:
             other = self._live_view(member, tp)
             if other is None or member == machine.broker_id:
@@ -384,6 +393,20 @@ class Oracle:
                         f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}"
                     )  # fmt: skip
                     return
+
+    def _has_restarted(self, leader: Partition, broker_id: int) -> bool:
+        """Since the last fetch that the leader knows of.
+
+        A fetch may arrive after its sender lost power, and counts as if it had come before: the
+        replica is one of those that may forget (KIP-966), and no promise relies on it any more
+        once the controller has taken it out of the ISR.
+        """
+        known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
+        return (
+            known is not None
+            and broker is not None
+            and UNKNOWN_EPOCH != known.broker_epoch < broker.broker_epoch
+        )
 
     def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
         """A replica that is up, and of an incarnation that the controller has dealt with."""

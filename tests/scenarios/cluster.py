@@ -93,7 +93,6 @@ class StagedCluster:
             self.cluster.config, eligible_leader_replicas=elr, auto_leader_rebalance=False,
             replica_lag_time_max_ms=LAG_MS, replica_fetch_wait_max_ms=FETCH_WAIT_MS,
             replica_fetch_backoff_ms=100, high_watermark_checkpoint_interval_ms=1000,
-            request_timeout_ms=SOCKET_TIMEOUT_MS,
         )  # fmt: skip
         self.cluster.store.session_timeout_ms = SESSION_TIMEOUT_MS
         self.cluster.network.socket_timeout_ms = SOCKET_TIMEOUT_MS

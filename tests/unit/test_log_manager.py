@@ -173,6 +173,18 @@ class TestDirectoryFailure:
         assert [log.directory[:2] for log in manager.logs.values()] in ([], ["/b", "/b"])
         manager.close()
 
+    @pytest.mark.parametrize("path", ["/a/t-0", "/a/t-0/leader-epoch-checkpoint"])
+    def test_f224_is_told_when_a_log_cannot_be_created(self, path: str) -> None:
+        """Whatever of it: a replica that nobody knows to have failed stays away for good."""
+        machine = Machine("/a")
+        manager = machine.start()
+        machine.storage.fail("make_dir" if path.endswith("t-0") else "open", path)
+        with pytest.raises(StorageFailedError, match="t-0"):
+            manager.get_or_create("t", 0)
+        assert [p for p, _ in machine.failures] == ["/a"]
+        assert list(manager.offline_directories) == ["/a"]
+        manager.close()
+
     def test_logs_that_were_loaded_before_the_failure_are_let_go_of(self) -> None:
         machine = Machine("/a", "/b")
         with machine.start() as manager:

@@ -74,7 +74,6 @@ class Stage:
             replica_lag_time_max_ms=600_000,
             replica_fetch_wait_max_ms=5,
             high_watermark_checkpoint_interval_ms=FOREVER_MS,
-            request_timeout_ms=TIMEOUT_MS,
             eligible_leader_replicas=elr,
             auto_leader_rebalance=False,
         )

@@ -1,0 +1,1 @@
+"""Spark reads, writes and verifies log directories: see docs/spark.md."""
