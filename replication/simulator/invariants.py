@@ -2,7 +2,7 @@
 
 The oracle looks only at the broker whose event it was, and does nothing where nothing changed. It
 keeps one *committed* log for each partition: whatever any leader's high watermark has passed. A
-committed offset never changes, and whoever is in the controller's ISR has it.
+committed offset never changes, and whoever is in the controller's ISR or ELR has it.
 """
 
 from __future__ import annotations
