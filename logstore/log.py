@@ -218,7 +218,11 @@ class PartitionLog:
             random_id=random_id,
         )  # fmt: skip
         if topic_id is not None:
-            log.assign_topic_id(topic_id)
+            try:
+                log.assign_topic_id(topic_id)
+            except BaseException:
+                log.crash()  # nobody else could close its files
+                raise
         return log
 
     def __enter__(self) -> PartitionLog:

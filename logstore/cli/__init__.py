@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
             fail(str(error))
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """Print one line to stderr and end with ``EXIT_ERROR``."""
     click.echo(f"error: {message}", err=True)
     raise click.exceptions.Exit(EXIT_ERROR)

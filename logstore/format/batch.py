@@ -125,17 +125,21 @@ def encode_batch_columns(
     keys: ArrowStrings,
     values: ArrowStrings,
     timestamps: Any = None,
+    headers: tuple[Any, ...] | None = None,
     *,
     default_timestamp: int = NO_TIMESTAMP,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
-    """As ``encode_batch``, from rows ``[start, stop)`` of Arrow columns; without headers.
+    """As ``encode_batch``, from rows ``[start, stop)`` of Arrow columns.
 
     ``keys`` and ``values`` are ``(offsets, data, validity)``, buffers or ``None`` as Arrow has
-    them, with 4-byte offsets; ``timestamps`` is a buffer of int64 or one number for all.
+    them, with 4-byte offsets; ``timestamps`` is a buffer of int64 or one number for all;
+    ``headers`` are the buffers that the kernel ``encode_columns`` takes.
     """
     with _rejecting():
-        encoded = encode_columns(start, stop, *keys, *values, timestamps, default_timestamp)
+        encoded = encode_columns(
+            start, stop, *keys, *values, timestamps, default_timestamp, headers=headers
+        )
     return _finish(encoded, **fields)
 
 

@@ -28,6 +28,7 @@ from logstore.kernels._vocabulary import (
     SCAN_INCOMPLETE,
     SCAN_REASONS,
     SCAN_TAIL,
+    BatchSurvey,
 )
 
 _wanted = os.environ.get("LOGSTORE_KERNELS", "")
@@ -48,6 +49,7 @@ if _wanted != "reference":
             encode_records,
             seal_batch,
         )
+        from logstore.kernels._partition import partition_column
         from logstore.kernels._scan import (
             BatchAnalysis,
             RecoveryScan,
@@ -59,6 +61,16 @@ if _wanted != "reference":
             encode_varint,
             encode_varlong,
             scan_batches,
+        )
+        from logstore.kernels._verify import (
+            ascending_offset_entries,
+            ascending_time_entries,
+            fold_batches,
+            match_offset_entries,
+            match_time_entries,
+            section_fits,
+            survey_batches,
+            unfit_batches,
         )
     except ImportError as error:
         if _wanted == "native":
@@ -78,6 +90,7 @@ if IMPLEMENTATION == "reference":
         AppendInfo,
         SegmentState,
     )
+    from logstore.kernels._partition_reference import partition_column
     from logstore.kernels._reference import (  # type: ignore[assignment]
         BatchAnalysis,
         ColumnBuilder,
@@ -97,6 +110,16 @@ if IMPLEMENTATION == "reference":
         encode_varlong,
         scan_batches,
         seal_batch,
+    )
+    from logstore.kernels._verify_reference import (
+        ascending_offset_entries,
+        ascending_time_entries,
+        fold_batches,
+        match_offset_entries,
+        match_time_entries,
+        section_fits,
+        survey_batches,
+        unfit_batches,
     )
 
 __all__ = [
@@ -121,11 +144,14 @@ __all__ = [
     "SCAN_TAIL",
     "AppendInfo",
     "BatchAnalysis",
+    "BatchSurvey",
     "ColumnBuilder",
     "Encoded",
     "RecoveryScan",
     "SegmentState",
     "analyse_batches",
+    "ascending_offset_entries",
+    "ascending_time_entries",
     "crc32",
     "crc32c",
     "decode_records",
@@ -137,6 +163,13 @@ __all__ = [
     "encode_records",
     "encode_varint",
     "encode_varlong",
+    "fold_batches",
+    "match_offset_entries",
+    "match_time_entries",
+    "partition_column",
     "scan_batches",
     "seal_batch",
+    "section_fits",
+    "survey_batches",
+    "unfit_batches",
 ]

@@ -45,6 +45,7 @@ def encode_columns(
     timestamps: Any = None,
     default_timestamp: int = -1,
     *,
+    headers: tuple[Any, ...] | None = None,
     key_offset_size: int = 4,
     value_offset_size: int = 4,
 ) -> Encoded: ...

@@ -422,14 +422,15 @@ cdef class _Strings:
         memcpy(&wide, <const uint8_t *> self.offsets.buf + 8 * i, 8)
         return wide
 
+    cdef inline bint is_null(self, int64_t i) noexcept nogil:
+        return self.have_validity and not (
+            (<const uint8_t *> self.validity.buf)[i >> 3] >> (i & 7) & 1)
+
     cdef inline bint take(self, int64_t i, const uint8_t **bytes, int32_t *size) noexcept nogil:
         cdef int64_t low, high
         bytes[0] = NULL
         size[0] = -1
-        if not self.have_offsets:
-            return True
-        if self.have_validity and not (
-                (<const uint8_t *> self.validity.buf)[i >> 3] >> (i & 7) & 1):
+        if not self.have_offsets or self.is_null(i):
             return True
         low, high = self.offset(i), self.offset(i + 1)
         if unlikely(low < 0 or high < low or high - low > INT32_LAST
@@ -440,15 +441,78 @@ cdef class _Strings:
         return True
 
 
+cdef enum:
+    HEADERS_OK
+    HEADERS_RANGE
+    HEADERS_NULL_KEY
+    HEADERS_MEMORY
+
+
+@cython.final
+cdef class _HeaderLists:
+    """An Arrow list<struct<key, value>> to encode header sections from."""
+
+    cdef _Strings lists, names, values
+    cdef int64_t count
+
+    def __cinit__(self, headers, int64_t start, int64_t stop):
+        (list_offsets, list_validity, count, name_offsets, name_data, name_validity,
+         value_offsets, value_data, value_validity) = headers
+        self.count = count
+        self.lists = _Strings(list_offsets, None, list_validity, 4, start, stop)
+        self.names = _Strings(name_offsets, name_data, name_validity, 4, 0, self.count)
+        self.values = _Strings(value_offsets, value_data, value_validity, 4, 0, self.count)
+
+    cdef int take(self, int64_t row, ls_entry *entry, Block *block) noexcept nogil:
+        """Write the header section of a row into ``block``."""
+        cdef int64_t i, first, end
+        cdef const uint8_t *name = NULL
+        cdef const uint8_t *value = NULL
+        cdef int32_t name_size = 0, value_size = 0
+        cdef uint8_t *p
+        entry.headers = entry.headers_size = 0
+        if self.lists.is_null(row):
+            return HEADERS_OK
+        first, end = self.lists.offset(row), self.lists.offset(row + 1)
+        if first == end:
+            return HEADERS_OK
+        if unlikely(first < 0 or end < first or end > self.count):
+            return HEADERS_RANGE
+        entry.headers = block.size
+        if unlikely(not reserve(block, 5)):
+            return HEADERS_MEMORY
+        block.size = ls_put_varint(block.data + block.size, <int32_t> (end - first)) - block.data
+        for i in range(first, end):
+            if unlikely(not self.names.take(i, &name, &name_size)
+                        or not self.values.take(i, &value, &value_size)):
+                return HEADERS_RANGE
+            if unlikely(name_size < 0):
+                return HEADERS_NULL_KEY
+            if unlikely(not reserve(block, <int64_t> 10 + name_size + max(value_size, 0))):
+                return HEADERS_MEMORY
+            p = ls_put_varint(block.data + block.size, name_size)
+            memcpy(p, name, name_size)
+            p = ls_put_varint(p + name_size, value_size)
+            if value_size > 0:
+                memcpy(p, value, value_size)
+                p += value_size
+            block.size = p - block.data
+        entry.headers_size = block.size - entry.headers
+        return HEADERS_OK
+
+
 def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_validity,
                    value_offsets, value_data, value_validity, timestamps=None,
-                   default_timestamp=-1, *, int key_offset_size=4, int value_offset_size=4):
+                   default_timestamp=-1, *, headers=None, int key_offset_size=4,
+                   int value_offset_size=4):
     """Encode rows of Arrow columns; see ``_reference.encode_columns``."""
     cdef int64_t default = take_timestamp(default_timestamp, -1)
     cdef Py_buffer times
     cdef bint have_times = False
-    cdef const uint8_t *bad_time = NULL
-    cdef int64_t i, bad = -1, bad_timestamp = -1
+    cdef int64_t i, bad = -1, bad_timestamp = -1, bad_header = -1
+    cdef int code
+    cdef Block block = Block(NULL, 0, 0)
+    cdef _HeaderLists lists = None
     cdef _Strings keys, values
     cdef ls_entry *entries
     cdef ls_entry *entry
@@ -456,6 +520,8 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
         raise ValueError(f"rows {start}…{stop} are no range")
     keys = _Strings(key_offsets, key_data, key_validity, key_offset_size, start, stop)
     values = _Strings(value_offsets, value_data, value_validity, value_offset_size, start, stop)
+    if headers is not None:
+        lists = _HeaderLists(headers, start, stop)
     if timestamps is None:
         pass
     elif PyLong_Check(timestamps):
@@ -482,13 +548,25 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                                 or not values.take(i, &entry.value, &entry.value_size)):
                         bad = i
                         break
+                    if lists is not None:
+                        code = lists.take(i, entry, &block)
+                        if unlikely(code != HEADERS_OK):
+                            bad_header = i
+                            break
             if bad_timestamp < -1:
                 raise ValueError(f"timestamp {bad_timestamp} is outside -1…2^63-1")
             if bad >= 0:
                 raise ValueError(f"offsets of row {bad} descend or run past the data")
-            return encode(entries, stop - start, NULL)
+            if bad_header >= 0:
+                if code == HEADERS_MEMORY:
+                    raise MemoryError
+                raise ValueError(
+                    f"row {bad_header} has a header without a key" if code == HEADERS_NULL_KEY
+                    else f"header offsets of row {bad_header} descend or run past the data")
+            return encode(entries, stop - start, block.data)
         finally:
             free(entries)
+            discard(&block)
     finally:
         if have_times:
             PyBuffer_Release(&times)

@@ -850,6 +850,7 @@ def encode_columns(
     timestamps: Any = None,
     default_timestamp: int = -1,
     *,
+    headers: tuple[Any, ...] | None = None,
     key_offset_size: int = 4,
     value_offset_size: int = 4,
 ) -> Encoded:
@@ -861,8 +862,12 @@ def encode_columns(
             not say how wide its items are, as pyarrow's, has items of ``key_offset_size`` bytes.
         key_validity: bitmap, lowest bit first, or None when no key is null.
         timestamps: None, one for all, or a buffer of int64.
+        headers: the buffers of an Arrow list<struct<key: string, value: binary>>, all with int32
+            offsets: offsets and validity of the lists, the number of structs, then offsets, data
+            and validity of the keys and of the values, each of which begins at row 0.
     Raises:
-        ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1.
+        ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1, a header
+            has no key.
     """
     default = _take_timestamp(default_timestamp, -1)
     if not 0 <= start <= stop:
@@ -879,12 +884,38 @@ def encode_columns(
         if len(every) < stop:
             raise ValueError("the timestamps end before stop")
         times = every[start:stop].tolist()
+    sections = [b"\0"] * (stop - start) if headers is None else _header_column(headers, start, stop)
     return _encode(
         [
-            (key, value, _take_timestamp(time, default), b"\0")
-            for key, value, time in zip(keys, values, times, strict=True)
+            (key, value, _take_timestamp(time, default), section)
+            for key, value, time, section in zip(keys, values, times, sections, strict=True)
         ]
     )
+
+
+def _header_column(headers: tuple[Any, ...], start: int, stop: int) -> list[bytes]:
+    """Header sections (F-71) of rows ``start`` to ``stop`` of an Arrow column."""
+    list_offsets, list_validity, count, *strings = headers
+    name_offsets, name_data, name_validity, value_offsets, value_data, value_validity = strings
+    names = _column(0, count, name_offsets, name_data, name_validity, 4)
+    values = _column(0, count, value_offsets, value_data, value_validity, 4)
+    ends = memoryview(list_offsets).cast("B").cast("i")
+    bits = None if list_validity is None else bytes(list_validity)
+    sections: list[bytes] = []
+    for i in range(start, stop):
+        if bits is not None and not bits[i >> 3] >> (i & 7) & 1:
+            sections.append(b"\0")
+            continue
+        first, end = ends[i], ends[i + 1]
+        if not 0 <= first <= end <= count:
+            raise ValueError(f"header offsets of row {i} descend or run past the data")
+        section = encode_varint(end - first)
+        for name, value in zip(names[first:end], values[first:end], strict=True):
+            if name is None:
+                raise ValueError(f"row {i} has a header without a key")
+            section += _sized(name) + _sized(value)
+        sections.append(section)
+    return sections
 
 
 def seal_batch(

@@ -5,7 +5,7 @@ The numbers are those of ``wire.h``; a test compares them.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from logstore.errors import CorruptBatchError
 
@@ -74,6 +74,31 @@ DECODE_LIMIT: Final = 3
 """``end_offset`` is reached."""
 
 PRODUCER_ROWS_MAX: Final = 65_536
+
+
+class BatchSurvey(NamedTuple):
+    """What a table of batch headers shows at a glance; rows are numbered from 0.
+
+    Timestamps go by the headers, in ms: the smallest that is not negative, −1 if there is none,
+    and the largest. Only batches of magic 2 count for holes, producers and control batches.
+    """
+
+    records: int
+    holes: bool
+    """Compaction took records out of a batch, or set its delete horizon (F-92, F-95)."""
+    odd: list[int]
+    """Rows with header fields that contradict each other."""
+    gaps: list[int] | None
+    """Rows before which offsets are missing. None when offsets do not ascend, from the one that
+    is due, inside the range of the segment."""
+    epochs: list[int]
+    """Rows at which a run of equal leader epochs begins, 0 among them."""
+    controls: list[int]
+    producers: bool
+    transactional: bool
+    min_timestamp: int
+    max_timestamp: int
+
 
 RECORD_LENGTH: Final = 1
 RECORD_FIELD: Final = 2

@@ -1,1 +1,49 @@
-"""Spark reads, writes and verifies log directories: see docs/spark.md."""
+"""Spark reads, writes and verifies log directories: docs/spark.md, docs/spark-cluster.md.
+
+Needs the extra: ``pip install 'logstore[spark]'`` and a JDK 17 or newer. Importing this package
+imports neither pyspark nor pyarrow; the first use of a name does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from logstore.spark.sessions import register, session, settings
+    from logstore.spark.shipping import package_archive, shipped
+    from logstore.spark.verification import verify
+
+# Where each name lives; imported when first asked for.
+_HOMES = {
+    "package_archive": "logstore.spark.shipping",
+    "register": "logstore.spark.sessions",
+    "session": "logstore.spark.sessions",
+    "settings": "logstore.spark.sessions",
+    "shipped": "logstore.spark.shipping",
+    "verify": "logstore.spark.verification",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        raise ConfigError(
+            f"logstore.spark needs the package {error.name}: pip install 'logstore[spark]'"
+        ) from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+__all__ = ["package_archive", "register", "session", "settings", "shipped", "verify"]

@@ -8,7 +8,8 @@ the part that runs per segment, on any machine.
 from __future__ import annotations
 
 from logstore.verify.report import Finding, PartitionReport, Severity, VerifyReport
-from logstore.verify.scan import SegmentJob, SegmentResult, VerifyOptions, verify_segment
+from logstore.verify.scan import verify_segment
+from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 from logstore.verify.walker import Progress, verify
 
 __all__ = [

@@ -38,6 +38,11 @@ class LogDirCheck:
     offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
     clean: bool = False
     files: int = 0
+    broker: str = ""
+    cluster_id: str = ""
+
+    def __post_init__(self) -> None:
+        self.broker = self.path
 
     def read(self) -> None:
         """
@@ -48,9 +53,9 @@ class LogDirCheck:
             marker = os.path.join(self.path, clean_shutdown.CLEAN_SHUTDOWN)
             self.clean = clean_shutdown.exists(marker, self.storage)
             self.files += self.clean
+            self._read_meta()
             for name in CHECKPOINTS:
                 self._read_offsets(name)
-            self._read_meta()
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
 
@@ -59,8 +64,9 @@ class LogDirCheck:
         topic, partition = tp or ("", UNKNOWN)
         path = os.path.join(self.path, name)
         finding = Finding(
-            severity, rule, path, message, topic, partition, UNKNOWN, position, offset
-        )
+            severity, rule, path, message, topic, partition, UNKNOWN, position, offset,
+            self.broker,
+        )  # fmt: skip
         self.findings.append(finding)
 
     def _read_offsets(self, name: str) -> None:
@@ -84,14 +90,16 @@ class LogDirCheck:
             self._find(META_PROPERTIES, warning("F-10", UNKNOWN, UNKNOWN, message))
         else:
             self.files += 1
+            self.broker = self.path if meta.node_id is None else str(meta.node_id)
+            self.cluster_id = meta.cluster_id or ""
 
     def facts_of(self, tp: TopicPartition | None) -> LogDirFacts:
         if tp is None:
-            return LogDirFacts(self.clean)
+            return LogDirFacts(self.broker, self.cluster_id, self.clean)
         point, start, mark, cleaner = (
             self.offsets.get(name, {}).get(tp, UNKNOWN) for name in CHECKPOINTS
         )
-        return LogDirFacts(self.clean, point, start, mark, cleaner)
+        return LogDirFacts(self.broker, self.cluster_id, self.clean, point, start, mark, cleaner)
 
     def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:
         """Entries of partitions that are not here; they go with the next write (F-289, S-55)."""

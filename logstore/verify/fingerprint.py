@@ -9,13 +9,15 @@ work, which is what a parallel check needs. It finds accidents, not forgery.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
 import mmh3
 
+from logstore.kernels import fold_batches
 from logstore.types import Buffer
+from logstore.verify.table import BatchTable
 
 _MASK = (1 << 128) - 1
 # Odd, so that multiplication loses nothing: the fractional digits of the golden ratio and of √2.
@@ -30,32 +32,40 @@ class Fingerprint:
     value: int = 0
     scale: int = 1
 
-    def add(self, base_offset: int, content: Iterable[Buffer]) -> None:
-        """Append one batch, its bytes in pieces, for batches too large for one buffer."""
+    @classmethod
+    def of_batches(
+        cls,
+        view: memoryview,
+        table: BatchTable,
+        bases: memoryview,
+        first: int,
+        end: int,
+    ) -> Self:
+        """Rows ``[first, end)`` of a table, whose bytes lie in ``view``, with their base offsets.
+
+        One call to the hash for each batch; they are folded natively.
+        """
+        digest = mmh3.mmh3_x64_128_digest
+        return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K))
+
+    @classmethod
+    def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:
+        """One batch, its bytes in pieces, for batches too large for one buffer."""
         hasher = mmh3.mmh3_x64_128()
         for piece in content:
             hasher.update(piece)
-        self._fold(base_offset, hasher.uintdigest())
-
-    def add_all(
-        self, data: memoryview, offsets: Sequence[int], starts: Iterable[int], ends: Iterable[int]
-    ) -> None:
-        """Append batches that lie in ``data``: base offset, first byte and end of each."""
-        digest = mmh3.mmh3_x64_128_uintdigest
-        value = self.value
-        for base_offset, start, end in zip(offsets, starts, ends, strict=True):
-            value = (value * _R + digest(data[start:end]) + base_offset * _K) & _MASK
-        self.value = value
-        self.scale = self.scale * pow(_R, len(offsets), _MASK + 1) & _MASK
-
-    def _fold(self, base_offset: int, digest: int) -> None:
-        self.value = (self.value * _R + digest + base_offset * _K) & _MASK
-        self.scale = self.scale * _R & _MASK
+        return cls((hasher.uintdigest() + base_offset * _K) & _MASK, _R)
 
     def join(self, later: Self) -> None:
         """Append what another fold saw right behind this one."""
         self.value = (self.value * later.scale + later.value) & _MASK
         self.scale = self.scale * later.scale & _MASK
+
+    def joined(self, later: Self) -> Self:
+        """This fold with ``later`` behind it, as a new one."""
+        whole = type(self)(self.value, self.scale)
+        whole.join(later)
+        return whole
 
     def hex(self) -> str:
         return f"{self.value:032x}"

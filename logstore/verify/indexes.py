@@ -1,31 +1,19 @@
-"""Offset and time index of a segment, checked entry by entry while its batches pass by.
+"""Offset and time index of a segment, compared with its batches while they pass by.
 
-An index is read in small pieces: it may be as large as its segment allows, or hostile.
+Where entries are as they should be, a kernel compares all those of a table of batches at once.
+What it stops at is judged here, entry by entry.
 """
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import NamedTuple
 
-from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
-from logstore.storage.base import File
+from logstore.kernels import match_offset_entries, match_time_entries
+from logstore.verify.entries import Entry, IndexEntries
 from logstore.verify.report import UNKNOWN, Problem, error, warning
-
-_PIECE_ENTRIES = 8192
-
-
-class Entry(NamedTuple):
-    """``key`` is the byte position or the timestamp; ``place`` the byte in the index file."""
-
-    place: int
-    offset: int
-    key: int
+from logstore.verify.table import MAX_TIMESTAMP, POSITION, BatchTable
 
 
 @dataclass(slots=True)
@@ -41,150 +29,127 @@ class Skipped:
         return any(low <= end and start < high for low, high in self.ranges)
 
 
-def used_size(file: File, layout: struct.Struct) -> tuple[int, int]:
-    """Bytes before the zero tail, and of the whole file; one that ends in an entry of zeros.
-
-    The first time entry may be all zeros and real; see ``used_time_entries``.
-    """
-    width, size = layout.size, file.size()
-    step, end = width * _PIECE_ENTRIES, size // width * width
-    while end:
-        start = max(0, (end - 1) // step * step)
-        data = file.read_at(start, end - start)
-        kept = len(data.rstrip(b"\0"))
-        if kept:
-            return start + -(-kept // width) * width, size
-        end = start
-    return 0, size
-
-
-def read_entries(file: File, layout: struct.Struct, end: int, base: int) -> Iterator[Entry]:
-    """The entries before ``end`` as ``(place, absolute offset, position or timestamp)``."""
-    width = layout.size
-    position_first = layout is OFFSET_ENTRY
-    for start in range(0, end, width * _PIECE_ENTRIES):
-        data = file.read_at(start, min(width * _PIECE_ENTRIES, end - start))
-        whole = memoryview(data)[: len(data) // width * width]
-        for index, (one, two) in enumerate(layout.iter_unpack(whole)):
-            relative, key = (one, two) if position_first else (two, one)
-            yield Entry(start + index * width, base + relative, key)
-
-
-def ascending(
-    entries: Iterator[Entry], rule: str, problems: list[Problem], strict_offsets: bool
-) -> Iterator[Entry]:
-    """Give out the entries that ascend (F-114, F-118), and tell of the others.
-
-    Of two that contradict each other the first is at fault when the next two both do without it.
-    """
-    slack = 0 if strict_offsets else 1
-
-    def before(one: Entry, two: Entry) -> bool:
-        return one.key < two.key and one.offset < two.offset + slack
-
-    def blame(entry: Entry, other: Entry) -> None:
-        message = f"{entry.offset}→{entry.key} does not ascend beside {other.offset}→{other.key}"
-        problems.append(error(rule, entry.place, entry.offset, message))
-
-    previous: Entry | None = None
-    held = deque(islice(entries, 2))
-    while held:
-        entry = held.popleft()
-        held.extend(islice(entries, 1))
-        if previous is not None and not before(previous, entry):
-            blame(entry, previous)
-            continue
-        if len(held) == 2 and not before(entry, held[0]) and not before(entry, held[1]):
-            blame(entry, held[0])
-            continue
-        previous = entry
-        yield entry
-
-
 class OffsetIndexCheck:
     """Every entry leads to the start of a batch, and names the last offset of one there (F-113)."""
 
-    def __init__(self, entries: Iterator[Entry], problems: list[Problem], log_size: int) -> None:
+    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
+        self._entries = entries
         self._problems = problems
-        inside = self._inside(entries, log_size)
-        self._entries = ascending(inside, "F-114", problems, strict_offsets=True)
-        self._next = next(self._entries, None)
         self._begun = False
 
-    def _inside(self, entries: Iterator[Entry], log_size: int) -> Iterator[Entry]:
-        for entry in entries:
-            if 0 <= entry.key < log_size:
-                yield entry
-            else:
-                message = f"position {entry.key} is outside the log of {log_size} bytes"
-                self._problems.append(error("F-113", entry.place, entry.offset, message))
-
     def take(
-        self, positions: Sequence[int], lasts: Sequence[int], end: int, skipped: Skipped
+        self, table: BatchTable, lasts: Sequence[int], in_order: bool, skipped: Skipped
     ) -> None:
-        """Batches of a table, which ends at byte ``end`` of the log."""
-        low = 0
-        while (entry := self._next) is not None:
-            if not self._begun:
-                if entry.key >= end:
-                    return
-                low = bisect_left(positions, entry.key)
-                if low == len(positions) or positions[low] != entry.key:
-                    if not skipped.touches(entry.key, entry.key + 1):
-                        message = f"position {entry.key} is not where a batch starts"
-                        self._blame(entry, message)
-                    self._advance()
-                    continue
-                self._begun = True
-            at = bisect_left(lasts, entry.offset, low)
-            if at == len(lasts):
+        """Compare with batches whose last offsets are ``lasts``: those of the table itself when
+        they are ``in_order``."""
+        while True:
+            if in_order and not self._begun:
+                self._match(table)
+            entry = self._entries.peek()
+            if entry is None or not self._judge(entry, table, lasts, skipped):
                 return
-            if lasts[at] != entry.offset and not skipped.touches(entry.key, positions[at]):
-                message = f"no batch from position {entry.key} on ends at offset {entry.offset}"
-                self._blame(entry, message)
-            self._advance()
+
+    def _match(self, table: BatchTable) -> None:
+        entries = self._entries
+        while entries.load():
+            entries.first = match_offset_entries(
+                entries.data, entries.first, entries.end, table.columns, table.count, table.start,
+                entries.base,
+            )  # fmt: skip
+            if entries.first < entries.end:
+                return
+
+    def _judge(
+        self, entry: Entry, table: BatchTable, lasts: Sequence[int], skipped: Skipped
+    ) -> bool:
+        """Whether the entry is done with; else it waits for the next table."""
+        positions = table.column(POSITION)
+        low = 0
+        if not self._begun:
+            if entry.key >= table.end:
+                return False
+            position = entry.key - table.start
+            low = bisect_left(positions, position)
+            if low == len(positions) or positions[low] != position:
+                if not skipped.touches(entry.key, entry.key + 1):
+                    self._blame(entry, f"position {entry.key} is not where a batch starts")
+                self._entries.advance()
+                return True
+            self._begun = True
+        at = bisect_left(lasts, entry.offset, low)
+        if at == len(lasts):
+            return False
+        place = table.start + positions[at]
+        if lasts[at] != entry.offset and not skipped.touches(entry.key, place):
+            message = f"no batch from position {entry.key} on ends at offset {entry.offset}"
+            self._blame(entry, message)
+        self._entries.advance()
+        self._begun = False
+        return True
 
     def finish(self, end: int, skipped: Skipped) -> None:
         """The log is read up to byte ``end``; entries beyond belong to a tail told of already."""
-        if self._begun and self._next is not None and not skipped.touches(self._next.key, end):
-            self._blame(self._next, f"offset {self._next.offset} is above the end of the log")
-        for _ in self._entries:
-            pass  # order alone: what they lead to is unreadable
+        entry = self._entries.peek()
+        if self._begun and entry is not None and not skipped.touches(entry.key, end):
+            self._blame(entry, f"offset {entry.offset} is above the end of the log")
+        self._entries.drain()  # order alone: what they lead to is unreadable
 
     def _blame(self, entry: Entry, message: str) -> None:
         self._problems.append(error("F-113", entry.place, entry.offset, message))
-
-    def _advance(self) -> None:
-        self._next, self._begun = next(self._entries, None), False
 
 
 class TimeIndexCheck:
     """Up to an entry's offset no timestamp is larger, and its own is reached there (F-117)."""
 
-    def __init__(self, entries: Iterator[Entry], problems: list[Problem]) -> None:
+    def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
+        self._entries = entries
         self._problems = problems
-        self._entries = ascending(entries, "F-118", problems, strict_offsets=False)
-        self._next = next(self._entries, None)
         self.largest = UNKNOWN
-        self.last_entry: Entry | None = None
+        self._last_key = UNKNOWN
 
-    def take(self, lasts: Sequence[int], timestamps: Sequence[int], trusted: bool) -> None:
-        """The largest timestamps of a table of batches. Not ``trusted``: one could not be read."""
+    def take(
+        self, table: BatchTable, lasts: Sequence[int], in_order: bool, largest: int, trusted: bool
+    ) -> None:
+        """Compare with a table whose largest timestamp is ``largest``; see ``OffsetIndexCheck``.
+
+        Not ``trusted``: a batch before or in it could not be read, so an entry may be right.
+        """
+        timestamps = table.column(MAX_TIMESTAMP)
         done = 0
-        while (entry := self._next) is not None and entry.offset <= lasts[-1]:
+        while True:
+            if in_order:
+                done = self._match(table, trusted, done)
+            entry = self._entries.peek()
+            if entry is None or entry.offset > lasts[-1]:
+                break
             at = bisect_left(lasts, entry.offset)
             if at >= done:
-                self.largest = max(self.largest, max(timestamps[done : at + 1]))
+                self.largest = max(self.largest, *timestamps[done : at + 1])
                 done = at + 1
             if trusted and (self.largest != entry.key or timestamps[at] != entry.key):
-                self._blame(entry, self.largest, timestamps[at])
-            self.last_entry, self._next = entry, next(self._entries, None)
-        if done < len(timestamps):
-            self.largest = max(self.largest, max(timestamps[done:]))
+                self._blame(entry, timestamps[at])
+            self._last_key = entry.key
+            self._entries.advance()
+        self.largest = max(self.largest, largest)
 
-    def _blame(self, entry: Entry, largest: int, own: int) -> None:
+    def _match(self, table: BatchTable, trusted: bool, done: int) -> int:
+        entries = self._entries
+        while entries.load():
+            first = entries.first
+            entries.first, done, self.largest = match_time_entries(
+                entries.data, first, entries.end, table.columns, table.count, entries.base,
+                trusted, done, self.largest,
+            )  # fmt: skip
+            if entries.first > first:
+                self._last_key = entries.entry(entries.first - 1).key
+            if entries.first < entries.end:
+                break
+        return done
+
+    def _blame(self, entry: Entry, own: int) -> None:
         if self.largest != entry.key:
-            message = f"timestamp {entry.key} up to offset {entry.offset}, the log has {largest}"
+            message = f"timestamp {entry.key} up to offset {entry.offset}, "
+            message += f"the log has {self.largest}"
             self._problems.append(error("F-117", entry.place, entry.offset, message))
         else:
             message = f"timestamp {entry.key} was reached before offset {entry.offset}, "
@@ -193,23 +158,12 @@ class TimeIndexCheck:
 
     def finish(self, closed: bool, trusted: bool) -> None:
         """``closed``: rolled or cleanly shut down, hence with a final entry (F-135)."""
-        while self._next is not None:
+        while (entry := self._entries.peek()) is not None:
             if trusted:
-                message = f"offset {self._next.offset} is above the end of the log"
-                self._problems.append(error("F-117", self._next.place, self._next.offset, message))
-            self.last_entry, self._next = self._next, next(self._entries, None)
-        known = self.last_entry.key if self.last_entry else UNKNOWN
-        if closed and trusted and known < self.largest:
-            message = f"ends with timestamp {known}, the segment has {self.largest}"
+                message = f"offset {entry.offset} is above the end of the log"
+                self._problems.append(error("F-117", entry.place, entry.offset, message))
+            self._last_key = entry.key
+            self._entries.advance()
+        if closed and trusted and self._last_key < self.largest:
+            message = f"ends with timestamp {self._last_key}, the segment has {self.largest}"
             self._problems.append(warning("F-135", UNKNOWN, UNKNOWN, message))
-
-
-__all__ = [
-    "OFFSET_ENTRY",
-    "TIME_ENTRY",
-    "OffsetIndexCheck",
-    "Skipped",
-    "TimeIndexCheck",
-    "read_entries",
-    "used_size",
-]

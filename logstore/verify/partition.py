@@ -2,12 +2,14 @@
 
 ``PartitionCheck`` lists the directory and reads its small files first, because a running broker
 writes them after the log; then come the segments, in any order; ``finish`` joins their results.
+A segment that could not be read proves nothing: what its neighbours say is told all the same.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -30,11 +32,13 @@ from logstore.verify.fingerprint import Fingerprint
 from logstore.verify.producers import (
     PRODUCERS_MAX,
     ProducerFact,
+    ProducerFacts,
     Replay,
     check_aborted,
     check_snapshot,
 )
 from logstore.verify.report import (
+    LISTED_MAX,
     UNKNOWN,
     Finding,
     PartitionReport,
@@ -45,9 +49,10 @@ from logstore.verify.report import (
     warning,
 )
 from logstore.verify.rules import EpochRun, check_epoch_entries, check_epochs
-from logstore.verify.scan import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 
 _SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
+_NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
 
 
@@ -55,9 +60,12 @@ _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
 class LogDirFacts:
     """What the log directory says of one partition; −1 where it says nothing.
 
-    ``clean`` is None when there is no log directory around, only the partition's own.
+    ``clean`` is None when there is no log directory around, only the partition's own. ``broker`` is
+    the id in meta.properties, else the directory; ``cluster_id`` is empty when it is not known.
     """
 
+    broker: str = ""
+    cluster_id: str = ""
     clean: bool | None = None
     recovery_point: int = UNKNOWN
     log_start: int = UNKNOWN
@@ -67,21 +75,28 @@ class LogDirFacts:
 
 @dataclass(slots=True)
 class PartitionCheck:
-    """See the module. ``only``: base offset of the one segment that is wanted, −1 for all."""
+    """See the module. ``only``: base offset of the one segment that is wanted, −1 for all.
+
+    ``sizes`` are those of the ``.log`` files of ``jobs`` when the directory was listed. ``uri``
+    opens the storage on another machine.
+    """
 
     storage: Storage
     directory: str
     options: VerifyOptions
     facts: LogDirFacts = LogDirFacts()
     only: int = UNKNOWN
+    uri: str = ""
     findings: list[Finding] = field(default_factory=list)
     jobs: list[SegmentJob] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     files: int = 0
     suppressed: int = 0
     metadata: PartitionMetadata | None = None
+    epochs: list[tuple[int, int]] | None = None
+    """The entries of leader-epoch-checkpoint; None when they are of no use."""
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
-    _epochs: list[tuple[int, int]] | None = None
     _epochs_missing: bool = False
     _tail_found: bool = False
     _tail_explains: bool = False
@@ -92,30 +107,37 @@ class PartitionCheck:
         Raises:
             OSError: the directory cannot be listed.
         """
-        try:
-            name = os.path.basename(os.path.abspath(self.directory))
-            self._where = filenames.parse_partition_dir(name).topic_partition
-        except InvalidTopicError:
-            self._where = None
-        infos = [f for f in self.storage.scan_dir(self.directory) if not f.is_dir]
+        self._where = partition_of(self.directory)
+        # A directory with the name of a segment's file stays in: opening it fails, and says so.
+        infos = [
+            entry
+            for entry in self.storage.scan_dir(self.directory)
+            if not entry.is_dir or filenames.parse_segment_file(entry.name)
+        ]
         self.files = len(infos)
         segments = self._sort_out(infos)
         if self.only < 0:
             self._read_metadata()
-            self._epochs = self._read_epochs()
+            self.epochs = self._read_epochs()
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         self._orphans(segments)
-        following = dict(pairwise(bases))
-        for base in bases:
-            end = following.get(base, UNKNOWN)
-            inside = [o for o in self._snapshots if base < o and (end < 0 or o <= end)]
+        starts = sorted(start for _, start in self.epochs or ())
+        for base, end in pairwise([*bases, UNKNOWN]):
+            if self.only not in (UNKNOWN, base):
+                continue
             trimmed = end >= 0 or self.facts.clean is True
             job = SegmentJob(
-                self.directory, base, end, frozenset(segments[base]), tuple(inside), trimmed,
-                tuple(start for _, start in self._epochs or ()),
+                self.directory, base, end, frozenset(segments[base]),
+                _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
             )  # fmt: skip
-            if self.only in (UNKNOWN, base):
-                self.jobs.append(job)
+            self.jobs.append(job)
+            self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
+
+    @property
+    def first_offset(self) -> int:
+        """From where on this replica should have what the others have; known once prepared."""
+        facts = self.facts
+        return max(self.jobs[0].base, facts.log_start, facts.cleaner_offset)
 
     def read_small(self, name: str) -> None:
         """Check one small file of the directory by itself."""
@@ -138,8 +160,9 @@ class PartitionCheck:
         severity, rule, position, offset, message = problem
         topic, partition = self._where or ("", UNKNOWN)
         path = os.path.join(self.directory, name)
+        broker = self.facts.broker
         self.findings.append(
-            Finding(severity, rule, path, message, topic, partition, base, position, offset)
+            Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
         )
 
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
@@ -213,36 +236,56 @@ class PartitionCheck:
 
     # -- joining -------------------------------------------------------------------------------
 
-    def finish(self, results: list[SegmentResult]) -> PartitionReport:
-        """Join the results of all jobs, in order of their bases."""
-        where = self._where
+    def finish(self, found: Sequence[SegmentResult]) -> PartitionReport:
+        """Join the results of all jobs but those that failed, in order of their bases.
+
+        Raises:
+            OSError: a snapshot or a transaction index could not be read.
+        """
+        by_base = {result.base: result for result in found}
+        results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
+        report = self._report(results)
+        last = self.jobs[-1] if self.jobs else None
+        active = last.base if last and last.next_base < 0 else UNKNOWN
+        for result in found:
+            self.suppressed += result.suppressed
+            self._tell(result, active=result.base == active)
+        compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
+        self._join(results, compacted)
+        ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
+        end_offset = report.log_end_offset if ends else _NO_END
+        if self.only < 0:
+            self._check_epochs(results, end_offset)
+            if ends:
+                self._check_checkpoints(results, end_offset)
+        self._check_producers(results, compacted, end_offset)
+        return report
+
+    def _report(self, results: list[SegmentResult]) -> PartitionReport:
+        facts = self.facts
+        topic, partition = self._where or ("", UNKNOWN)
         report = PartitionReport(
-            self.directory, where.topic if where else "", where.partition if where else UNKNOWN
-        )
+            self.directory, topic, partition, broker=facts.broker,
+            high_watermark=facts.high_watermark, recovery_point=facts.recovery_point,
+        )  # fmt: skip
         fingerprint = Fingerprint()
         for result in results:
             report.segments += 1
             report.bytes += result.size
             report.batches += result.batches
             report.records += result.records
-            self.suppressed += result.suppressed
             fingerprint.join(result.fingerprint)
-            self._tell(result, active=result is results[-1] and self._is_active(result.base))
         if self.options.fingerprint:
             report.fingerprint = fingerprint.hex()
         if results:
-            report.log_start_offset = max(results[0].base, self.facts.log_start)
+            report.log_start_offset = max(results[0].base, facts.log_start)
             report.log_end_offset = max(results[-1].base, results[-1].end_offset)
-        compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
-        self._join(results, compacted)
-        if self.only < 0:
-            self._check_epochs(results, report.log_end_offset)
-            self._check_checkpoints(results, report.log_end_offset)
-        self._check_producers(results, compacted, report.log_end_offset)
+        times = [r for r in results if r.min_timestamp >= 0]
+        report.min_timestamp = min((r.min_timestamp for r in times), default=UNKNOWN)
+        report.max_timestamp = max((r.max_timestamp for r in times), default=UNKNOWN)
+        report.segment_sizes = tuple((r.base, r.size, r.records) for r in results[:LISTED_MAX])
+        report.epochs = _epochs_of(results)
         return report
-
-    def _is_active(self, base: int) -> bool:
-        return self.jobs[-1].base == base and self.jobs[-1].next_base < 0
 
     def _tell(self, result: SegmentResult, active: bool) -> None:
         for suffix in result.vanished:
@@ -254,7 +297,8 @@ class PartitionCheck:
         if result.tail:
             problem = self._tail(result, active)
             self._find_in(result.base, filenames.LOG_SUFFIX, problem)
-            self._tail_found = active
+            # An info does not explain why committed records are missing: zeros may be those.
+            self._tail_found = active and problem.severity is not Severity.INFO
             self._tail_explains = active and problem.severity is Severity.ERROR
 
     def _tail(self, result: SegmentResult, active: bool) -> Problem:
@@ -305,7 +349,7 @@ class PartitionCheck:
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
-        entries = self._epochs
+        entries = self.epochs
         if entries is not None:
             problems = list(check_epoch_entries(entries, end_offset))
             for problem in problems:
@@ -324,14 +368,18 @@ class PartitionCheck:
         if any(problem.rule == "F-203" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
-            if newer and newer != self._epochs:
+            if newer and newer != self.epochs:
                 found = list(check_epochs(runs, newer))
         for run, problem in found[: self.options.findings_max]:
             self._find_in(run.segment_base, ".log", problem)
         self.suppressed += max(0, len(found) - self.options.findings_max)
 
     def _check_checkpoints(self, results: list[SegmentResult], end: int) -> None:
-        """Offsets that the log directory has on file for this partition (F-222, F-264, I-5)."""
+        """Offsets that the log directory has on file for this partition (F-222, F-264, I-5).
+
+        A crash leaves checkpoints of any age, hence below the log start (I-16); a clean shutdown
+        writes all of them anew.
+        """
         facts = self.facts
         name = filenames.segment_file_name(results[-1].base, ".log") if results else "."
         if facts.recovery_point > end and not self._tail_explains:
@@ -340,6 +388,14 @@ class PartitionCheck:
         if facts.log_start > end:
             message = f"ends at offset {end}, below the log start offset {facts.log_start}"
             self._find(name, error("F-264", UNKNOWN, end, message))
+        elif facts.clean and 0 <= facts.recovery_point < facts.log_start:
+            message = f"recovery point {facts.recovery_point}, below the log start offset "
+            message += f"{facts.log_start} behind a clean shutdown"
+            self._find(name, warning("F-222", UNKNOWN, facts.log_start, message))
+        elif facts.clean and 0 <= facts.high_watermark < facts.log_start:
+            message = f"high watermark {facts.high_watermark}, below the log start offset "
+            message += f"{facts.log_start} behind a clean shutdown"
+            self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
         if facts.high_watermark > end and not self._tail_found:
             message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
             severity = error if facts.clean else warning
@@ -457,6 +513,44 @@ class PartitionCheck:
             previous = entry.last_offset
             kept.append(entry)
         return kept
+
+
+def partition_of(directory: str) -> TopicPartition | None:
+    """The partition whose directory has this name, whatever its suffix."""
+    try:
+        return filenames.parse_partition_dir(os.path.basename(absolute(directory))).topic_partition
+    except InvalidTopicError:
+        return None
+
+
+def absolute(path: str) -> str:
+    """Without ``.`` and ``..`` where it is a local path; a URI is absolute as it is."""
+    return path.rstrip("/") if "://" in path else os.path.abspath(path)
+
+
+def _inside(offsets: list[int], base: int, end: int) -> tuple[int, ...]:
+    """Those of sorted ``offsets`` in ``(base, end]``; ``end`` −1 has no bound."""
+    first = bisect_right(offsets, base)
+    return tuple(offsets[first : bisect_right(offsets, end) if end >= 0 else None])
+
+
+def _unread(base: int) -> SegmentResult:
+    """Stands for a segment that could not be read."""
+    gone = (filenames.LOG_SUFFIX,)
+    return SegmentResult(base, vanished=gone, producers=ProducerFacts(complete=False))
+
+
+def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], ...]:
+    """Each leader epoch with its first and last offset, as the batches have it."""
+    epochs: list[tuple[int, int, int]] = []
+    for run in (run for result in results for run in result.epochs):
+        if epochs and epochs[-1][0] == run.epoch:
+            epochs[-1] = (run.epoch, epochs[-1][1], run.last_offset)
+        elif len(epochs) == LISTED_MAX:
+            break
+        else:
+            epochs.append((run.epoch, run.first_offset, run.last_offset))
+    return tuple(epochs)
 
 
 def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import nullcontext
 from threading import Lock
 
 from logstore.errors import CorruptBatchError
 from logstore.format import attributes as bits
-from logstore.format.compression import decompress
+from logstore.format.compression import Compression, decompress
 from logstore.format.control import parse_control_key, parse_marker
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.format.reader import batch_records
-from logstore.kernels import DECODE_END, ColumnBuilder
+from logstore.kernels import DECODE_END, ColumnBuilder, section_fits, unfit_batches
 from logstore.verify.report import Problem, error, warning
-from logstore.verify.rules import MAGIC, Row, check_header, check_records
+from logstore.verify.rules import MAGIC, Row, check_records
+from logstore.verify.table import BatchTable
 
 _ROWS_MAX = 65_536
 _ALL = 2**63 - 1
@@ -23,83 +25,48 @@ _big_batch = Lock()
 """Held while a large batch is unpacked: several threads share one bound on memory."""
 
 
-def check_content(
-    view: memoryview, start: int, rows: Sequence[Row], limit: int
-) -> Iterator[Problem]:
-    """Decode every record of ``rows``, whose bytes lie in ``view`` from file position ``start``.
+def check_content(view: memoryview, table: BatchTable, limit: int) -> Iterator[Problem]:
+    """Decode every record of the batches in ``table``, whose bytes lie in ``view``.
 
-    Runs of plain batches are decoded in one call, without making Python objects of records.
-    ``limit`` bounds what one compressed batch may unpack to.
+    A kernel does it for all plain batches at once, without making Python objects of records; what
+    it cannot settle is looked at here. ``limit`` bounds what one compressed batch may unpack to.
     """
-    builder = ColumnBuilder(keys=False, values=False, timestamps=True)
-    at = 0
-    while at < len(rows):
-        if _is_plain(rows[at]):
-            end = next((i for i in range(at, len(rows)) if not _is_plain(rows[i])), len(rows))
-            yield from _check_plain(builder, view, start, rows[at:end])
-            at = end
+    for number in unfit_batches(view, table.columns, table.count):
+        row = table.row(number)
+        batch = view[row.position - table.start : row.end - table.start]
+        if row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL):
+            yield from _check_plain(batch, row)
         else:
-            yield from _check_special(builder, view, start, rows[at], limit)
-            at += 1
+            yield from _check_special(batch, table, number, row, limit)
 
 
-def _is_plain(row: Row) -> bool:
-    return row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL)
+def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
+    builder = ColumnBuilder(keys=False, values=False, timestamps=True)
+    try:
+        end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, 0, _ALL, False)
+    except CorruptBatchError as failure:
+        message = f"byte {failure.position} of the batch: {failure.reason}"
+        yield error("F-73", row.position, row.base_offset, message)
+        return
+    if end < row.size:
+        yield warning("F-73", row.position, row.base_offset, "records were not decoded")
+        return
+    yield from _check_columns(builder, row)
 
 
-def _check_plain(
-    builder: ColumnBuilder, view: memoryview, start: int, rows: Sequence[Row]
-) -> Iterator[Problem]:
-    """``rows`` follow each other; one that cannot be decoded does not hide the next."""
-    done = 0
-    while done < len(rows):
-        first = position = rows[done].position - start
-        end = rows[-1].end - start
-        failure = None
-        try:
-            position, _ = builder.add_run(view[:end], first, _ROWS_MAX, _ALL, 0, _ALL, False)
-        except CorruptBatchError as found:
-            failure, position = found, found.position
-        columns = builder.finish()
-        offsets, timestamps = memoryview(columns["offsets"]), memoryview(columns["timestamps"])
-        used, before = 0, done
-        none_negative = not len(timestamps) or min(timestamps) >= 0
-        while done < len(rows) and rows[done].end - start <= position:
-            row = rows[done]
-            stop = used + row.record_count
-            times = timestamps[used:stop]
-            good = (  # what nearly every batch is, at a third of the cost of saying why not
-                stop > used
-                and none_negative
-                and max(times) == row.max_timestamp
-                and offsets[used] >= row.base_offset
-                and offsets[stop - 1] <= row.last_offset
-            )
-            if not good:
-                yield from check_records(row, offsets[used:stop], times)
-            used, done = stop, done + 1
-        if failure is not None:
-            row = rows[done]
-            yield error("F-73", row.position, row.base_offset, _inside(failure, row, start))
-            done += 1
-        elif done == before:  # the kernels and this loop disagree about what is plain
-            row = rows[done]
-            yield warning("F-73", row.position, row.base_offset, "records were not decoded")
-            done += 1
-
-
-def _inside(failure: CorruptBatchError, row: Row, start: int) -> str:
-    return f"byte {failure.position + start - row.position} of the batch: {failure.reason}"
+def _check_columns(builder: ColumnBuilder, row: Row) -> Iterator[Problem]:
+    columns = builder.finish()
+    yield from check_records(row, memoryview(columns["offsets"]), memoryview(columns["timestamps"]))
 
 
 def _check_special(
-    builder: ColumnBuilder, view: memoryview, start: int, row: Row, limit: int
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
     """A batch that is compressed, holds control records or is of an older format."""
     at = row.position, row.base_offset
-    if any(check.rule == "F-65" for check in check_header(row)):
-        return  # no such codec, told of already
-    batch = view[row.position - start : row.end - start]
+    codec = row.attributes & bits.CODEC_MASK
+    if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
+        return  # no such codec, told of already (F-65)
     try:
         if row.magic < MAGIC:
             yield from _check_legacy(batch, row, limit)
@@ -107,11 +74,9 @@ def _check_special(
             for record in batch_records(batch, parse_header(batch), check_crc=False):
                 parse_control_key(record.key)
                 parse_marker(record.key, record.value)
-        elif row.size > _SMALL_BYTES:
-            with _big_batch:
-                yield from _check_compressed(builder, batch, row, limit)
         else:
-            yield from _check_compressed(builder, batch, row, limit)
+            with _big_batch if row.size > _SMALL_BYTES else nullcontext():
+                yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
         if "above limit" in failure.reason:
             yield warning("S-50", *at, f"not decoded: {failure.reason}")
@@ -121,17 +86,19 @@ def _check_special(
 
 
 def _check_compressed(
-    builder: ColumnBuilder, batch: memoryview, row: Row, limit: int
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
-    header = parse_header(batch)
-    payload = decompress(header.compression, batch[HEADER_SIZE:], limit)
+    codec = bits.codec_of(row.attributes, row.position)
+    payload = decompress(codec, batch[HEADER_SIZE:], limit)
+    if section_fits(payload, table.columns, number):
+        return
+    builder = ColumnBuilder(keys=False, values=False, timestamps=True)
+    log_append_time = row.max_timestamp if row.attributes & bits.LOG_APPEND_TIME else None
     status = builder.add_payload(
-        payload, row.base_offset, row.base_timestamp, row.record_count, header.log_append_time,
-        0, _ALL,
-    )  # fmt: skip
+        payload, row.base_offset, row.base_timestamp, row.record_count, log_append_time, 0, _ALL
+    )
     assert status == DECODE_END
-    columns = builder.finish()
-    yield from check_records(row, memoryview(columns["offsets"]), memoryview(columns["timestamps"]))
+    yield from _check_columns(builder, row)
 
 
 def _check_legacy(batch: memoryview, row: Row, limit: int) -> Iterator[Problem]:

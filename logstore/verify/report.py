@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 UNKNOWN = -1
 """Stands for a position, offset or partition that a finding does not have."""
 
+LISTED_MAX = 1000
+"""Leader epochs, and segments, that the report of one partition lists."""
+
 
 class Severity(StrEnum):
     """``ERROR``: bytes are wrong or missing. ``WARNING``: suspicious, or a crash left it and the
@@ -50,6 +53,8 @@ class Finding:
     ``position`` is a byte of ``file``, in a text file a line number; ``offset`` that of the record
     or batch concerned; each is −1 where there is none. ``rule`` is the number of a rule of the
     format (``F-…``), of an invariant (``I-…``) or of a scenario (``S-…``); see docs/verify.md.
+    ``broker`` is the id in meta.properties, else the path of the log directory; empty where a
+    partition stands alone.
     """
 
     severity: Severity
@@ -61,6 +66,7 @@ class Finding:
     segment_base: int = UNKNOWN
     position: int = UNKNOWN
     offset: int = UNKNOWN
+    broker: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"severity": str(self.severity)}
@@ -75,7 +81,11 @@ class PartitionReport:
     """What one partition holds. ``[log_start_offset, log_end_offset)`` goes by the files alone.
 
     ``fingerprint`` is 32 hex digits over the content in order of offsets, the same on every
-    replica whatever its segment boundaries; empty when it was not asked for.
+    replica whatever its segment boundaries; empty when it was not asked for. ``epochs`` has an
+    epoch with its first and last offset, ``segment_sizes`` a base offset with bytes and records,
+    each at most `LISTED_MAX` of them, from the oldest on. Timestamps are the smallest and largest
+    of the batches, in ms. Offsets ``[compared_from, compared_end)`` were compared with another
+    replica. `UNKNOWN` stands for what nothing tells: a checkpoint without an entry, no replica.
     """
 
     directory: str
@@ -88,6 +98,15 @@ class PartitionReport:
     log_start_offset: int = 0
     log_end_offset: int = 0
     fingerprint: str = ""
+    broker: str = ""
+    high_watermark: int = UNKNOWN
+    recovery_point: int = UNKNOWN
+    min_timestamp: int = UNKNOWN
+    max_timestamp: int = UNKNOWN
+    epochs: tuple[tuple[int, int, int], ...] = ()
+    segment_sizes: tuple[tuple[int, int, int], ...] = ()
+    compared_from: int = UNKNOWN
+    compared_end: int = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -110,6 +129,11 @@ class VerifyReport:
         return not self.unusable and not any(
             finding.severity is not Severity.INFO for finding in self.findings
         )
+
+    def refuse(self, path: str, reason: object) -> None:
+        """Note that ``path`` could not be checked."""
+        text = str(reason)
+        self.unusable.append(text if path in text else f"{path}: {text}")
 
     def extend(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)

@@ -7,8 +7,9 @@ segments, can ask the same questions. What each rule means is in docs/verify.md.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from logstore.format import attributes as bits
@@ -137,17 +138,11 @@ class OffsetOrder:
     out_of_range: int = 0
     gaps_kept: int = 100
 
-    def follows(self, bases: Sequence[int], lasts: Sequence[int]) -> bool:
-        """Quick test of a whole table: dense and in range. Moves on when it is."""
-        if (
-            bases[0] != self.expected
-            or lasts[-1] - self.segment_base > MAX_RELATIVE_OFFSET
-            or (self.next_base >= 0 and lasts[-1] >= self.next_base)
-            or list(bases[1:]) != [last + 1 for last in lasts[:-1]]
-        ):
-            return False
-        self.expected = lasts[-1] + 1
-        return True
+    def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
+        """Past batches that ascend inside the segment, up to the offset ``end``."""
+        self.gap_count += gap_count
+        self.gaps.extend(islice(gaps, self.gaps_kept - len(self.gaps)))
+        self.expected = end
 
     def place(self, row: Row, following: int) -> Placed:
         """Judge one batch; ``following`` is the base offset of the next one, −1 if unknown."""

@@ -12,12 +12,14 @@ from logstore.storage.local import LocalStorage
 from replication.coordination.journal import FILE_NAME
 
 SINGLE, CLUSTER, COORDINATOR = "single", "cluster", "coordinator"
+REPORT = "report.html"
 BROKERS = (0, 1, 2)
 
 
 class Places(NamedTuple):
     single: str
     cluster: str
+    report: str
 
     def broker(self, broker_id: int) -> str:
         """The log directory of a broker, where ``Cluster`` puts it."""
@@ -33,9 +35,9 @@ def prepare(directory: str) -> Places:
         OSError: it cannot be made or written.
     """
     storage = LocalStorage()
-    places = Places(os.path.join(directory, SINGLE), os.path.join(directory, CLUSTER))
+    places = Places(*(os.path.join(directory, name) for name in (SINGLE, CLUSTER, REPORT)))
     coordinator = os.path.join(places.cluster, COORDINATOR)
-    if _names(storage, directory) - {SINGLE, CLUSTER, LOCK}:
+    if _names(storage, directory) - {SINGLE, CLUSTER, REPORT, LOCK}:
         log_dirs = [directory]  # a log directory itself, as demos of one act left it
     else:
         log_dirs = [places.single, *map(places.broker, BROKERS)]
@@ -48,7 +50,7 @@ def prepare(directory: str) -> Places:
         empty(path)
     if storage.info(coordinator) is not None:
         storage.remove_tree(coordinator)
-    for path in (directory, *places):
+    for path in (directory, places.single, places.cluster):
         if storage.info(path) is None:
             storage.make_dir(path)
     return places

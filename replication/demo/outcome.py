@@ -1,4 +1,4 @@
-"""What both acts found, as values: for the tables, for JSON and for the exit code."""
+"""What the acts found, as values: for the tables, for JSON and for the exit code."""
 
 from __future__ import annotations
 
@@ -61,8 +61,34 @@ class ClusterOutcome:
     partitions: list[ReplicatedPartition] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class CarrierDelay:
+    """One carrier's flights; ``departed`` of them left, ``minutes`` late in all."""
+
+    carrier: str
+    flights: int
+    departed: int
+    minutes: int
+
+    @property
+    def mean_minutes(self) -> float:
+        return self.minutes / self.departed if self.departed else 0.0
+
+
+@dataclass(slots=True)
+class SparkOutcome:
+    """Act three. ``answer`` has the carrier with the longest delays first."""
+
+    version: str = ""
+    cores: int = 0
+    started_seconds: float = 0.0
+    files: int = 0
+    answer: list[CarrierDelay] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class DemoOutcome(Outcome):
-    """All of it; ``cluster`` is None when act one already failed."""
+    """All of it; ``cluster`` and ``spark`` are None where an earlier act already failed."""
 
     cluster: ClusterOutcome | None = None
+    spark: SparkOutcome | None = None

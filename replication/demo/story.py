@@ -1,4 +1,4 @@
-"""Both acts, one after the other, into one outcome."""
+"""The acts, one after the other, into one outcome."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import time
 
 from logstore.demo import story as act_one
 from logstore.demo.show import Show
+from replication.demo import analysis as act_three
 from replication.demo import failover as act_two
 from replication.demo.directory import prepare
 from replication.demo.outcome import DemoOutcome
 
 
-def run(directory: str, records: int, partitions: int, seed: int, show: Show) -> DemoOutcome:
+def run(
+    directory: str, records: int, partitions: int, seed: int, show: Show, *, spark: bool = True
+) -> DemoOutcome:
     """Everything. Raises only for bad input; what could not be proven is in ``faults``."""
     started = time.perf_counter()
     outcome = DemoOutcome(directory, records, seed)
@@ -19,5 +22,7 @@ def run(directory: str, records: int, partitions: int, seed: int, show: Show) ->
     sent = act_one.run(outcome, places.single, partitions, show)
     if not outcome.faults:
         act_two.run(outcome, places, sent, show)
+    if spark and not outcome.faults:
+        act_three.run(outcome, places, sent, show)
     outcome.seconds = time.perf_counter() - started
     return outcome

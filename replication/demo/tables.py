@@ -1,11 +1,11 @@
-"""The table of act two."""
+"""The tables of acts two and three."""
 
 from __future__ import annotations
 
 from rich.table import Table
 
 from logstore.demo.show import numbers_table
-from replication.demo.outcome import ClusterOutcome
+from replication.demo.outcome import ClusterOutcome, SparkOutcome
 
 
 def replica_table(outcome: ClusterOutcome) -> Table:
@@ -20,6 +20,18 @@ def replica_table(outcome: ClusterOutcome) -> Table:
             f"{p.cut:,}", str(p.isr_smallest), f"{p.records:,}", f"{p.size / 1e6:.1f}",
             p.fingerprint[:12],
         )  # fmt: skip
+    return table
+
+
+def answer_table(outcome: SparkOutcome) -> Table:
+    table = numbers_table(
+        "\nDelays at departure, by Spark SQL; the five worst carriers",
+        "carrier", "flights", "departed", "minutes late on average",
+    )  # fmt: skip
+    for each in outcome.answer[:5]:
+        table.add_row(
+            each.carrier, f"{each.flights:,}", f"{each.departed:,}", f"{each.mean_minutes:.1f}"
+        )
     return table
 
 

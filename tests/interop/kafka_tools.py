@@ -20,11 +20,12 @@ PACKAGE = "logstore.interop"
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """Create ``topic`` with one replica. ``configs`` are topic configs by Kafka's names."""
+    """Create ``topic``. ``configs`` are topic configs by Kafka's names."""
 
     topic: str
     partitions: int = 1
     configs: Mapping[str, str | int] = field(default_factory=dict)
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ def _commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def demo(*arguments: str | int | Path) -> Result:
-    return CliRunner().invoke(main, ["demo", *map(str, arguments)])
+    """The first two acts; the third is in ``tests/spark``."""
+    return CliRunner().invoke(main, ["demo", "--no-spark", *map(str, arguments)])
 
 
 def outcome_of(result: Result) -> dict[str, Any]:

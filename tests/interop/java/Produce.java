@@ -71,8 +71,9 @@ public final class Produce {
         Map<String, String> configs = new HashMap<>();
         step.get("configs").properties()
             .forEach(config -> configs.put(config.getKey(), config.getValue().asText()));
-        NewTopic newTopic =
-            new NewTopic(topic, step.get("partitions").asInt(), (short) 1).configs(configs);
+        NewTopic newTopic = new NewTopic(
+            topic, step.get("partitions").asInt(), (short) step.get("replicas").asInt());
+        newTopic.configs(configs);
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
             var created = admin.createTopics(List.of(newTopic));
             created.all().get(60, TimeUnit.SECONDS);

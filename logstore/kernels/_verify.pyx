@@ -1,0 +1,493 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, embedsignature=False
+"""Native judgement of whole tables of batches: the fast twin of ``_verify_reference.py``.
+
+What is told here is only where something is not as usual: the rules, and the words for what breaks
+them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
+"""
+
+from logstore.kernels._common cimport *
+
+from logstore.kernels._vocabulary import SCAN_COLUMNS, BatchSurvey
+
+cdef extern from *:
+    """
+    typedef struct { unsigned __int128 value, scale; } ls_fold;
+
+    static inline unsigned __int128 ls_wide(uint64_t high, uint64_t low)
+    {
+        return (unsigned __int128)high << 64 | low;
+    }
+
+    static inline uint64_t ls_little64(const uint8_t *p)
+    {
+        uint64_t v = 0;
+        for (int i = 7; i >= 0; i--)
+            v = v << 8 | p[i];
+        return v;
+    }
+
+    /* value = value * R + digest + offset * K, scale = scale * R, modulo 2^128. */
+    static inline void ls_fold_in(ls_fold *f, const uint8_t *digest, int64_t offset,
+                                  const ls_fold *factors)
+    {
+        unsigned __int128 hash = ls_wide(ls_little64(digest + 8), ls_little64(digest));
+        f->value = f->value * factors->value + hash + (unsigned __int128)(__int128)offset *
+                                                          factors->scale;
+        f->scale *= factors->value;
+    }
+
+    static inline void ls_fold_set(ls_fold *f, uint64_t value_high, uint64_t value_low,
+                                   uint64_t scale_high, uint64_t scale_low)
+    {
+        f->value = ls_wide(value_high, value_low);
+        f->scale = ls_wide(scale_high, scale_low);
+    }
+
+    static inline uint64_t ls_high(const ls_fold *f, int scale)
+    {
+        return (uint64_t)((scale ? f->scale : f->value) >> 64);
+    }
+
+    static inline uint64_t ls_low(const ls_fold *f, int scale)
+    {
+        return (uint64_t)(scale ? f->scale : f->value);
+    }
+    """
+    ctypedef struct ls_fold:
+        pass
+    void ls_fold_in(ls_fold *f, const uint8_t *digest, int64_t offset, const ls_fold *factors)
+    void ls_fold_set(ls_fold *f, uint64_t value_high, uint64_t value_low, uint64_t scale_high,
+                     uint64_t scale_low)
+    uint64_t ls_high(const ls_fold *f, int scale)
+    uint64_t ls_low(const ls_fold *f, int scale)
+
+cdef extern from "Python.h":
+    int PyBytes_AsStringAndSize(object data, char **bytes, Py_ssize_t *size) except -1
+
+cdef int64_t COLUMNS = len(SCAN_COLUMNS)
+cdef int64_t INT32_LAST = 2147483647
+cdef int64_t INT64_LAST = 0x7fffffffffffffff
+
+cdef enum:
+    CODEC_MASK = 0x07
+    ZSTD = 4
+    LOG_APPEND_TIME = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+    DELETE_HORIZON = 0x40
+    KNOWN_BITS = 0x7f
+
+    OFFSET_ENTRY = 8
+    TIME_ENTRY = 12
+
+
+# ---- tables ----
+
+ctypedef struct Table:
+    # The columns of ``scan_batches`` that are looked at; ``rows`` of each are in use.
+    const int64_t *position
+    const int64_t *size
+    const int64_t *base
+    const int64_t *last
+    const int64_t *base_timestamp
+    const int64_t *max_timestamp
+    const int64_t *epoch
+    const int64_t *producer
+    const int64_t *producer_epoch
+    const int64_t *sequence
+    const int64_t *attributes
+    const int64_t *count
+    const int64_t *magic
+    int64_t rows
+
+
+cdef int take_table(columns, int64_t rows, Py_buffer *held, Table *t) except -1:
+    """Point to the columns; ``held`` has to be released when 0 is returned."""
+    cdef int64_t capacity
+    cdef const int64_t *cells
+    PyObject_GetBuffer(columns, held, PyBUF_SIMPLE)
+    capacity = held.len // <int64_t> sizeof(int64_t) // COLUMNS
+    if not 0 <= rows <= capacity or <size_t> held.buf % sizeof(int64_t):
+        PyBuffer_Release(held)
+        raise ValueError(f"{rows} rows of a table with room for {capacity}, aligned as int64")
+    cells = <const int64_t *> held.buf
+    t.position = cells
+    t.size = cells + capacity
+    t.base = cells + 2 * capacity
+    t.last = cells + 3 * capacity
+    t.base_timestamp = cells + 4 * capacity
+    t.max_timestamp = cells + 5 * capacity
+    t.epoch = cells + 6 * capacity
+    t.producer = cells + 7 * capacity
+    t.producer_epoch = cells + 8 * capacity
+    t.sequence = cells + 9 * capacity
+    t.attributes = cells + 10 * capacity
+    t.count = cells + 11 * capacity
+    t.magic = cells + 12 * capacity
+    t.rows = rows
+    return 0
+
+
+cdef inline bint note(Block *rows, int64_t row) noexcept nogil:
+    if not reserve(rows, sizeof(int64_t)):
+        return False
+    (<int64_t *> (rows.data + rows.size))[0] = row
+    rows.size += sizeof(int64_t)
+    return True
+
+
+cdef list noted(const Block *rows):
+    cdef const int64_t *row = <const int64_t *> rows.data
+    cdef int64_t i
+    return [row[i] for i in range(rows.size // <int64_t> sizeof(int64_t))]
+
+
+ctypedef struct Survey:
+    Block odd, gaps, epochs, controls
+    int64_t records, min_timestamp, max_timestamp
+    bint holes, ordered, producers, transactional
+
+
+cdef inline bint is_hole(const Table *t, int64_t i) noexcept nogil:
+    return (t.count[i] != ls_add64(ls_sub64(t.last[i], t.base[i]), 1)
+            or t.attributes[i] & DELETE_HORIZON)
+
+
+cdef inline bint is_odd(const Table *t, int64_t i) noexcept nogil:
+    """Whether ``rules.check_header`` has something to say of a batch."""
+    cdef int64_t attributes = t.attributes[i]
+    cdef bint control
+    if t.magic[i] < 2:
+        return attributes & CODEC_MASK >= ZSTD
+    control = attributes & CONTROL
+    if (attributes & CODEC_MASK > ZSTD
+            or attributes & ~<int64_t> KNOWN_BITS
+            or t.count[i] > ls_add64(ls_sub64(t.last[i], t.base[i]), 1)
+            or t.count[i] == 0 and t.size[i] > LS_HEADER_SIZE
+            or control and t.sequence[i] != -1):
+        return True
+    if t.producer[i] >= 0:
+        if t.producer_epoch[i] < 0 or t.sequence[i] < 0 and not control:
+            return True
+    elif attributes & TRANSACTIONAL:
+        return True
+    return (t.max_timestamp[i] < t.base_timestamp[i] and not attributes & LOG_APPEND_TIME
+            and not is_hole(t, i))
+
+
+cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t next_base,
+                 Survey *s) noexcept nogil:
+    """False when memory ran out."""
+    cdef int64_t i, epoch = 0, stamp
+    cdef int64_t following = expected
+    s.ordered = (t.base[0] >= segment_base
+                 and ls_sub64(t.last[t.rows - 1], segment_base) <= INT32_LAST
+                 and (next_base < 0 or t.last[t.rows - 1] < next_base))
+    s.max_timestamp = t.max_timestamp[0]
+    s.min_timestamp = -1
+    for i in range(t.rows):
+        if unlikely(is_odd(t, i)) and not note(&s.odd, i):
+            return False
+        if unlikely(t.base[i] != following) and following >= 0:
+            if t.base[i] < following:
+                s.ordered = False
+            elif not (t.magic[i] < 2 and t.count[i] < 0) and not note(&s.gaps, i):
+                return False
+        following = ls_add64(t.last[i], 1)
+        if unlikely(t.epoch[i] != epoch or i == 0):
+            epoch = t.epoch[i]
+            if not note(&s.epochs, i):
+                return False
+        if likely(t.count[i] > 0):
+            s.records += t.count[i]
+        stamp = t.max_timestamp[i]
+        if stamp > s.max_timestamp:
+            s.max_timestamp = stamp
+        if t.magic[i] == 2:
+            if unlikely(is_hole(t, i)):
+                s.holes = True
+            if t.producer[i] >= 0:
+                s.producers = True
+            if t.attributes[i] & TRANSACTIONAL:
+                s.transactional = True
+            if unlikely(t.attributes[i] & CONTROL) and not note(&s.controls, i):
+                return False
+            if t.base_timestamp[i] < stamp \
+                    and not t.attributes[i] & (LOG_APPEND_TIME | DELETE_HORIZON):
+                stamp = t.base_timestamp[i]
+        if stamp >= 0 and (stamp < s.min_timestamp or s.min_timestamp < 0):
+            s.min_timestamp = stamp
+    return True
+
+
+def survey_batches(columns, int64_t rows, int64_t expected, int64_t segment_base,
+                   int64_t next_base):
+    """What a table shows at a glance; see ``_verify_reference.survey_batches``."""
+    cdef Py_buffer held
+    cdef Table t
+    cdef Survey s
+    cdef bint done
+    if rows < 1:
+        raise ValueError("a table without rows")
+    memset(&s, 0, sizeof(s))
+    take_table(columns, rows, &held, &t)
+    try:
+        with nogil:
+            done = survey(&t, expected, segment_base, next_base, &s)
+        if not done:
+            raise MemoryError
+        return BatchSurvey(
+            s.records, s.holes, noted(&s.odd), noted(&s.gaps) if s.ordered else None,
+            noted(&s.epochs), noted(&s.controls), s.producers, s.transactional, s.min_timestamp,
+            s.max_timestamp)
+    finally:
+        PyBuffer_Release(&held)
+        discard(&s.odd)
+        discard(&s.gaps)
+        discard(&s.epochs)
+        discard(&s.controls)
+
+
+# ---- indexes ----
+
+cdef int64_t ascending(const uint8_t *p, int64_t count, int width, int64_t limit) noexcept nogil:
+    cdef int64_t key, offset, i, last_key = 0, last_offset = 0
+    for i in range(count):
+        if width == OFFSET_ENTRY:
+            offset, key = ls_load32(p), ls_load32(p + 4)
+            if not 0 <= key < limit or i and offset == last_offset:
+                return i
+        else:
+            key, offset = ls_load64(p), ls_load32(p + 8)
+        if i and (key <= last_key or offset < last_offset):
+            return i
+        last_key, last_offset = key, offset
+        p += width
+    return count
+
+
+cdef int64_t count_ascending(data, int width, int64_t limit):
+    cdef Py_buffer view
+    cdef int64_t result
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    with nogil:
+        result = ascending(<const uint8_t *> view.buf, view.len // width, width, limit)
+    PyBuffer_Release(&view)
+    return result
+
+
+def ascending_offset_entries(data, int64_t log_size):
+    """Entries at the start that ascend; see ``_verify_reference.ascending_offset_entries``."""
+    return count_ascending(data, OFFSET_ENTRY, log_size)
+
+
+def ascending_time_entries(data):
+    """Entries at the start that ascend; see ``_verify_reference.ascending_time_entries``."""
+    return count_ascending(data, TIME_ENTRY, 0)
+
+
+cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, const Table *t,
+                           int64_t start, int64_t segment_base) noexcept nogil:
+    cdef int64_t offset, position, i, row = 0, at = 0
+    for i in range(first, end):
+        offset = ls_add64(segment_base, ls_load32(p + OFFSET_ENTRY * i))
+        position = ls_sub64(ls_load32(p + OFFSET_ENTRY * i + 4), start)
+        while row < t.rows and t.position[row] < position:
+            row += 1
+        if row == t.rows or t.position[row] != position:
+            return i
+        if at < row:
+            at = row
+        while at < t.rows and t.last[at] < offset:
+            at += 1
+        if at == t.rows or t.last[at] != offset:
+            return i
+    return end
+
+
+cdef int take_entries(data, int64_t first, int64_t end, int width, Py_buffer *view) except -1:
+    PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
+    if not 0 <= first <= end <= view.len // width:
+        PyBuffer_Release(view)
+        raise ValueError(f"entries {first}…{end} of {view.len // width}")
+    return 0
+
+
+def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows, int64_t start,
+                         int64_t segment_base):
+    """The first entry that does not fit; see ``_verify_reference.match_offset_entries``."""
+    cdef Py_buffer view, held
+    cdef Table t
+    take_entries(data, first, end, OFFSET_ENTRY, &view)
+    try:
+        take_table(columns, rows, &held, &t)
+        with nogil:
+            first = match_offsets(<const uint8_t *> view.buf, first, end, &t, start, segment_base)
+        PyBuffer_Release(&held)
+    finally:
+        PyBuffer_Release(&view)
+    return first
+
+
+cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, const Table *t,
+                         int64_t segment_base, bint trusted, int64_t *done,
+                         int64_t *largest) noexcept nogil:
+    cdef int64_t offset, timestamp, top, i, row, at = 0
+    for i in range(first, end):
+        timestamp = ls_load64(p + TIME_ENTRY * i)
+        offset = ls_add64(segment_base, ls_load32(p + TIME_ENTRY * i + 8))
+        while at < t.rows and t.last[at] < offset:
+            at += 1
+        if at == t.rows:
+            return i
+        top = largest[0]
+        for row in range(done[0], at + 1):
+            if t.max_timestamp[row] > top:
+                top = t.max_timestamp[row]
+        if trusted and (top != timestamp or t.max_timestamp[at] != timestamp):
+            return i
+        largest[0] = top
+        if done[0] <= at:
+            done[0] = at + 1
+    return end
+
+
+def match_time_entries(data, int64_t first, int64_t end, columns, int64_t rows,
+                       int64_t segment_base, bint trusted, int64_t done, int64_t largest):
+    """``(first entry that does not fit, rows done, largest timestamp in them)``.
+
+    See ``_verify_reference.match_time_entries``.
+    """
+    cdef Py_buffer view, held
+    cdef Table t
+    if done < 0:
+        raise ValueError(f"{done} rows done")
+    take_entries(data, first, end, TIME_ENTRY, &view)
+    try:
+        take_table(columns, rows, &held, &t)
+        with nogil:
+            first = match_times(<const uint8_t *> view.buf, first, end, &t, segment_base, trusted,
+                                &done, &largest)
+        PyBuffer_Release(&held)
+    finally:
+        PyBuffer_Release(&view)
+    return first, done, largest
+
+
+# ---- records ----
+
+cdef bint fits(const uint8_t *p, const uint8_t *end, const Table *t, int64_t i) noexcept nogil:
+    """Whether a section is sound (F-73), and its records agree with the header in row ``i``."""
+    cdef ls_record r
+    cdef int64_t count = t.count[i], base = t.base_timestamp[i], done
+    cdef int64_t stamp, smallest = INT64_LAST, largest = -INT64_LAST, previous = -1
+    if count <= 0 or count > (end - p) // LS_RECORD_SIZE_MIN:
+        return count == 0 and p == end
+    for done in range(count):
+        if unlikely(ls_read_record(&p, end, &r) != LS_RECORD_OK) or unlikely(
+                r.offset_delta <= previous):
+            return False
+        previous = r.offset_delta
+        stamp = ls_add64(base, r.timestamp_delta)
+        if stamp > largest:
+            largest = stamp
+        if stamp < smallest:
+            smallest = stamp
+    if t.attributes[i] & LOG_APPEND_TIME:
+        smallest = largest = t.max_timestamp[i]
+    return (p == end and previous <= ls_sub64(t.last[i], t.base[i])
+            and largest == t.max_timestamp[i] and smallest >= 0)
+
+
+cdef bint unfit(const uint8_t *data, int64_t n, const Table *t, Block *found) noexcept nogil:
+    """False when memory ran out."""
+    cdef int64_t i
+    cdef const uint8_t *p
+    for i in range(t.rows):
+        p = data + t.position[i]
+        if (t.magic[i] != 2 or t.attributes[i] & (CODEC_MASK | CONTROL)
+                or not 0 <= t.position[i] <= n or not LS_HEADER_SIZE <= t.size[i]
+                or t.size[i] > n - t.position[i]
+                or not fits(p + LS_HEADER_SIZE, p + t.size[i], t, i)) and not note(found, i):
+            return False
+    return True
+
+
+def unfit_batches(data, columns, int64_t rows):
+    """Rows whose records want a closer look; see ``_verify_reference.unfit_batches``."""
+    cdef Py_buffer view, held
+    cdef Table t
+    cdef Block found = Block(NULL, 0, 0)
+    cdef bint done
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        take_table(columns, rows, &held, &t)
+        with nogil:
+            done = unfit(<const uint8_t *> view.buf, view.len, &t, &found)
+        PyBuffer_Release(&held)
+        if not done:
+            raise MemoryError
+        return noted(&found)
+    finally:
+        PyBuffer_Release(&view)
+        discard(&found)
+
+
+def section_fits(payload, columns, int64_t row):
+    """Whether unpacked records are as their header says; see ``_verify_reference.section_fits``."""
+    cdef Py_buffer view, held
+    cdef Table t
+    cdef bint result
+    cdef const uint8_t *p
+    PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+    try:
+        take_table(columns, row + 1, &held, &t)
+        p = <const uint8_t *> view.buf
+        with nogil:
+            result = row >= 0 and fits(p, p + view.len, &t, row)
+        PyBuffer_Release(&held)
+    finally:
+        PyBuffer_Release(&view)
+    return result
+
+
+# ---- fingerprints ----
+
+def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, factor,
+                 offset_factor):
+    """Hash and fold batches: ``(value, scale)``; see ``_verify_reference.fold_batches``."""
+    cdef Py_buffer held, kept
+    cdef Table t
+    cdef ls_fold fold, factors
+    cdef const int64_t *bases
+    cdef int64_t i, start, n
+    cdef char *bytes = NULL
+    cdef Py_ssize_t size = 0
+    data = memoryview(data).cast("B")
+    n = len(data)
+    ls_fold_set(&fold, 0, 0, 0, 1)
+    ls_fold_set(&factors, factor >> 64, factor & 0xFFFF_FFFF_FFFF_FFFF,
+                offset_factor >> 64, offset_factor & 0xFFFF_FFFF_FFFF_FFFF)
+    PyObject_GetBuffer(offsets, &kept, PyBUF_SIMPLE)
+    try:
+        bases = <const int64_t *> kept.buf
+        if not 0 <= first <= end <= kept.len // <int64_t> sizeof(int64_t):
+            raise ValueError(f"batches {first}…{end} of {kept.len // <int64_t> sizeof(int64_t)}")
+        take_table(columns, end, &held, &t)
+        try:
+            for i in range(first, end):
+                start = t.position[i] + (21 if t.magic[i] == 2 else 16)  # what the checksum covers
+                if t.position[i] < 0 or start > n or t.size[i] > n - t.position[i]:
+                    raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
+                found = digest(data[start : t.position[i] + t.size[i]])
+                PyBytes_AsStringAndSize(found, &bytes, &size)
+                if size != 16:
+                    raise ValueError(f"a digest of {size} bytes")
+                ls_fold_in(&fold, <const uint8_t *> bytes, bases[i], &factors)
+        finally:
+            PyBuffer_Release(&held)
+    finally:
+        PyBuffer_Release(&kept)
+    return (<object> ls_high(&fold, False) << 64 | ls_low(&fold, False),
+            <object> ls_high(&fold, True) << 64 | ls_low(&fold, True))

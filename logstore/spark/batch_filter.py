@@ -1,0 +1,111 @@
+"""Which batches of a split may hold a wanted record, going by their headers."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logstore.errors import CorruptBatchError
+from logstore.format import attributes as bits
+from logstore.kernels import analyse_batches
+from logstore.spark.batch_table import BatchTable
+from logstore.spark.splits import ReadSettings, Split
+
+_MAGIC = 2
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class BatchFilter:
+    """For one split. What is left out is not decoded, and its checksum not looked at."""
+
+    split: Split
+    settings: ReadSettings
+    _aborted: dict[int, list[tuple[int, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._aborted = {}
+        for producer_id, first, marker in sorted(self.split.aborted):
+            self._aborted.setdefault(producer_id, []).append((first, marker))
+
+    def runs(self, table: BatchTable, window: memoryview) -> Iterator[tuple[int, int]]:
+        """``[first, end)`` numbers of rows of ``table``, neighbours that are wanted."""
+        if not table.rows:
+            return
+        masks = list(self._masks(table))
+        whole: Iterator[tuple[int, int]] = iter([(0, table.rows)])
+        for first, end in table.runs(reduce(pc.and_, masks)) if masks else whole:
+            if not self._all_too_late(table, window, first, end):
+                yield first, end
+
+    def _masks(self, table: BatchTable) -> Iterator[pa.Array]:
+        split, settings = self.split, self.settings
+        of_records = settings.granularity == "record"
+        if of_records and settings.drop_malformed:
+            yield self._valid(table)
+        cells = table.cells("base_offset"), table.cells("last_offset")
+        if cells[0][0] < split.from_offset:
+            yield pc.greater_equal(table.column("last_offset"), split.from_offset)
+        if cells[1][-1] >= split.end_offset:
+            # A legacy wrapper carries its last offset, and may have smaller ones inside (F-101).
+            legacy = pc.less(table.column("magic"), _MAGIC)
+            yield pc.or_(pc.less(table.column("base_offset"), split.end_offset), legacy)
+        if settings.start_timestamp is not None:
+            yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
+        if settings.end_timestamp is not None:
+            late = pc.greater_equal(table.column("max_timestamp"), settings.end_timestamp)
+            yield pc.invert(pc.and_(table.has_bit(bits.LOG_APPEND_TIME), late))
+        if of_records and not settings.include_control and table.has_any(bits.CONTROL):
+            yield pc.invert(table.has_bit(bits.CONTROL))
+        if self._aborted and table.has_any(bits.TRANSACTIONAL):
+            yield self._not_aborted(table)
+
+    def _valid(self, table: BatchTable) -> pa.Array:
+        valid = pc.equal(table.column("valid"), 1)
+        for index, good in enumerate(valid.to_pylist()):
+            if not good:
+                size, offset = table.cells("size")[index], table.cells("base_offset")[index]
+                text = "%s: dropped a malformed batch of %d bytes at offset %d"
+                logger.warning(text, self.split.path, size, offset)
+        return valid
+
+    def _not_aborted(self, table: BatchTable) -> pa.Array:
+        columns = (table.cells(name) for name in ("attributes", "producer_id", "base_offset"))
+        return pa.array(
+            [
+                not (
+                    attributes & bits.TRANSACTIONAL
+                    and not attributes & bits.CONTROL
+                    and self._is_aborted(producer_id, offset)
+                )
+                for attributes, producer_id, offset in zip(*columns, strict=True)
+            ]
+        )
+
+    def _is_aborted(self, producer_id: int, offset: int) -> bool:
+        transactions = self._aborted.get(producer_id, ())
+        index = bisect_right(transactions, offset, key=lambda transaction: transaction[0]) - 1
+        return index >= 0 and offset < transactions[index][1]
+
+    def _all_too_late(self, table: BatchTable, window: memoryview, first: int, end: int) -> bool:
+        """Whether no record of these batches is before ``settings.end_timestamp``.
+
+        A header tells only the largest timestamp, so the records are walked, for a fraction of
+        what it costs to hand them to Spark. What cannot be told here is for the caller to decode.
+        """
+        latest = self.settings.end_timestamp
+        if latest is None or max(table.cells("max_timestamp")[first:end]) < latest:
+            return False
+        try:
+            found = analyse_batches(window[table.span(first, end)], check_crc=False, deep=True)
+        except CorruptBatchError:
+            return False
+        plain = found.magic_min == _MAGIC and found.codec_mask == 1
+        return plain and found.min_timestamp >= latest

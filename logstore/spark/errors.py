@@ -1,0 +1,54 @@
+"""Errors of reading with Spark, beside those of ``logstore.errors``.
+
+LogstoreError
+├── NotALogDirectoryError      a path that holds neither partitions nor segments
+├── DuplicatePartitionError    several brokers' copies of a partition, and no word on which to read
+└── DataLossError              what was asked for is not there, or not any more
+
+Arguments are plain values: an error raised in a worker reaches the driver by pickle.
+"""
+
+from __future__ import annotations
+
+from logstore.errors import LogstoreError
+
+
+class NotALogDirectoryError(LogstoreError):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} is no log directory and no partition's directory: {self.reason}"
+
+
+class DuplicatePartitionError(LogstoreError):
+    """``places`` lists ``(broker, directory)`` of every copy."""
+
+    def __init__(self, topic: str, partition: int, places: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(topic, partition, places)
+        self.topic, self.partition, self.places = topic, partition, places
+
+    def __str__(self) -> str:
+        found = ", ".join(f"broker {broker}: {directory}" for broker, directory in self.places)
+        return (
+            f"{self.topic}-{self.partition} is there {len(self.places)} times ({found}); read one "
+            "copy with the option broker, an id or a path of these, or every copy with replicas=all"
+        )
+
+
+class DataLossError(LogstoreError):
+    """Offsets ``[start, end)`` of ``path``, a partition's directory or a segment, cannot be read.
+
+    The option failOnDataLoss=false goes on with what is there.
+    """
+
+    def __init__(self, path: str, start: int, end: int, reason: str) -> None:
+        super().__init__(path, start, end, reason)
+        self.path, self.start, self.end, self.reason = path, start, end, reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: offsets {self.start} to {self.end}: {self.reason}; "
+            "failOnDataLoss=false reads what is there"
+        )

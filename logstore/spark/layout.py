@@ -1,0 +1,347 @@
+"""From paths to the partitions and segments below them, by names and sizes alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
+from checkpoints.types import TopicPartition
+from logstore.errors import InvalidTopicError
+from logstore.format import filenames
+from logstore.spark.errors import DuplicatePartitionError, NotALogDirectoryError
+from logstore.storage.base import FileInfo, Storage
+from logstore.storage.uri import join_uri, open_storage
+
+UNKNOWN = -1
+MISSING = -1
+"""Size of a file that is not there."""
+
+_LISTING_THREADS = 16  # an object store answers a listing in tens of milliseconds
+_LOG_DIR_FILES = (HIGH_WATERMARK, LOG_START, META_PROPERTIES)
+_PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METADATA)
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+TopicFilter = Callable[[str, int, bool], bool]
+"""Whether a topic's partition is wanted; the third argument: the path is the partition's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFile:
+    """A ``.log`` by its name, and the sizes in bytes of the files beside it when it was listed."""
+
+    base_offset: int
+    size: int
+    index_size: int = MISSING
+    time_index_size: int = MISSING
+    txn_index_size: int = MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLayout:
+    """A partition's directory as listed.
+
+    ``log_start_offset`` is the checkpointed one or the first segment's, whichever is higher;
+    ``high_watermark`` the checkpointed one, ``UNKNOWN`` without. ``snapshots`` are the offsets of
+    its producer snapshots, ascending.
+    """
+
+    uri: str
+    broker: str
+    topic: str
+    partition: int
+    segments: tuple[SegmentFile, ...]
+    log_start_offset: int
+    high_watermark: int = UNKNOWN
+    snapshots: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def path_of(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
+        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix))
+
+
+def list_partitions(
+    paths: Sequence[str],
+    wanted: TopicFilter | None = None,
+    *,
+    broker: str = "",
+    replicas: bool = False,
+) -> list[PartitionLayout]:
+    """The partitions below ``paths``, by topic, partition and broker. No segment is opened.
+
+    Args:
+        paths: log directories, of one broker or several, or directories of partitions; ``*``,
+            ``?`` and ``[…]`` match as in a shell. Each may be a URI (``logstore.storage.uri``).
+        broker: take only what this broker has: an id, or the path of its log directory.
+        replicas: several brokers' copies of a partition are all wanted.
+    Raises:
+        NotALogDirectoryError: a path that is neither.
+        DuplicatePartitionError: a partition is there more than once.
+        OSError: the medium refused.
+    """
+    found: dict[str, PartitionLayout] = {}
+    with ThreadPoolExecutor(_LISTING_THREADS, thread_name_prefix="logstore-list") as pool:
+        for path in chain.from_iterable(map(_expand, paths)):
+            for layout in _Lister(path, wanted, broker, pool).layouts():
+                storage, local = open_storage(layout.uri)
+                found.setdefault(storage.real_path(local), layout)  # the same path given twice
+    layouts = _told_apart(list(found.values()))
+    if not replicas:
+        _refuse_copies(layouts)
+    return sorted(layouts, key=lambda layout: (layout.topic, layout.partition, layout.broker))
+
+
+def _told_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
+    """Copies of a partition under one broker id, as in backups of two clusters, by their paths."""
+    count: dict[tuple[str, int, str], int] = defaultdict(int)
+    for layout in layouts:
+        count[layout.topic, layout.partition, layout.broker] += 1
+    return [
+        replace(layout, broker=layout.uri)
+        if count[layout.topic, layout.partition, layout.broker] > 1
+        else layout
+        for layout in layouts
+    ]
+
+
+def _refuse_copies(layouts: list[PartitionLayout]) -> None:
+    copies: dict[TopicPartition, list[tuple[str, str]]] = defaultdict(list)
+    for layout in layouts:
+        copies[TopicPartition(layout.topic, layout.partition)].append((layout.broker, layout.uri))
+    for (topic, partition), places in sorted(copies.items()):
+        if len(places) > 1:
+            raise DuplicatePartitionError(topic, partition, tuple(sorted(places)))
+
+
+# ---- one path --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Lister:
+    path: str
+    wanted: TopicFilter | None
+    broker: str
+    pool: ThreadPoolExecutor
+    storage: Storage = field(init=False)
+
+    def layouts(self) -> Iterable[PartitionLayout]:
+        self.storage, local = open_storage(self.path)
+        info = self.storage.info(local)
+        if info is None:
+            raise NotALogDirectoryError(self.path, "no such file or directory")
+        if not info.is_dir:
+            raise NotALogDirectoryError(self.path, "it is a file")
+        entries = self.storage.scan_dir(local)
+        if _holds_segments(self.path, entries):
+            return self._one_partition(entries)
+        return self._log_dir(entries)
+
+    def _one_partition(self, entries: list[FileInfo]) -> list[PartitionLayout]:
+        name = last_component(self.path)
+        try:
+            parsed = filenames.parse_partition_dir(name)
+        except InvalidTopicError as error:
+            raise NotALogDirectoryError(self.path, f"it holds segments, but {error}") from None
+        if parsed.suffix:
+            raise NotALogDirectoryError(self.path, f"a {parsed.suffix} directory is no live log")
+        beside = _LogDirFiles(_parent(self.path))
+        beside.read()
+        if not self._has(beside) or not self._wants(parsed.topic_partition, True):
+            return []
+        return [_layout(self.path, parsed.topic_partition, entries, beside)]
+
+    def _log_dir(self, entries: list[FileInfo]) -> list[PartitionLayout]:
+        here: dict[str, TopicPartition] = {}
+        known = any(entry.name in _LOG_DIR_FILES for entry in entries)
+        for entry in entries:
+            if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
+                continue
+            try:
+                parsed = filenames.parse_partition_dir(entry.name)
+            except InvalidTopicError as error:
+                logger.warning("%s: left out: %s", self.path, error)
+                continue
+            known = True
+            if not parsed.suffix and self._wants(parsed.topic_partition, False):
+                here[entry.name] = parsed.topic_partition
+        if not known:
+            names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
+            raise NotALogDirectoryError(self.path, f"it holds {names}")
+        files = _LogDirFiles(self.path)
+        files.read()
+        if not self._has(files):
+            return []
+        found = self.pool.map(lambda item: self._listed(files, *item), here.items())
+        return [layout for layout in found if layout is not None]
+
+    def _listed(self, files: _LogDirFiles, name: str, tp: TopicPartition) -> PartitionLayout | None:
+        uri = join_uri(self.path, name)
+        try:
+            entries = self.storage.scan_dir(open_storage(uri)[1])
+        except FileNotFoundError:
+            logger.warning("%s: deleted while it was listed", uri)
+            return None
+        return _layout(uri, tp, entries, files)
+
+    def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
+        return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)
+
+    def _has(self, files: _LogDirFiles) -> bool:
+        return self.broker in ("", files.broker, files.uri)
+
+
+def _layout(
+    uri: str, tp: TopicPartition, entries: Iterable[FileInfo], files: _LogDirFiles
+) -> PartitionLayout:
+    sizes: dict[str, dict[int, int]] = defaultdict(dict)
+    for entry in entries:
+        parsed = filenames.parse_segment_file(entry.name)
+        # Another spelling of the number would be a second file with the same offset.
+        if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
+            sizes[parsed.suffix][parsed.offset] = entry.size
+    indexes = [
+        sizes[suffix]
+        for suffix in (
+            filenames.INDEX_SUFFIX,
+            filenames.TIME_INDEX_SUFFIX,
+            filenames.TXN_INDEX_SUFFIX,
+        )
+    ]
+    segments = tuple(
+        SegmentFile(base, size, *(index.get(base, MISSING) for index in indexes))
+        for base, size in sorted(sizes[filenames.LOG_SUFFIX].items())
+    )
+    first = segments[0].base_offset if segments else 0
+    return PartitionLayout(
+        uri,
+        files.broker,
+        *tp,
+        segments,
+        max(first, files.log_starts.get(tp, 0)),
+        files.high_watermarks.get(tp, UNKNOWN),
+        tuple(sorted(sizes[filenames.SNAPSHOT_SUFFIX])),
+    )
+
+
+def _holds_segments(path: str, entries: Sequence[FileInfo]) -> bool:
+    """A directory with files of segments, or an empty one with the name of a partition."""
+    names = [entry.name for entry in entries if not entry.is_dir]
+    if any(name in _PARTITION_FILES or filenames.parse_segment_file(name) for name in names):
+        return True
+    try:
+        filenames.parse_partition_dir(last_component(path))
+    except InvalidTopicError:
+        return False
+    return not entries
+
+
+@dataclass(slots=True)
+class _LogDirFiles:
+    """What the files of a log directory say: whose it is, where its logs start and are safe."""
+
+    uri: str
+    broker: str = ""
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """A malformed file counts as missing, and is told of (S-55)."""
+        self.broker = self.uri
+        try:
+            meta = self._open(META_PROPERTIES, MetaPropertiesFile).read()
+            if meta is not None and meta.node_id is not None:
+                self.broker = str(meta.node_id)
+        except MalformedCheckpointError as error:
+            logger.warning("taken as missing: %s", error)
+        self.log_starts = self._offsets(LOG_START)
+        self.high_watermarks = self._offsets(HIGH_WATERMARK)
+
+    def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
+        try:
+            return self._open(name, OffsetCheckpoint).read()
+        except MalformedCheckpointError as error:
+            logger.warning("taken as missing: %s", error)
+            return {}
+
+    def _open(self, name: str, kind: Callable[[str, Storage], _T]) -> _T:
+        storage, path = open_storage(join_uri(self.uri, name))
+        return kind(path, storage)
+
+
+# ---- patterns --------------------------------------------------------------------------------
+
+
+def _expand(path: str) -> Iterator[str]:
+    """The directories that a pattern matches, sorted; a path without a pattern is itself.
+
+    Raises:
+        NotALogDirectoryError: a pattern that matches nothing.
+    """
+    root, components = _split_path(path)
+    if not any(_is_pattern(component, path) for component in components):
+        yield path
+        return
+    matches = [root]
+    for component in components:
+        matches = [found for base in matches for found in _step(base, component, path)]
+    if not matches:
+        raise NotALogDirectoryError(path, "the pattern matches nothing")
+    yield from matches
+
+
+def _step(base: str, component: str, path: str) -> list[str]:
+    if not _is_pattern(component, path):
+        return [join_uri(base, component)]
+    storage, local = open_storage(base or ".")
+    try:
+        entries = storage.scan_dir(local)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        join_uri(base, entry.name)
+        for entry in entries
+        if entry.is_dir and fnmatch.fnmatchcase(entry.name, component)
+    ]
+
+
+def _is_pattern(component: str, path: str) -> bool:
+    """In a URI a question mark begins the query."""
+    return any(sign in component for sign in ("*[" if "://" in path else "*?["))
+
+
+def _split_path(path: str) -> tuple[str, list[str]]:
+    """Where a path starts, and the components that follow, not quoted."""
+    if "://" not in path:
+        return ("/" if path.startswith("/") else ""), [c for c in path.split("/") if c]
+    parts = urlsplit(path)
+    components = [unquote(c) for c in parts.path.split("/") if c]
+    return urlunsplit(parts._replace(path="")), components
+
+
+def last_component(path: str) -> str:
+    """The name of a directory, whichever way its path is written."""
+    storage, local = open_storage(path)
+    return storage.real_path(local).rstrip("/").rpartition("/")[2]
+
+
+def _parent(path: str) -> str:
+    if "://" in path:
+        parts = urlsplit(path)
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/").rpartition("/")[0]))
+    storage, local = open_storage(path)
+    return storage.real_path(local).rpartition("/")[0] or "/"

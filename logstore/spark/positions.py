@@ -1,0 +1,108 @@
+"""Where a partition's log ends, and where a time begins in it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from logstore.errors import ConfigError, CorruptBatchError
+from logstore.format import attributes as bits
+from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
+from logstore.spark.layout import UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.segment_index import SegmentIndex
+from logstore.spark.transactions import last_stable_offset
+from logstore.spark.windows import Windows
+from logstore.storage.uri import open_storage
+
+
+def log_end_offset(layout: PartitionLayout) -> int:
+    """One past the last record of the log as it was listed.
+
+    Walks the headers after the last index entry of the last segment.
+
+    Raises:
+        CorruptBatchError: a header that makes no sense.
+        OSError: the medium refused.
+    """
+    end = layout.log_start_offset
+    if not layout.segments:
+        return end
+    segment = layout.segments[-1]
+    index = SegmentIndex(layout, segment)
+    storage, path = open_storage(index.path)
+    with closing(storage.open(path, writable=False)) as file:
+        start = index.floor(MAX_OFFSET)
+        windows = Windows(file, index.path, start, segment.size, open_end=True)
+        end = max(end, segment.base_offset)
+        for _, _, table in windows.tables():
+            end = max(end, table.cells("last_offset")[-1] + 1)
+    return end
+
+
+def readable_end(
+    layout: PartitionLayout, *, read_committed: bool, up_to_high_watermark: bool
+) -> int:
+    """The offset at which a reader has to stop, ``MAX_OFFSET`` for all that there is.
+
+    Raises:
+        ConfigError: no high watermark is known.
+        CorruptDataError: transactions could not be followed.
+        OSError: the medium refused.
+    """
+    end = MAX_OFFSET
+    if up_to_high_watermark:
+        if layout.high_watermark == UNKNOWN:
+            raise ConfigError(
+                f"{layout.uri}: replication-offset-checkpoint has no high watermark of "
+                f"{layout.name}; upTo=logEnd reads to the end of the log"
+            )
+        end = layout.high_watermark
+    return last_stable_offset(layout, end) if read_committed else end
+
+
+def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
+    """The first offset whose record is not earlier than ``timestamp``, in ms; ``None`` if none is.
+
+    As Kafka's ListOffsets: later offsets may be earlier in time.
+
+    Raises:
+        CorruptBatchError: a batch on the way is damaged.
+        OSError: the medium refused.
+    """
+    bases = [segment.base_offset for segment in layout.segments]
+    nexts = [*bases[1:], MAX_OFFSET]
+    for segment, next_base in zip(layout.segments, nexts, strict=True):
+        if next_base > layout.log_start_offset:
+            found = _first_in(layout, segment, timestamp, next_base == MAX_OFFSET)
+            if found is not None:
+                return found
+    return None
+
+
+def _first_in(
+    layout: PartitionLayout, segment: SegmentFile, timestamp: int, is_last: bool
+) -> int | None:
+    index = SegmentIndex(layout, segment)
+    first = max(index.first_offset_from(timestamp), layout.log_start_offset)
+    storage, path = open_storage(index.path)
+    with closing(storage.open(path, writable=False)) as file:
+        start = index.floor(first)
+        windows = Windows(file, index.path, start, segment.size, open_end=is_last)
+        for window, position, table in windows.tables():
+            names = ("max_timestamp", "last_offset", "attributes")
+            for row, (latest, last, attributes) in enumerate(
+                zip(*(table.cells(name) for name in names), strict=True)
+            ):
+                if latest < timestamp or last < first or attributes & bits.CONTROL:
+                    continue
+                data = window[table.span(row, row + 1)]
+                batch = parse_batch(data)
+                assert batch is not None  # a row of the table is a whole batch
+                try:
+                    records = batch_records(data, batch, from_offset=first)
+                except CorruptBatchError as error:
+                    at = position + table.cells("position")[row]
+                    raise error.located(index.path, at) from None
+                for record in records:
+                    if record.timestamp >= timestamp:
+                        return record.offset
+    return None

@@ -1,0 +1,210 @@
+"""Where the batches of a segment start, as far as its indexes tell.
+
+An index is a hint with no checksum, so an entry counts only when a sound batch is where it leads.
+One that leads nowhere makes the whole index count as missing: reading starts earlier then, and
+the segment is not split.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import NamedTuple, overload
+
+from logstore.format import filenames
+from logstore.format.index_entry import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    used_offset_entries,
+    used_time_entries,
+)
+from logstore.spark.batch_table import BatchTable
+from logstore.spark.layout import PartitionLayout, SegmentFile
+from logstore.spark.windows import Windows
+from logstore.storage.base import File
+from logstore.storage.uri import open_storage
+
+_INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
+_BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry does not count
+_INDEX_STEP = 64 << 10  # doubled for each further read
+_FIRST_READ = 32 << 10  # holds most batches: one request to an object store
+
+logger = logging.getLogger(__name__)
+
+
+class Batch(NamedTuple):
+    """A sound batch at a byte of the ``.log``, with what an index says of one."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class _Column(Sequence[int]):
+    """One field of the entries in an index file, for ``bisect``: nothing is unpacked ahead."""
+
+    def __init__(self, data: bytes, layout: struct.Struct, field: int) -> None:
+        self._data, self._layout, self._field = data, layout, field
+
+    def __len__(self) -> int:
+        return len(self._data) // self._layout.size
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        assert isinstance(index, int)
+        value: int = self._layout.unpack_from(self._data, index * self._layout.size)[self._field]
+        return value
+
+
+class SegmentIndex:
+    """The offset and the time index of one segment, each read when it is first needed."""
+
+    def __init__(self, layout: PartitionLayout, segment: SegmentFile) -> None:
+        self.layout, self.segment = layout, segment
+        self.path = layout.path_of(segment.base_offset)
+        self._files: dict[str, bytes] = {}
+
+    # -- offsets and positions -----------------------------------------------------------------
+
+    def floor(self, offset: int) -> int:
+        """The byte of a batch that begins at or below ``offset``; 0 if none is known."""
+        batch = self._batch_of(bisect_right(self._offsets, self._relative(offset)) - 1)
+        return 0 if batch is None else batch.position
+
+    def ceiling(self, offset: int) -> int:
+        """The byte of a batch that begins at or above ``offset``; the file's size without one."""
+        # An entry has the last offset of an append, which may have begun below ``offset``: the
+        # entry after it has not.
+        batch = self._batch_of(bisect_left(self._offsets, self._relative(offset)) + 1)
+        return self.segment.size if batch is None else batch.position
+
+    def boundaries(self, start: int, end: int, step: int) -> Iterator[int]:
+        """Bytes inside ``(start, end)`` where batches start, each ``step`` or more after the last.
+
+        None below ``end - step`` is left out if an entry knows it; the distances are as large as
+        those of the entries require.
+        """
+        while start + step < end:
+            batch = self._batch_of(bisect_left(self._positions, start + step))
+            if batch is None or not start < batch.position < end:
+                return
+            start = batch.position
+            yield start
+
+    @property
+    def _offsets(self) -> _Column:
+        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 0)
+
+    @property
+    def _positions(self) -> _Column:
+        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 1)
+
+    def _relative(self, offset: int) -> int:
+        return offset - self.segment.base_offset
+
+    def _batch_of(self, entry: int) -> Batch | None:
+        """The batch to which an entry of the offset index leads; ``None`` if there is none."""
+        if not 0 <= entry < len(self._offsets):
+            return None
+        offset, position = self._offsets[entry], self._positions[entry]
+        batch = self._batch_at(position)
+        if batch is None or self._relative(batch.base_offset) > offset:
+            self._distrust(filenames.INDEX_SUFFIX, f"entry {entry} leads to no batch")
+            return None
+        return batch
+
+    def _batch_at(self, position: int) -> Batch | None:
+        if not 0 <= position < self.segment.size:
+            return None
+        with closing(_open(self.path)) as file:
+            data = file.read_at(position, _FIRST_READ)
+            size = 12 + int.from_bytes(data[8:12], "big", signed=True)
+            if len(data) < size <= _BATCH_SIZE_MAX:
+                data = file.read_at(position, size)
+        table = BatchTable(data[:size], check_crc=True)
+        if table.rows != 1:
+            return None
+        names = ("base_offset", "last_offset", "max_timestamp")
+        return Batch(position, *(table.cells(name)[0] for name in names))
+
+    # -- timestamps ----------------------------------------------------------------------------
+
+    def first_offset_from(self, timestamp: int) -> int:
+        """An offset below which every record of the segment is earlier than ``timestamp``, in ms.
+
+        It is the segment's base offset if nothing better is known.
+        """
+        times = self._read(filenames.TIME_INDEX_SUFFIX)
+        entry = bisect_left(_Column(times, TIME_ENTRY, 0), timestamp) - 1
+        if entry < 0:
+            return self.segment.base_offset
+        latest: int
+        relative: int
+        latest, relative = TIME_ENTRY.unpack_from(times, entry * TIME_ENTRY.size)
+        offset = self.segment.base_offset + relative
+        batch = self._batch_with(offset)
+        if batch is None or batch.max_timestamp != latest:
+            self._distrust(filenames.TIME_INDEX_SUFFIX, f"entry {entry} does not fit its batch")
+            return self.segment.base_offset
+        return offset + 1
+
+    def _batch_with(self, offset: int) -> Batch | None:
+        with closing(_open(self.path)) as file:
+            start = self.floor(offset)
+            windows = Windows(file, self.path, start, self.segment.size, open_end=True)
+            for _, position, table in windows.tables():
+                lasts = table.cells("last_offset")
+                row = bisect_left(lasts, offset)
+                if row < len(lasts):
+                    return self._batch_at(position + table.cells("position")[row])
+        return None
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _read(self, suffix: str) -> bytes:
+        """The whole used entries of an index; none where it is missing."""
+        if suffix not in self._files:
+            self._files[suffix] = self._load(suffix)
+        return self._files[suffix]
+
+    def _load(self, suffix: str) -> bytes:
+        is_time = suffix == filenames.TIME_INDEX_SUFFIX
+        size = self.segment.time_index_size if is_time else self.segment.index_size
+        if not 0 < size <= _INDEX_SIZE_MAX:
+            return b""
+        try:
+            with closing(_open(self.layout.path_of(self.segment.base_offset, suffix))) as file:
+                data = _up_to_zeros(file, size)
+        except FileNotFoundError:
+            return b""
+        used = used_time_entries(data) if is_time else used_offset_entries(data)
+        return data[: used * (TIME_ENTRY if is_time else OFFSET_ENTRY).size]
+
+    def _distrust(self, suffix: str, reason: str) -> None:
+        self._files[suffix] = b""
+        path = self.layout.path_of(self.segment.base_offset, suffix)
+        logger.warning("%s: %s: the index is not used", path, reason)
+
+
+def _up_to_zeros(file: File, size: int) -> bytes:
+    """The file up to the room that an active index has set aside, which may be all but a page."""
+    parts: list[bytes] = []
+    position, step = 0, _INDEX_STEP
+    while position < size:
+        parts.append(file.read_at(position, min(step, size - position)))
+        if parts[-1].count(0) == len(parts[-1]):
+            break
+        position, step = position + step, 2 * step
+    return b"".join(parts)
+
+
+def _open(uri: str) -> File:
+    storage, path = open_storage(uri)
+    return storage.open(path, writable=False)

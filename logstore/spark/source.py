@@ -1,0 +1,129 @@
+"""``spark.read.format("logstore")``: PySpark's data source over log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from logstore.spark.columns import check_schema, ddl
+from logstore.spark.filters import PushedFilters
+from logstore.spark.layout import list_partitions
+from logstore.spark.options import Options, ReadOptions, chosen_columns
+from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
+from logstore.spark.segment_reader import read_split
+from logstore.spark.splits import Split
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class LogstoreDataSource(DataSource):
+    """Options and columns: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logstore"
+
+    def schema(self) -> str:
+        return ddl(*chosen_columns(Options(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(_read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> Any:
+        from logstore.spark.stream import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from logstore.spark.writer import LogstoreWriter
+
+        return LogstoreWriter(self.options, schema, overwrite)
+
+
+def _read_options(given: Any) -> ReadOptions:
+    options = Options(given)
+    parsed = ReadOptions.parse(options)
+    options.refuse_unknown()
+    return parsed
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads: a part of a segment, or several small ones."""
+
+    splits: tuple[Split, ...]
+
+
+class BatchReader(DataSourceReader):
+    """One query. Spark sends it to every task, so it holds no plan."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(options.granularity, schema)
+        self.options = options
+        self.filters = PushedFilters(options.granularity)
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    @property
+    def pushFilters(self) -> _OptionalPushDown:
+        return _OptionalPushDown(self)
+
+    def partitions(self) -> list[InputPartition]:
+        o, filters = self.options, self.filters
+        ranges = [
+            replace(
+                wanted,
+                start=max(wanted.start, filters.from_offset),
+                end=min(wanted.end, filters.end_offset),
+            )
+            for wanted in self._ranges()
+            if filters.takes(broker=wanted.layout.broker)
+        ]
+        split_bytes = o.split_bytes
+        if o.min_partitions:
+            total = sum(segment.size for wanted in ranges for segment in wanted.layout.segments)
+            split_bytes = min(split_bytes, -(-total // o.min_partitions))
+        splits = plan_splits(ranges, split_bytes, filters.start_timestamp)
+        # Without any, Spark would make up a partition of its own.
+        return [Task(task) for task in pack(splits, split_bytes)] or [Task(())]
+
+    def _ranges(self) -> list[OffsetRange]:
+        o = self.options
+        found: set[tuple[str, int]] = set()
+
+        def wanted(topic: str, partition: int, own_path: bool) -> bool:
+            if not o.selection.takes(topic, partition, own_path):
+                return False
+            found.add((topic, partition))
+            return self.filters.takes(topic=topic, partition=partition)
+
+        layouts = list_partitions(o.paths, wanted, broker=o.broker, replicas=o.replicas)
+        o.check_named(found)
+        return resolve_all(layouts, o)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        settings = self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
+        for split in partition.splits:
+            yield from read_split(split, settings, self.schema)
+
+
+class _OptionalPushDown:
+    """``BatchReader.pushFilters``, which does not insist on being called.
+
+    Spark refuses a reader with a method ``pushFilters`` of its own unless the session has
+    ``spark.sql.python.filterPushdown.enabled``; it tells by the function behind the method. Named
+    here is the base class's, which takes no filter: that is what happens without the setting.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        return list(self._reader.filters.push(filters))

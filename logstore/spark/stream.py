@@ -1,0 +1,265 @@
+"""``spark.readStream.format("logstore")``: live log directories, micro-batch by micro-batch.
+
+Each micro-batch is a range of offsets of each partition, which Spark writes to its checkpoint
+before it reads them: the same range is read again after a failure, so a sink that is idempotent or
+transactional gets every record exactly once. Where a range cannot be read again as it was, because
+records were deleted or a log was cut, the query fails, or, with ``failOnDataLoss=false``, warns and
+goes on where the log and what was read part.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from logstore.clock import Clock, SystemClock
+from logstore.errors import ConfigError
+from logstore.spark.columns import check_schema
+from logstore.spark.errors import DataLossError
+from logstore.spark.layout import PartitionLayout, list_partitions
+from logstore.spark.options import Options, ReadOptions
+from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve
+from logstore.spark.segment_reader import read_split
+from logstore.spark.source import Task
+from logstore.spark.splits import ReadSettings
+from logstore.spark.stream_log import LogView
+from logstore.spark.stream_offsets import Mark, from_json, share, to_json
+from logstore.spark.transactions import aborted_transactions
+from logstore.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+_LOOKS = 3  # a listing is outdated when a segment of it was deleted since: then it is made again
+_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
+_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Options of reading, and of how much at a time; names as in Spark's Kafka source.
+
+    ``max_offsets`` and ``min_offsets`` are per trigger, 0 for no limit; ``max_delay_ns`` is how
+    long fewer than ``min_offsets`` may wait.
+    """
+
+    read: ReadOptions
+    max_offsets: int
+    min_offsets: int
+    max_delay_ns: int
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str]) -> StreamOptions:
+        """
+        Raises:
+            ConfigError: an unknown option, a value that is none, or one that is for batches only.
+        """
+        options = Options(given)
+        read = ReadOptions.parse(options, streaming=True)
+        parsed = cls(
+            read,
+            options.integer("maxOffsetsPerTrigger", 0, 1),
+            options.integer("minOffsetsPerTrigger", 0, 1),
+            _duration(options, "maxTriggerDelay", "15m"),
+        )
+        options.refuse_unknown()
+        if read.granularity != "record":
+            raise ConfigError("granularity=batch is for batch queries: a stream counts records")
+        if read.replicas:
+            raise ConfigError(
+                "replicas=all is for batch queries: a stream follows one broker's copy (broker)"
+            )
+        if 0 < parsed.max_offsets < parsed.min_offsets:
+            raise ConfigError("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
+        return parsed
+
+
+def _duration(options: Options, name: str, default: str) -> int:
+    text = options.text(name, default).strip().lower()
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
+    return int(match[1]) * _NANOSECONDS[match[2]]
+
+
+class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in a Python process beside the driver as long as its query runs.
+
+    Copies of it read in the executors; they use ``read`` alone.
+    """
+
+    def __init__(
+        self, options: StreamOptions, schema: StructType, clock: Clock | None = None
+    ) -> None:
+        check_schema(options.read.granularity, schema)
+        self._options = options
+        self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._clock = clock or SystemClock()
+        self._views: dict[PartitionLayout, LogView] = {}
+        self._latest: dict[TopicPartition, int] = {}
+        self._target: dict[TopicPartition, int] | None = None  # of a query that is to end
+        self._waiting_since_ns: int | None = None
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where ``startingOffsets`` says, by default the end; asked for once, without a checkpoint.
+
+        Partitions that appear later are read from their start.
+        """
+        views = self._look()
+        starts = {tp: resolve(view.layout, self._options.read).start for tp, view in views.items()}
+        return to_json({tp: views[tp].mark(offset) for tp, offset in starts.items()})
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` itself when there is nothing to read yet."""
+        marks, views = from_json(start), self._look()
+        for tp in sorted(set(marks) - set(views)):
+            self._lost(_gone(tp, marks[tp]))
+        resumed = {tp: self._resume(view, marks.get(tp)) for tp, view in views.items()}
+        if self._target is not None:  # what appeared since is for the next run
+            resumed = {tp: at for tp, at in resumed.items() if tp in marks or tp in self._target}
+        ends = {tp: max(at, self._end(tp, views[tp])) for tp, at in resumed.items()}
+        self._latest = ends
+        available = {tp: ends[tp] - at for tp, at in resumed.items()}
+        if self._too_few(sum(available.values())):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            available = share(available, limit.max_rows)
+        found: dict[TopicPartition, Mark] = {}
+        for tp, at in resumed.items():
+            offset, mark = at + available[tp], marks.get(tp)
+            same = mark is not None and mark.offset == at == offset
+            found[tp] = mark if same and mark is not None else views[tp].mark(offset)
+        return to_json(found)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the query's progress: where the logs ended at the last look."""
+        return to_json({tp: Mark(offset) for tp, offset in self._latest.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = {tp: self._end(tp, view) for tp, view in self._look().items()}
+
+    def _look(self) -> dict[TopicPartition, LogView]:
+        read = self._options.read
+        for left in reversed(range(_LOOKS)):
+            layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
+            try:
+                # A listing that did not change, sizes and all, is not looked into again: a log
+                # cut and written anew to the same size is found out when it next grows.
+                views = {
+                    layout: self._views.get(layout) or LogView.of(layout, read)
+                    for layout in layouts
+                }
+                break
+            except FileNotFoundError:
+                if not left:
+                    raise
+        self._views = {layout: view for layout, view in views.items() if view.settled}
+        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views.values()}
+
+    def _end(self, tp: TopicPartition, view: LogView) -> int:
+        if self._target is None:
+            return view.readable_end
+        return min(view.readable_end, self._target.get(tp, 0))
+
+    def _too_few(self, available: int) -> bool:
+        """Whether to wait for more (``minOffsetsPerTrigger``, ``maxTriggerDelay``)."""
+        wanted = self._options.min_offsets
+        if not wanted or self._target is not None:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if self._waiting_since_ns is None:
+            self._waiting_since_ns = now_ns
+        waited_ns = now_ns - self._waiting_since_ns
+        if 0 < available < wanted and waited_ns < self._options.max_delay_ns:
+            return True
+        self._waiting_since_ns = now_ns
+        return False
+
+    # -- what was lost -------------------------------------------------------------------------
+
+    def _resume(self, view: LogView, mark: Mark | None) -> int:
+        if mark is None:
+            return view.layout.log_start_offset
+        offset, loss = view.resume(mark)
+        if loss is not None:
+            self._lost(loss)
+        return offset
+
+    def _lost(self, loss: DataLossError) -> None:
+        if self._options.read.fail_on_data_loss:
+            raise loss
+        logger.warning("%s", loss)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch; after a failure of one that was planned before."""
+        starts, views = from_json(start), self._look()
+        ranges: list[OffsetRange] = []
+        for tp, mark in sorted(from_json(end).items()):
+            view = views.get(tp)
+            if view is None:
+                self._lost(_gone(tp, mark))
+                continue
+            first = self._resume(view, starts.get(tp))
+            if mark.offset > view.end:
+                reason = f"cut before they were read: the log ends at {view.end}"
+                self._lost(DataLossError(view.layout.uri, view.end, mark.offset, reason))
+            if first < mark.offset:
+                aborted = aborted_transactions(view.layout) if self._committed else ()
+                ranges.append(OffsetRange(view.layout, first, mark.offset, tuple(aborted)))
+        split_bytes = self._options.read.split_bytes
+        return [Task(task) for task in pack(plan_splits(ranges, split_bytes), split_bytes)]
+
+    @property
+    def _committed(self) -> bool:
+        return self._options.read.read_committed
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        assert isinstance(partition, Task)
+        options = self._options.read
+        settings = ReadSettings(
+            include_control=options.include_control,
+            check_crcs=options.check_crcs,
+            max_batch_bytes=options.max_batch_bytes,
+            fail_on_data_loss=options.fail_on_data_loss,
+            drop_malformed=options.drop_malformed,
+        )
+        for split in partition.splits:
+            yield from read_split(split, settings, self._schema)
+
+
+def _gone(tp: TopicPartition, mark: Mark) -> DataLossError:
+    return DataLossError(str(tp), mark.offset, mark.offset, "the partition is not there any more")
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> LogstoreStreamReader:
+    """
+    Raises:
+        ConfigError: an option or a column that is not known.
+    """
+    return LogstoreStreamReader(StreamOptions.from_spark(given), schema)
+
+
+__all__ = ["LogstoreStreamReader", "StreamOptions", "stream_reader"]

@@ -1,0 +1,128 @@
+"""``df.write.format("logstore")``: a DataFrame becomes a log directory, all of it or nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from logstore.clock import SystemClock
+from logstore.errors import ConfigError
+from logstore.random_id import random_id
+from logstore.spark.writer_directory import (
+    Extent,
+    StagedFile,
+    StagingArea,
+    check_target,
+    commit,
+)
+from logstore.spark.writer_options import WriteOptions, check_columns
+from logstore.spark.writer_rows import RowEncoder, Run, chunks
+from logstore.storage.base import File
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput(WriterCommitMessage):
+    """Sent to the driver by each task that succeeded."""
+
+    staged: StagedFile
+
+
+class LogstoreWriter(DataSourceArrowWriter):
+    """Tasks encode their rows into files of their own; the commit places the offsets.
+
+    Spark hands over the message of one attempt for each task, so rows are in the log once,
+    whatever was retried or ran twice.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """
+        Raises:
+            ConfigError: an option or a column that is not known, or a target not to be replaced.
+        """
+        self._options = WriteOptions.from_spark(options)
+        if not self._options.path:
+            raise ConfigError("the path of the log directory is missing: save(path)")
+        check_columns(schema, self._options)
+        self._overwrite = overwrite
+        self._area = StagingArea(self._options.path, random_id())
+        check_target(self._area.storage, self._area.target, overwrite)
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskOutput:
+        """Encode the rows of one task. Memory: two chunks of rows, whatever comes."""
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        encoder = RowEncoder(self._options, task, SystemClock().wall_ms())
+        path = os.path.join(self._area.tasks, f"{task:08d}-{random_id()}")
+        output: _TaskFile | None = None
+        try:
+            for rows in chunks(iterator):
+                if output is None:
+                    self._area.storage.make_dir(self._area.tasks)
+                    output = _TaskFile(self._area.storage.open(path, create=True))
+                for run in encoder.encode(rows):
+                    output.append(run)
+        except BaseException:
+            if output is not None:
+                output.file.close()
+                with suppress(OSError):
+                    self._area.storage.remove(path)
+            raise
+        if output is None:
+            return TaskOutput(StagedFile(task, "", 0, ()))
+        output.file.close()
+        return TaskOutput(StagedFile(task, path, output.size, tuple(output.extents)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged = [message.staged for message in messages if isinstance(message, TaskOutput)]
+        records = commit(self._area, staged, self._options, self._overwrite)
+        logger.info("%s: %d records of %d tasks", self._area.target, records, len(staged))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._area.remove()
+
+
+class _TaskFile:
+    """The file of a task and what is where in it."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.size = 0
+        self.extents: list[Extent] = []
+
+    def append(self, run: Run) -> None:
+        size = self.file.write_at(self.size, *run.batches)
+        extent = Extent(
+            *run.topic_partition,
+            self.size,
+            size,
+            max(map(len, run.batches)),
+            run.records,
+        )
+        self.size += size
+        last = self.extents[-1] if self.extents else None
+        if last is not None and (last.topic, last.partition) == run.topic_partition:
+            self.extents[-1] = Extent(
+                *run.topic_partition,
+                last.position,
+                last.size + size,
+                max(last.largest, extent.largest),
+                last.records + run.records,
+            )
+        else:
+            self.extents.append(extent)
+
+
+__all__ = ["LogstoreWriter", "TaskOutput"]

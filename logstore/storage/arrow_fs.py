@@ -1,0 +1,262 @@
+"""Any file system that Arrow reaches, read only: S3 and its likes, GCS, Azure, HDFS.
+
+Paths keep the scheme (``s3://bucket/logs/orders-0``), so that a message names the object, and
+``os.path.join`` and ``dirname`` work on them. Nothing can be written: Kafka's format asks for
+appends, renames and fsync, which object stores do not have.
+
+An object store answers a request in tens of milliseconds, and one connection brings less than a
+kernel checks. So large windows (``File.view``) are read in blocks, and a reader that goes forward
+finds the next ones under way; each byte comes once. Small reads are one ranged request each.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import lru_cache, wraps
+from threading import Lock
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+from pyarrow import fs
+from pyarrow.lib import ArrowException
+
+from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from logstore.types import Buffer
+
+_BLOCK_SIZE = 4 << 20
+_BLOCKS_AHEAD = 4  # per open file: 16 MiB under way, and two blocks in use
+_BLOCKED_MIN = 256 << 10  # smaller windows are read as they are
+_READERS = 16  # requests of this process at a time, for all files
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@lru_cache(maxsize=1)
+def _readers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_READERS, thread_name_prefix="logstore-read-ahead")
+
+
+os.register_at_fork(after_in_child=_readers.cache_clear)  # threads are not copied
+
+
+def _refuse(path: str) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Errors of Arrow as ``OSError`` with an ``errno`` and the path; it often gives neither."""
+    try:
+        yield
+    except (OSError, ArrowException) as error:
+        number = getattr(error, "errno", None) or _errno_of(str(error))
+        # A kernel's own phrase says all; a store's says which request failed, and why.
+        reason = os.strerror(number) if number in _PLAIN else " ".join(str(error).split())
+        raise OSError(number, reason, path) from error
+
+
+_PLAIN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_REASONS = (
+    ("NO_SUCH_BUCKET", errno.ENOENT),
+    ("NO_SUCH_KEY", errno.ENOENT),
+    ("ACCESS_DENIED", errno.EACCES),
+    ("HTTP status 403", errno.EACCES),
+    ("INVALID_ACCESS_KEY_ID", errno.EACCES),
+    ("SIGNATURE_DOES_NOT_MATCH", errno.EACCES),
+    ("Not a regular file", errno.EISDIR),
+)
+
+
+def _errno_of(message: str) -> int:
+    return next((number for text, number in _REASONS if text in message), errno.EIO)
+
+
+class ArrowFile:
+    """One object, open for reading, as long as it was when it was opened.
+
+    What happens when the object is replaced while it is read is up to the store: the reads that
+    follow may fail or show the new bytes, and Arrow does not tell that a read came back short. A
+    checksum then fails, as it does for a local segment that is overwritten.
+    """
+
+    __slots__ = ("_blocks", "_file", "_guard", "_size", "_storage", "path")
+
+    def __init__(self, path: str, file: Any, storage: ArrowStorage) -> None:
+        self.path = path
+        self._file = file
+        self._storage = storage
+        self._size: int = file.size()
+        self._blocks: dict[int, Future[bytes]] = {}
+        self._guard = Lock()
+
+    def size(self) -> int:
+        if self._file.closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        return self._size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        size = min(size, self.size() - position)
+        if size <= 0:
+            return b""
+        try:
+            with _naming(self.path):
+                data: bytes = self._file.read_at(size, position)
+        except OSError as error:
+            # A store's answer to a read of a few bytes has no room for its own error.
+            if error.errno == errno.EIO and self._storage.info(self.path) is None:
+                reason = "deleted while it was read"
+                raise FileNotFoundError(errno.ENOENT, reason, self.path) from error
+            raise
+        return data
+
+    @contextmanager
+    def view(self, position: int, size: int) -> Iterator[memoryview]:
+        size = max(min(size, self.size() - position), 0)
+        if size < _BLOCKED_MIN:
+            yield memoryview(self.read_at(position, size))
+            return
+        first, last = position // _BLOCK_SIZE, (position + size - 1) // _BLOCK_SIZE
+        parts = [memoryview(block.result()) for block in self._take(first, last)]
+        start = position - first * _BLOCK_SIZE
+        if len(parts) > 1:
+            parts[-1] = parts[-1][: position + size - last * _BLOCK_SIZE]
+            parts[0] = parts[0][start:]
+            yield memoryview(b"".join(parts))
+        else:
+            yield parts[0][start : start + size]
+
+    def _take(self, first: int, last: int) -> list[Future[bytes]]:
+        """The blocks from ``first`` to ``last``, and more behind them where the reader moves on.
+
+        A reader goes forward when its window begins in a block, or next to one, that is held from
+        the window before. A single look somewhere costs no more than its own blocks.
+        """
+        with self._guard:
+            forward = first in self._blocks or first - 1 in self._blocks
+            end = last + 1 + (_BLOCKS_AHEAD if forward else 0)
+            end = min(end, -(-self._size // _BLOCK_SIZE))
+            for number in [held for held in self._blocks if not first <= held < end]:
+                self._blocks.pop(number).cancel()
+            for number in range(first, end):
+                if number not in self._blocks:
+                    self._blocks[number] = _readers().submit(
+                        self.read_at, number * _BLOCK_SIZE, _BLOCK_SIZE
+                    )
+            return [self._blocks[number] for number in range(first, last + 1)]
+
+    def write_at(self, position: int, *buffers: Buffer) -> int:
+        _refuse(self.path)
+
+    def rewrite(self, position: int, size: int) -> None:
+        _refuse(self.path)
+
+    def map(self, size: int) -> Mapping:
+        _refuse(self.path)
+
+    def truncate(self, size: int) -> None:
+        _refuse(self.path)
+
+    def sync(self) -> None:
+        _refuse(self.path)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        with self._guard:
+            blocks, self._blocks = self._blocks, {}
+        for block in blocks.values():
+            block.cancel()
+        self._file.close()
+
+
+def _read_only(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Refuse with EROFS, as a file system mounted read-only does; the signature stays."""
+
+    @wraps(method)
+    def refuse(*args: _P.args, **_: _P.kwargs) -> _R:
+        _refuse(str(args[1]))
+
+    return refuse
+
+
+class ArrowStorage:
+    """The reading half of ``Storage`` over a ``pyarrow.fs.FileSystem``.
+
+    Args:
+        filesystem: where the bytes are.
+        scheme: what paths here begin with (``s3://``); Arrow's own paths do not have it.
+    """
+
+    def __init__(self, filesystem: fs.FileSystem, scheme: str = "") -> None:
+        self._fs = filesystem
+        self._scheme = scheme
+
+    def _inner(self, path: str) -> str:
+        return path.removeprefix(self._scheme).rstrip("/")
+
+    def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
+        if create or writable:
+            _refuse(path)
+        with _naming(path):
+            return ArrowFile(path, self._fs.open_input_file(self._inner(path)), self)
+
+    def read_file(self, path: str, limit: int = -1) -> bytes:
+        with _naming(path), self._fs.open_input_file(self._inner(path)) as file:
+            size = file.size()
+            data: bytes = file.read_at(size if limit < 0 else min(limit, size), 0)
+        return data
+
+    def scan_dir(self, path: str) -> list[FileInfo]:
+        with _naming(path):
+            found = self._fs.get_file_info(fs.FileSelector(self._inner(path)))
+        return sorted(map(_entry, found))
+
+    def info(self, path: str) -> FileInfo | None:
+        with _naming(path):
+            (found,) = self._fs.get_file_info([self._inner(path)])
+        return None if found.type == fs.FileType.NotFound else _entry(found)
+
+    def real_path(self, path: str) -> str:
+        return self._scheme + posixpath.normpath(self._inner(path))
+
+    # pyarrow could write, but not so that a crash leaves what Kafka's format promises.
+
+    @_read_only
+    def write_file(self, path: str, data: bytes) -> None: ...
+
+    @_read_only
+    def rename(self, source: str, target: str) -> None: ...
+
+    @_read_only
+    def remove(self, path: str) -> None: ...
+
+    @_read_only
+    def sync_dir(self, path: str) -> None: ...
+
+    @_read_only
+    def make_dir(self, path: str) -> None: ...
+
+    @_read_only
+    def remove_tree(self, path: str) -> None: ...
+
+    @_read_only
+    def set_mtime(self, path: str, mtime_ms: int) -> None: ...
+
+    @_read_only
+    def lock(self, path: str) -> DirLock: ...  # type: ignore[empty-body]
+
+
+def _entry(found: fs.FileInfo) -> FileInfo:
+    """Object stores give directories, which are only prefixes of names there, no time and size."""
+    is_dir = found.type == fs.FileType.Directory
+    nanoseconds = found.mtime_ns or 0
+    return FileInfo(found.base_name, found.size or 0, nanoseconds // 1_000_000, is_dir)
+
+
+__all__ = ["ArrowFile", "ArrowStorage"]

@@ -1,0 +1,120 @@
+"""A verification as one HTML file that needs nothing else: no network, no fonts, no plot library.
+
+``write_report`` writes it, ``render`` gives it as text. The page names no other resource and its
+content policy forbids all of them; scripts and styles run only with the checksums that are written
+into the page, so that nothing in a topic, a path or a message can become one. Without scripts
+everything is there but sorting and filtering. Needs jinja2: ``pip install 'logstore[report]'``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+
+from checkpoints.files import OsFiles, replace_file
+from logstore import __version__
+from logstore.clock import Clock, SystemClock
+from logstore.errors import ConfigError
+
+try:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        f"the HTML report needs the package {error.name}: pip install 'logstore[report]'"
+    ) from None
+
+from logstore.verify.html import page as pages
+from logstore.verify.html import plots, text
+from logstore.verify.report import VerifyReport
+
+__all__ = ["render", "write_report"]
+
+TITLE = "Verification of log directories"
+
+
+def write_report(
+    report: VerifyReport,
+    path: str | os.PathLike[str],
+    *,
+    title: str = TITLE,
+    settings: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> None:
+    """Replace the file ``path`` in one step; the arguments are those of `render`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    content = render(report, title=title, settings=settings, clock=clock).encode()
+    replace_file(OsFiles(), os.fspath(path), content)
+
+
+def render(
+    report: VerifyReport,
+    *,
+    title: str = TITLE,
+    settings: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+) -> str:
+    """The page: 1 to 3 MB at most, whatever the report holds; what is left out is counted in it.
+
+    ``settings`` are told under "How this was made", beside version and time: what was asked for
+    (paths, depth) and what carried it out.
+    """
+    style, script = Markup(_read("report.css")), Markup(_read("report.js"))
+    page = pages.Page(report)
+    return (
+        _templates()
+        .get_template("report.html.jinja")
+        .render(
+            title=title,
+            page=page,
+            report=report,
+            bar_plots=plots.bar_plots(page),
+            finding_lanes=plots.finding_lanes(page),
+            epoch_lanes=plots.epoch_lanes(page),
+            settings=settings or {},
+            version=__version__,
+            python=f"{platform.python_implementation()} {platform.python_version()}",
+            made_ms=(clock or SystemClock()).wall_ms(),
+            style=style,
+            script=script,
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
+    )
+
+
+def _read(name: str) -> str:
+    return files(__name__).joinpath(name).read_text("utf-8")
+
+
+def _hash(source: str) -> str:
+    """As a content security policy names an inline element."""
+    return "sha256-" + b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+@cache
+def _templates() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_read),
+        autoescape=True,
+        finalize=text.visible,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": text.count,
+        "moment": text.moment,
+        "percent": "{:.2f}%".format,
+        "plural": text.plural,
+        "size": text.size,
+    }
+    return environment

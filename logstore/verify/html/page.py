@@ -1,0 +1,256 @@
+"""What the page says, apart from how it looks: a report cut to a size that a browser can show.
+
+A report has no bound, a page must have one. Whatever is left out is counted, and the page says
+so: where the worst stands first, nobody takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import takewhile
+
+from logstore.verify.html.text import plural
+from logstore.verify.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
+
+FINDINGS_MAX = 3_000
+REPLICAS_MAX = 1_000
+PLOTTED_MAX = 60
+EPOCHS_MAX = 500
+UNUSABLE_MAX = 1_000
+
+_RANKS = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+@dataclass(slots=True)
+class Replica:
+    """One broker's copy of a partition, with its findings; ``lag`` is behind the longest copy.
+
+    ``lag`` is `UNKNOWN` where there is no other copy, ``uncommitted`` (offsets from the high
+    watermark to the log end) where no high watermark is on file.
+    """
+
+    partition: PartitionReport
+    findings: list[Finding] = field(default_factory=list)
+    lag: int = UNKNOWN
+
+    @property
+    def name(self) -> str:
+        held = self.partition
+        return f"{held.topic}-{held.partition}" if held.topic else held.directory
+
+    @property
+    def uncommitted(self) -> int:
+        held = self.partition
+        known = held.high_watermark != UNKNOWN
+        return max(held.log_end_offset - held.high_watermark, 0) if known else UNKNOWN
+
+    @property
+    def errors(self) -> int:
+        return sum(finding.severity is Severity.ERROR for finding in self.findings)
+
+    @property
+    def warnings(self) -> int:
+        return sum(finding.severity is Severity.WARNING for finding in self.findings)
+
+    @property
+    def order(self) -> tuple[str, int, str, str]:
+        """As people look for it: by topic, partition, broker."""
+        held = self.partition
+        return held.topic, held.partition, held.broker, held.directory
+
+    @property
+    def urgency(self) -> tuple[int, int]:
+        """Sorts the worst first, and among equals the largest."""
+        worst = min((_RANKS[f.severity] for f in self.findings), default=len(_RANKS))
+        return worst, -self.partition.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCount:
+    severity: Severity
+    rule: str
+    count: int
+    files: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``level`` is ``clean``, ``warning``, ``error``, or ``partial``: not all was checked."""
+
+    level: str
+    headline: str
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report with its parts in order and its sums; see the module for what is left out."""
+
+    report: VerifyReport
+
+    @cached_property
+    def replicas(self) -> list[Replica]:
+        """All of them, each with its own findings, by topic, partition and broker."""
+        replicas = self._replicas
+        for finding in self.report.findings:
+            home = self._home_of(finding)
+            if home is not None:
+                home.findings.append(finding)
+        for copies in _partitions(replicas).values():
+            longest = max(copy.partition.log_end_offset for copy in copies)
+            lone = len({copy.partition.directory for copy in copies}) == 1
+            for copy in () if lone else copies:
+                copy.lag = longest - copy.partition.log_end_offset
+        return sorted(replicas, key=lambda replica: replica.order)
+
+    @cached_property
+    def _replicas(self) -> list[Replica]:
+        return [Replica(partition) for partition in self.report.partitions]
+
+    @cached_property
+    def _homes(self) -> dict[str, Replica]:
+        """By directory, where findings find them."""
+        return {_location(replica.partition.directory): replica for replica in self._replicas}
+
+    def _home_of(self, finding: Finding) -> Replica | None:
+        file = _location(finding.file)
+        return self._homes.get(file.rpartition("/")[0]) or self._homes.get(file)
+
+    @cached_property
+    def _labels(self) -> Counter[tuple[str, str]]:
+        return Counter((replica.name, replica.partition.broker) for replica in self.replicas)
+
+    def file_of(self, finding: Finding) -> str:
+        """The bare name where partition and broker tell the directory, else all below `root`."""
+        home = self._home_of(finding)
+        if home is not None and self._labels[home.name, home.partition.broker] == 1:
+            return _location(finding.file).rpartition("/")[2]
+        return finding.file.removeprefix(self.root)
+
+    @cached_property
+    def listed(self) -> list[Replica]:
+        """The replicas of the table."""
+        return _most_urgent(self.replicas, REPLICAS_MAX)
+
+    @cached_property
+    def plotted(self) -> list[Replica]:
+        return _most_urgent(self.replicas, PLOTTED_MAX)
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """Worst first, then in order of files; at most `FINDINGS_MAX`.
+
+        Files take turns when not all find room, so that one bad file does not hide another.
+        """
+        ordered = sorted(
+            self.report.findings, key=lambda f: (_RANKS[f.severity], f.file, f.position)
+        )
+        if len(ordered) <= FINDINGS_MAX:
+            return ordered
+        turns: Counter[tuple[Severity, str]] = Counter()
+        queue = []
+        for place, finding in enumerate(ordered):
+            turns[finding.severity, finding.file] += 1
+            queue.append((_RANKS[finding.severity], turns[finding.severity, finding.file], place))
+        return [ordered[place] for place in sorted(p for *_, p in sorted(queue)[:FINDINGS_MAX])]
+
+    @property
+    def unusable(self) -> list[str]:
+        return self.report.unusable[:UNUSABLE_MAX]
+
+    @cached_property
+    def rules(self) -> list[RuleCount]:
+        """All findings, also those without a row of their own, by severity and rule."""
+        found: defaultdict[tuple[Severity, str], list[Finding]] = defaultdict(list)
+        for finding in self.report.findings:
+            found[finding.severity, finding.rule].append(finding)
+        rows = [
+            RuleCount(severity, rule, len(same), len({f.file for f in same}), same[0].message)
+            for (severity, rule), same in found.items()
+        ]
+        return sorted(rows, key=lambda row: (_RANKS[row.severity], -row.count, row.rule))
+
+    @cached_property
+    def root(self) -> str:
+        """What the paths of all files have in common, with a slash at the end; or nothing."""
+        paths = [finding.file for finding in self.findings]
+        paths += [replica.partition.directory + "/" for replica in self.replicas]
+        folders = zip(*(path.split("/")[:-1] for path in paths), strict=False)
+        shared = [names[0] for names in takewhile(lambda names: len(set(names)) == 1, folders)]
+        return "/".join([*shared, ""]) if any(shared) else ""
+
+    @cached_property
+    def unplaced(self) -> int:
+        """How many findings belong to no place in a log: to no partition, or to no offset."""
+        return sum(self._home_of(f) is None or place_of(f) < 0 for f in self.report.findings)
+
+    @property
+    def verdict(self) -> Verdict:
+        report = self.report
+        if report.unusable:
+            return Verdict("partial", "Not everything could be checked")
+        if report.count(Severity.ERROR):
+            return Verdict("error", "Errors were found")
+        if report.count(Severity.WARNING):
+            return Verdict("warning", "Warnings were found")
+        if not report.files and not report.partitions:
+            return Verdict("warning", "Nothing was there to check")
+        return Verdict("clean", "Clean")
+
+    @property
+    def counts(self) -> list[str]:
+        """``3 errors``, ``1 warning``: those that there are."""
+        numbers = ((severity, self.report.count(severity)) for severity in Severity)
+        return [plural(number, severity) for severity, number in numbers if number]
+
+    @property
+    def partition_count(self) -> int:
+        return len(_partitions(self.replicas))
+
+    @property
+    def broker_count(self) -> int:
+        return len({replica.partition.broker for replica in self.replicas} - {""})
+
+    def total(self, what: str) -> int:
+        """The sum of one number of all partitions: ``bytes``, ``batches``, ``segments`` …"""
+        return sum(getattr(partition, what) for partition in self.report.partitions)
+
+    def epochs(self) -> list[tuple[Replica, int, int, int]]:
+        """Epoch, first and last offset of the plotted replicas, as many as the table may have."""
+        rows = [(replica, *run) for replica in self.plotted for run in replica.partition.epochs]
+        return rows[:EPOCHS_MAX]
+
+    def epoch_count(self) -> int:
+        return sum(len(replica.partition.epochs) for replica in self.plotted)
+
+
+def place_of(finding: Finding) -> int:
+    """The offset that a finding is about, else where its segment begins; or `UNKNOWN`."""
+    return finding.offset if finding.offset >= 0 else finding.segment_base
+
+
+def copies_of(replicas: Iterable[Replica]) -> list[list[Replica]]:
+    """Replicas of the same partition side by side, in the order given."""
+    return list(_partitions(replicas).values())
+
+
+def _partitions(replicas: Iterable[Replica]) -> dict[str, list[Replica]]:
+    partitions: defaultdict[str, list[Replica]] = defaultdict(list)
+    for replica in replicas:
+        partitions[replica.name].append(replica)
+    return partitions
+
+
+def _most_urgent(replicas: Sequence[Replica], limit: int) -> list[Replica]:
+    if len(replicas) <= limit:
+        return list(replicas)
+    chosen = sorted(replicas, key=lambda replica: replica.urgency)[:limit]
+    return sorted(chosen, key=lambda replica: replica.order)
+
+
+def _location(path: str) -> str:
+    """The path without what a URI has behind it, such as an endpoint."""
+    return path.partition("?")[0].rstrip("/")

@@ -1,0 +1,208 @@
+"""From paths to partitions: what is to be checked, before any segment is opened.
+
+Files of log directories are read at once, since they tell which partitions belong together; those
+of a partition when its turn comes, as a running broker goes on writing them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from checkpoints import clean_shutdown
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
+from checkpoints.meta_properties import META_PROPERTIES
+from checkpoints.partition_metadata import PARTITION_METADATA
+from checkpoints.types import TopicPartition
+from logstore.errors import ConfigError, InvalidTopicError
+from logstore.format import filenames
+from logstore.storage.base import FileInfo, Storage
+from logstore.storage.uri import open_storage
+from logstore.verify.directory import CHECKPOINTS, LogDirCheck
+from logstore.verify.partition import LogDirFacts, PartitionCheck, absolute, partition_of
+from logstore.verify.replicas import ReplicaSet, TopicIds
+from logstore.verify.report import UNKNOWN, Finding, Severity, VerifyReport
+from logstore.verify.segment import VerifyOptions
+
+_DIR_FILES = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
+_PARTITION_FILES = (LEADER_EPOCH, PARTITION_METADATA)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The partitions of all paths added so far. What needs no segment is in ``report`` already.
+
+    ``bytes`` counts the ``.log`` files, if they are counted: that takes one more listing.
+    """
+
+    options: VerifyOptions
+    counted: bool = False
+    report: VerifyReport = field(default_factory=VerifyReport)
+    checks: list[PartitionCheck] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, uri: str, storage: Storage | None = None) -> None:
+        """A log directory, a partition directory or a file of one; ``storage`` holds it if given.
+
+        What cannot be read is noted in the report.
+        """
+        try:
+            storage, path = (storage, uri) if storage else open_storage(uri)
+        except ConfigError as failure:
+            self.report.unusable.append(str(failure))
+            return
+        try:
+            _Path(self, storage, uri).add(path)
+        except OSError as failure:
+            self.report.refuse(path, failure)
+
+    def replica_sets(self) -> list[ReplicaSet]:
+        """The partitions, with those of several brokers that are one partition side by side.
+
+        Directories of different clusters have nothing in common, whatever their topics are called,
+        which is noted; one that does not know its cluster is taken for one of the first.
+        """
+        clusters = (check.facts.cluster_id for check in self.checks)
+        first_cluster = next(filter(None, clusters), "")
+        topic_ids = TopicIds()
+        sets: dict[object, ReplicaSet] = {}
+        for number, check in enumerate(self.checks):
+            cluster = check.facts.cluster_id or first_cluster
+            tp = partition_of(check.directory)
+            whole = check.only < 0 and not check.directory.endswith(filenames.FUTURE_DIR_SUFFIX)
+            key = (cluster, tp) if tp and whole else number
+            found = sets.setdefault(key, ReplicaSet(cluster, self.options, topic_ids))
+            found.checks.append(check)
+            if tp and cluster != first_cluster and (first_cluster, tp) in sets:
+                self._note_cluster(os.path.dirname(check.directory), cluster, first_cluster)
+        return list(sets.values())
+
+    def _note_cluster(self, directory: str, cluster: str, first_cluster: str) -> None:
+        path = os.path.join(directory, META_PROPERTIES)
+        message = f"cluster {cluster}: not compared with the directories of cluster {first_cluster}"
+        note = Finding(Severity.INFO, "F-41", path, message)
+        if note not in self.report.findings:
+            self.report.findings.append(note)
+
+
+@dataclass(slots=True)
+class _Path:
+    """One of the paths given, and where it lies."""
+
+    plan: Plan
+    storage: Storage
+    uri: str
+
+    def add(self, path: str) -> None:
+        found = self.storage.info(path)
+        if found is None:
+            self.plan.report.unusable.append(f"{path}: no such file or directory")
+        elif not found.is_dir:
+            self._file(path)
+        else:
+            entries = self.storage.scan_dir(path)
+            if _is_partition(path, entries):
+                self._partition(path, self._facts_beside(path))
+                self._count(entries)
+            else:
+                self._log_dir(path, entries)
+
+    def _partition(self, path: str, facts: LogDirFacts, only: int = UNKNOWN) -> None:
+        options = self.plan.options
+        self.plan.checks.append(
+            PartitionCheck(self.storage, path, options, facts, only, uri=self.uri)
+        )
+
+    def _count(self, entries: Iterable[FileInfo]) -> None:
+        logs = (e.size for e in entries if e.name.endswith(filenames.LOG_SUFFIX) and not e.is_dir)
+        self.plan.bytes += sum(logs)
+
+    # -- directories ---------------------------------------------------------------------------
+
+    def _log_dir(self, path: str, entries: list[FileInfo]) -> None:
+        check = LogDirCheck(self.storage, path)
+        check.read()
+        check.check_names(entries)
+        here: dict[str, TopicPartition] = {}
+        leaving: set[TopicPartition] = set()
+        moving: list[str] = []
+        for entry in entries:
+            if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
+                continue
+            try:
+                parsed = filenames.parse_partition_dir(entry.name)
+            except InvalidTopicError as failure:
+                check.refuse_name(entry.name, str(failure))
+                continue
+            if parsed.suffix == "":
+                here[entry.name] = parsed.topic_partition
+            elif parsed.suffix == filenames.FUTURE_DIR_SUFFIX:
+                moving.append(entry.name)
+            else:
+                leaving.add(parsed.topic_partition)
+                check.note_leftover(entry.name, parsed.suffix)
+        check.check_entries(set(here.values()), leaving)
+        self.plan.report.files += check.files
+        self.plan.report.extend(check.findings)
+        for name in [*here, *moving]:
+            directory = os.path.join(path, name)
+            if self.plan.counted:
+                self._count(self.storage.scan_dir(directory))
+            self._partition(directory, check.facts_of(here.get(name)))
+
+    def _facts_beside(self, path: str) -> LogDirFacts:
+        """What the log directory around a partition says of it, if there is one."""
+        parent, name = os.path.split(absolute(path))
+        alone = LogDirFacts(parent)
+        try:
+            if not any(self.storage.info(os.path.join(parent, file)) for file in _DIR_FILES):
+                return alone
+            check = LogDirCheck(self.storage, parent)
+            check.read()
+            parsed = filenames.parse_partition_dir(name)
+            return check.facts_of(None if parsed.suffix else parsed.topic_partition)
+        except (OSError, InvalidTopicError):
+            return alone
+
+    # -- single files --------------------------------------------------------------------------
+
+    def _file(self, path: str) -> None:
+        """A file of a segment is checked with its neighbours, any other one by itself."""
+        report = self.plan.report
+        name = os.path.basename(path)
+        directory = os.path.dirname(path) or "."
+        parsed = filenames.parse_segment_file(name)
+        if parsed is not None and parsed.suffix != filenames.SNAPSHOT_SUFFIX:
+            if parsed.transition or name != filenames.segment_file_name(*parsed[:2]):
+                report.refuse(path, "only files with their final name can be checked")
+                return
+            log = os.path.join(directory, filenames.segment_file_name(parsed.offset, ".log"))
+            if self.storage.info(log) is None:
+                report.refuse(path, "there is no .log beside it to compare with")
+                return
+            self._partition(directory, self._facts_beside(directory), parsed.offset)
+        elif parsed is not None or name in _PARTITION_FILES:
+            partition = PartitionCheck(self.storage, directory, self.plan.options)
+            partition.read_small(name)
+            self._small_file(name, partition)
+        elif name in _DIR_FILES:
+            check = LogDirCheck(self.storage, directory)
+            check.read()
+            self._small_file(name, check)
+        else:
+            report.refuse(path, "not a file of a log directory, going by its name")
+
+    def _small_file(self, name: str, check: PartitionCheck | LogDirCheck) -> None:
+        self.plan.report.files += 1
+        self.plan.report.extend(f for f in check.findings if os.path.basename(f.file) == name)
+
+
+def _is_partition(path: str, entries: Iterable[FileInfo]) -> bool:
+    """A directory with files of segments, or an empty one with the name of a partition."""
+    names = [entry.name for entry in entries if not entry.is_dir]
+    if any(name in _PARTITION_FILES or filenames.parse_segment_file(name) for name in names):
+        return True
+    if partition_of(path) is None:
+        return False
+    return not any(entry.is_dir or entry.name in _DIR_FILES for entry in entries)

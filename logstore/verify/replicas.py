@@ -1,0 +1,115 @@
+"""One partition in one or more directories: planned, and joined when its segments are done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from checkpoints.partition_metadata import PARTITION_METADATA
+from logstore.format import filenames
+from logstore.storage.base import Storage
+from logstore.verify.compare import compare, plan_ranges
+from logstore.verify.partition import PartitionCheck, partition_of
+from logstore.verify.report import Finding, Severity, VerifyReport
+from logstore.verify.scan import Progress, verify_segment
+from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.side import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a segment could not be read."""
+
+    reason: str
+
+
+def run_job(
+    storage: Storage, job: SegmentJob, options: VerifyOptions, progress: Progress | None = None
+) -> SegmentResult | Failure:
+    """``verify_segment``, where one segment that cannot be read does not stop the others."""
+    try:
+        return verify_segment(storage, job, options, progress)
+    except OSError as failure:
+        return Failure(str(failure))
+    except MemoryError:
+        return Failure("not enough memory to check it")
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """All partitions of a topic carry one id, on every broker (F-37)."""
+
+    _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
+
+    def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
+        tp = partition_of(check.directory)
+        if tp is None or check.metadata is None:
+            return None
+        path = os.path.join(check.directory, PARTITION_METADATA)
+        topic_id = check.metadata.topic_id
+        first_path, first_id = self._first.setdefault((cluster, tp.topic), (path, topic_id))
+        if topic_id == first_id:
+            return None
+        message = f"topic id {topic_id}, in {first_path} it is {first_id}"
+        return Finding(
+            Severity.ERROR, "F-37", path, message, *tp, position=2, broker=check.facts.broker
+        )
+
+
+@dataclass(slots=True)
+class ReplicaSet:
+    """The directories among those given that hold one partition; often it is one."""
+
+    cluster: str
+    options: VerifyOptions
+    topic_ids: TopicIds
+    checks: list[PartitionCheck] = field(default_factory=list)
+
+    def prepare(self, report: VerifyReport) -> None:
+        """List the directories and make the jobs."""
+        ready = []
+        for check in self.checks:
+            try:
+                check.prepare()
+            except OSError as failure:
+                report.refuse(check.directory, failure)
+                continue
+            ready.append(check)
+            wrong = self.topic_ids.check(self.cluster, check)
+            if wrong is not None:
+                report.findings.append(wrong)
+        self.checks = ready
+        if self.options.compare:
+            plan_ranges(ready)
+
+    def finish(self, outcomes: Sequence[SegmentResult | Failure], report: VerifyReport) -> None:
+        """Join the outcomes of all jobs, in the order of ``checks`` and of their ``jobs``."""
+        replicas = []
+        following = iter(outcomes)
+        for check in self.checks:
+            own = list(islice(following, len(check.jobs)))
+            for job, outcome in zip(check.jobs, own, strict=True):
+                if isinstance(outcome, Failure):
+                    report.refuse(job.path(filenames.LOG_SUFFIX), outcome.reason)
+            results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
+            try:
+                partition = check.finish(results)
+            except OSError as failure:
+                report.refuse(check.directory, failure)
+            else:
+                if len(results) == len(own):  # else a part of the counts would pass for all
+                    report.partitions.append(partition)
+                    replicas.append(Replica(check, partition, results))
+            report.files += check.files
+            report.suppressed += check.suppressed
+            report.extend(check.findings)
+        if self.options.compare and len(replicas) > 1:
+            self._compare(replicas, report)
+
+    def _compare(self, replicas: Sequence[Replica], report: VerifyReport) -> None:
+        try:
+            report.extend(compare(replicas, self.options))
+        except OSError as failure:
+            report.refuse(self.checks[0].directory, f"not compared with its replicas: {failure}")

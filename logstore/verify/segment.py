@@ -1,0 +1,88 @@
+"""What is asked of one segment, and what it told: plain values that go between processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from logstore.format import filenames
+from logstore.verify.fingerprint import Fingerprint
+from logstore.verify.producers import ProducerFacts
+from logstore.verify.ranges import CompareSpec, RangeDigest
+from logstore.verify.report import UNKNOWN, Problem
+from logstore.verify.rules import EpochRun
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """``deep``: decode every record, not only check headers and checksums. ``compare``: replicas of
+    a partition with each other. ``unpacked_max``: bytes that one compressed batch may unpack to.
+    ``findings_max``: per file, the rest is counted."""
+
+    deep: bool = True
+    fingerprint: bool = True
+    compare: bool = True
+    unpacked_max: int = 16 << 20
+    findings_max: int = 1000
+    threads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentJob:
+    """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
+
+    ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
+    ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
+    ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
+    ``compare``: the ranges to digest for a comparison of replicas, if there is to be one.
+    """
+
+    directory: str
+    base: int
+    next_base: int = UNKNOWN
+    files: frozenset[str] = frozenset((filenames.LOG_SUFFIX,))
+    snapshots: tuple[int, ...] = ()
+    trimmed: bool = False
+    epoch_starts: tuple[int, ...] = ()
+    compare: CompareSpec | None = None
+
+    def path(self, suffix: str) -> str:
+        return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """What one segment told. ``problems`` go by suffix; ``tail`` is what the ``.log`` ends with
+    besides whole batches, from byte ``tail_position`` on.
+
+    Timestamps go by the headers of batches, in ms; −1 when there is none. ``ranges`` are in the
+    order of the log: that of offsets, unless something is wrong with them.
+    """
+
+    base: int
+    size: int = 0
+    batches: int = 0
+    records: int = 0
+    first_offset: int = UNKNOWN
+    end_offset: int = UNKNOWN
+    min_timestamp: int = UNKNOWN
+    max_timestamp: int = UNKNOWN
+    problems: dict[str, list[Problem]] = field(default_factory=dict)
+    suppressed: int = 0
+    gap_count: int = 0
+    gaps: list[tuple[int, int, int]] = field(default_factory=list)
+    holes: bool = False
+    epochs: list[EpochRun] = field(default_factory=list)
+    producers: ProducerFacts = field(default_factory=ProducerFacts)
+    fingerprint: Fingerprint = field(default_factory=Fingerprint)
+    ranges: list[RangeDigest] = field(default_factory=list)
+    tail: str = ""
+    tail_position: int = UNKNOWN
+    tail_offset: int = UNKNOWN
+    tail_problem: Problem | None = None
+    grew: bool = False
+    vanished: tuple[str, ...] = ()
+
+    def problems_of(self, suffix: str) -> list[Problem]:
+        """Those of one file, to be added to."""
+        return self.problems.setdefault(suffix, [])

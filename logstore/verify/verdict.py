@@ -1,0 +1,78 @@
+"""Which of several replicas is told of a difference, and in what words.
+
+Two sides that differ do not say who is right. A third one does: a replica that stands alone with
+what it has is the odd one, the reference too. Between two, the one that lacks something is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from logstore.verify.narrow import Difference, Place
+from logstore.verify.report import UNKNOWN, Finding, Severity
+from logstore.verify.side import Side
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A difference of ``side`` from the reference."""
+
+    side: Side
+    severity: Severity
+    difference: Difference
+
+
+def judge(
+    disagreements: Iterable[Disagreement], reference: Side, others: Sequence[Side]
+) -> list[Finding]:
+    """One finding for each difference of each odd replica."""
+    alike: dict[object, list[Disagreement]] = {}
+    for found in disagreements:
+        mine = found.difference.mine
+        key = found.difference.offset, mine.text if mine else found.difference.note
+        alike.setdefault(key, []).append(found)
+    return [finding for group in alike.values() for finding in _tell(group, reference, others)]
+
+
+def _tell(group: list[Disagreement], reference: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    first = group[0].difference
+    beside = len(others) + 1 - len(group)  # the reference, and who has the same as it
+    lacking = first.theirs is None and first.mine is not None
+    if len(group) > beside or (len(group) == beside and lacking):
+        names = ", ".join(found.side.name for found in group)
+        severity = min((found.severity for found in group), key=list(Severity).index)
+        yield _finding(group[0], severity, reference, names, first.theirs, first.mine)
+    else:
+        for found in group:
+            places = found.difference.mine, found.difference.theirs
+            yield _finding(found, found.severity, found.side, reference.name, *places)
+
+
+def _finding(
+    found: Disagreement,
+    severity: Severity,
+    odd: Side,
+    names: str,
+    here: Place | None,
+    there: Place | None,
+) -> Finding:
+    difference = found.difference
+    offset, last = difference.offset, difference.end_offset - 1
+    if here and there:
+        message = f"not as on {names}: here {here.text}; there {there.text}"
+    elif here:
+        message = f"not on {names}: {here.text}"
+    elif there and odd.explains(offset, difference.end_offset):
+        severity = Severity.INFO
+        message = f"unreadable here, whole on {names}: {there.text}"
+    elif there:
+        message = f"missing here, {names} has {there.text}"
+    else:
+        message = f"not as on {names}"
+    if difference.note:
+        message += f"; {difference.note}"
+    shown = max((place.last_offset for place in (here, there) if place), default=UNKNOWN)
+    if last > shown:
+        message += f"; they differ up to offset {last}"
+    return odd.finding(severity, "I-4", message, offset, here)

@@ -1,0 +1,144 @@
+"""Act three: the brokers are gone, and Spark reads what they left.
+
+It verifies and compares the three directories in one pass, writes the report, and answers a
+question about the flights with SQL on the raw segments. The same question is answered by plain
+Python over the input: the two must agree.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from logstore.verify.html import write_report
+
+from logstore.demo.flights import Rows
+from logstore.demo.outcome import Step
+from logstore.demo.show import Show
+from logstore.demo.topic import TOPIC
+from logstore.errors import LogstoreError
+from logstore.verify import Severity
+from replication.demo.directory import BROKERS, Places
+from replication.demo.outcome import CarrierDelay, ClusterOutcome, DemoOutcome, SparkOutcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUESTION = """
+SELECT carrier, count(*) AS flights, count(delay) AS departed, coalesce(sum(delay), 0) AS minutes
+FROM (SELECT f.carrier, f.dep_delay AS delay
+      FROM (SELECT from_json(CAST(value AS STRING), 'carrier STRING, dep_delay INT') AS f
+            FROM flights))
+GROUP BY carrier
+"""
+
+
+def run(outcome: DemoOutcome, places: Places, sent: Sequence[Rows], show: Show) -> None:
+    """All of it. What could not be proven, errors of Spark included, is in ``faults``."""
+    assert outcome.cluster is not None
+    told = outcome.spark = SparkOutcome()
+    try:
+        with _spark(told, show) as spark:
+            _verify(outcome, outcome.cluster, told, places, spark, show)
+            if not outcome.faults:
+                _ask(outcome, told, places, sent, spark, show)
+    except (LogstoreError, OSError, RuntimeError) as error:
+        outcome.faults.append(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _spark(told: SparkOutcome, show: Show) -> Iterator[SparkSession]:
+    from logstore.spark import session
+
+    started = time.perf_counter()
+    spark = session("local[*]", app_name="logstore demo", conf={"spark.ui.enabled": "false"})
+    told.version, told.cores = spark.version, spark.sparkContext.defaultParallelism
+    told.started_seconds = time.perf_counter() - started
+    show.line(
+        f"\nSpark {told.version} started in {told.started_seconds:.1f} s on {told.cores} cores; no "
+        "broker is running"
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _verify(
+    outcome: DemoOutcome,
+    cluster: ClusterOutcome,
+    told: SparkOutcome,
+    places: Places,
+    spark: SparkSession,
+    show: Show,
+) -> None:
+    from logstore.spark import verify
+
+    log_dirs = [places.broker(broker_id) for broker_id in BROKERS]
+    started = time.perf_counter()
+    report = verify(spark, *log_dirs).report
+    seconds = time.perf_counter() - started
+    outcome.faults += report.unusable
+    outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]
+    records = sum(p.records for p in report.partitions)
+    size = sum(p.bytes for p in report.partitions)
+    if records != outcome.records * len(log_dirs):
+        outcome.faults.append(f"Spark saw {records:,} records in {len(log_dirs)} directories")
+    outcome.steps.append(Step("Spark verifies, compares", records, size, seconds))
+    told.files = report.files
+    write_report(report, places.report, title="The brokers of the demo")
+    show.proven(
+        outcome,
+        f"Spark verified {report.files} files of {len(log_dirs)} brokers and compared the replicas "
+        f"in one pass: equal below the high watermark; see {places.report}",
+    )
+
+
+def _ask(
+    outcome: DemoOutcome,
+    told: SparkOutcome,
+    places: Places,
+    sent: Sequence[Rows],
+    spark: SparkSession,
+    show: Show,
+) -> None:
+    """Which carrier keeps its passengers waiting longest."""
+    flights = spark.read.format("logstore").option("subscribe", TOPIC).load(places.broker(0))
+    flights.createOrReplaceTempView("flights")
+    started = time.perf_counter()
+    rows = spark.sql(QUESTION).collect()
+    seconds = time.perf_counter() - started
+    told.answer = sorted(
+        (CarrierDelay(r.carrier, r.flights, r.departed, r.minutes) for r in rows),
+        key=lambda each: -each.mean_minutes,
+    )
+    size = sum(p.bytes for p in outcome.cluster.partitions) if outcome.cluster else 0
+    outcome.steps.append(Step("Spark SQL on segments", outcome.records, size, seconds))
+    if {each.carrier: each for each in told.answer} != counted(sent):
+        outcome.faults.append("Spark SQL answers otherwise than a count of the input")
+    worst = told.answer[0]
+    show.line(
+        f"SQL on the segments of broker 0: of {len(told.answer)} carriers {worst.carrier} departs "
+        f"latest, {worst.mean_minutes:.1f} minutes on average over {worst.departed:,} flights"
+    )
+    show.proven(outcome, "a count of the input in plain Python gives the same for every carrier")
+
+
+def counted(sent: Sequence[Rows]) -> dict[str, CarrierDelay]:
+    """The answer from the input, without Spark and without a log."""
+    flights: dict[str, int] = defaultdict(int)
+    delays: dict[str, list[int]] = defaultdict(list)
+    for rows in sent:
+        for value in rows.values:
+            flight = json.loads(value)
+            flights[flight["carrier"]] += 1
+            if flight["dep_delay"] is not None:
+                delays[flight["carrier"]].append(flight["dep_delay"])
+    return {
+        carrier: CarrierDelay(carrier, count, len(delays[carrier]), sum(delays[carrier]))
+        for carrier, count in flights.items()
+    }

@@ -1,0 +1,403 @@
+"""The kernels of a verification: native and plain Python say the same, and what the rules say.
+
+The rules of ``logstore.verify.rules`` look at one batch after the other; a kernel looks at a whole
+table, and may only pass over what they would pass over.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import mmh3
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logstore.format.batch import encode_batch
+from logstore.kernels import _reference
+from logstore.kernels import _verify_reference as reference
+from logstore.kernels import _vocabulary as v
+from logstore.types import Record
+from logstore.verify.rules import OffsetOrder, Row, check_header, check_records
+
+native = pytest.importorskip("logstore.kernels._verify")
+
+BOTH = pytest.mark.parametrize("kernels", [native, reference], ids=["native", "reference"])
+SEEDS = st.integers(0, 2**32)
+COLUMNS = len(v.SCAN_COLUMNS)
+CAPACITY = 24
+BASE = 1000
+
+
+@dataclass
+class Table:
+    """Rows that a scan may have given, with some fields out of the ordinary."""
+
+    rows: list[list[int]] = field(default_factory=list)
+
+    @property
+    def columns(self) -> array[int]:
+        cells = array("q", bytes(8 * COLUMNS * CAPACITY))
+        for number, row in enumerate(self.rows):
+            for column, value in enumerate(row):
+                cells[column * CAPACITY + number] = value
+        return cells
+
+    def headers(self) -> list[Row]:
+        return [Row(*row[: len(Row._fields)]) for row in self.rows]
+
+
+def a_table(rng: random.Random, oddity: float = 0.15) -> Table:
+    table, position, offset = Table(), rng.choice([0, 300]), BASE
+    epoch = rng.randint(-1, 3)
+
+    def odd(*values: int) -> int | None:
+        return rng.choice(values) if rng.random() < oddity else None
+
+    for _ in range(rng.randint(1, CAPACITY)):
+        magic = odd(0, 1)
+        legacy = magic is not None
+        count = rng.randint(1, 5)
+        offset += odd(0, 1, 7, -1, -5, 2**31) or 0
+        offset = max(offset, 0)
+        epoch += odd(1, -1, 5) or 0
+        delta = 0 if legacy else count - 1 + (odd(-1, 1, 3) or 0)
+        stamp = 10_000 + position + (odd(-20_000, -10_000 - position) or 0)
+        producer = -1 if legacy else odd(-2, 4000, 4001) or -1
+        size = odd(61) or 61 + 10 * count
+        table.rows.append(
+            [
+                position, size, offset, offset + max(delta, 0), stamp,
+                stamp + (0 if legacy else odd(-5, 3) or 0), -1 if legacy else epoch,
+                producer, odd(-1, 0) or (0 if producer >= 0 else -1),
+                -1 if legacy else odd(3, -1) or (0 if producer >= 0 else -1),
+                odd(1, 4, 6, 8, 0x10, 0x20, 0x31, 0x40, 0x80, -1, 0x48) or 0,
+                (odd(-1) or 1) if legacy else (odd(0, count - 1, count + 1) or count),
+                2 if magic is None else magic, 0, 1,
+            ]
+        )  # fmt: skip
+        position += size
+        offset += max(delta, 0) + 1
+    return table
+
+
+def both(name: str, *arguments: Any) -> Any:
+    """The answer of either, which must be the same."""
+    answers = [getattr(module, name)(*arguments) for module in (native, reference)]
+    assert answers[0] == answers[1]
+    return answers[0]
+
+
+# ---- tables ----
+
+
+@given(seed=SEEDS, expected=st.sampled_from([-1, BASE, BASE - 3, BASE + 1]))
+def test_a_survey_points_at_what_the_rules_tell_of(seed: int, expected: int) -> None:
+    rng = random.Random(seed)
+    table = a_table(rng, rng.choice([0.0, 0.02, 0.15]))
+    next_base = rng.choice([-1, BASE + 30, 2**40])
+    survey = both(
+        "survey_batches", table.columns, len(table.rows), expected, rng.choice([BASE, 0]), next_base
+    )
+    headers = table.headers()
+    assert survey.odd == [n for n, row in enumerate(headers) if any(check_header(row))]
+    assert survey.holes == any(row.has_hole for row in headers)
+    assert survey.records == sum(row.record_count for row in headers if row.record_count > 0)
+    assert survey.controls == [n for n, row in enumerate(headers) if row.is_control]
+    assert survey.producers == any(row.producer_id >= 0 for row in headers)
+    assert survey.max_timestamp == max(row.max_timestamp for row in headers)
+    runs = [n for n in range(len(headers)) if not n or _epoch(headers, n) != _epoch(headers, n - 1)]
+    assert survey.epochs == runs
+
+
+def _epoch(headers: list[Row], number: int) -> int:
+    return headers[number].leader_epoch
+
+
+@given(seed=SEEDS, expected=st.sampled_from([-1, BASE, BASE - 3]))
+def test_offsets_in_order_are_those_that_the_rules_leave_alone(seed: int, expected: int) -> None:
+    """I-11: what a survey calls in order has the gaps that are found row by row, and no fault."""
+    rng = random.Random(seed)
+    table = a_table(rng, rng.choice([0.0, 0.05]))
+    next_base = rng.choice([-1, BASE + 30, 2**40])
+    survey = both("survey_batches", table.columns, len(table.rows), expected, BASE, next_base)
+    order, rows, faults = OffsetOrder(BASE, next_base, expected), table.headers(), 0
+    gaps = []
+    for number, row in enumerate(rows):
+        before = order.gap_count
+        follows = rows[number + 1] if number + 1 < len(rows) else None
+        hidden = follows is None or follows.record_count < 0
+        placed = order.place(row, -1 if hidden else follows.base_offset)  # type: ignore[union-attr]
+        faults += len(placed.problems) + (placed.base_offset != row.base_offset)
+        if order.gap_count > before:
+            gaps.append(number)
+    assert (survey.gaps is not None) == (not faults)
+    if survey.gaps is not None:
+        assert survey.gaps == gaps
+
+
+@BOTH
+def test_timestamps_of_a_survey(kernels: Any) -> None:
+    """The smallest is that of a record as far as the header knows: the base timestamp of a batch
+    with a delete horizon, or of one stamped by its broker, is another thing (F-56, F-95)."""
+    table = a_table(random.Random(1), 0.0)
+    table.rows = table.rows[:1] * 3
+    template = table.rows[0]
+    for attributes, base, largest, smallest in [
+        (0, 5, 9, 5), (8, 5, 9, 9), (0x40, 5, 9, 9), (0, -1, 9, -1), (0, -1, -1, -1), (0, 7, 6, 6),
+    ]:  # fmt: skip
+        row = list(template)
+        row[4], row[5], row[10] = base, largest, attributes
+        survey = kernels.survey_batches(Table([row]).columns, 1, -1, 0, -1)
+        assert (survey.min_timestamp, survey.max_timestamp) == (smallest, largest)
+
+
+@BOTH
+def test_a_table_has_rows_and_room_for_them(kernels: Any) -> None:
+    columns = Table().columns
+    for rows in (0, -1, CAPACITY + 1):
+        with pytest.raises(ValueError, match="rows"):
+            kernels.survey_batches(columns, rows, 0, 0, -1)
+    with pytest.raises(ValueError, match="rows"):
+        kernels.unfit_batches(b"", columns, CAPACITY + 1)
+
+
+# ---- indexes ----
+
+
+def offset_index(rng: random.Random, count: int) -> bytes:
+    offset, position, entries = 0, rng.choice([0, 50]), []
+    for _ in range(count):
+        offset += rng.choice([1, 2, 9]) if rng.random() < 0.97 else rng.choice([0, -1])
+        position += rng.choice([1, 300]) if rng.random() < 0.97 else rng.choice([0, -90])
+        entries.append(struct.pack(">ii", offset, position))
+    return b"".join(entries) + bytes(rng.choice([0, 0, 3]))
+
+
+def time_index(rng: random.Random, count: int) -> bytes:
+    offset, timestamp, entries = 0, -1, []
+    for _ in range(count):
+        offset += rng.choice([0, 1, 9]) if rng.random() < 0.97 else -1
+        timestamp += rng.choice([1, 300]) if rng.random() < 0.97 else rng.choice([0, -90])
+        entries.append(struct.pack(">qi", timestamp, offset))
+    return b"".join(entries) + bytes(rng.choice([0, 0, 3]))
+
+
+@given(seed=SEEDS)
+def test_how_far_entries_ascend(seed: int) -> None:
+    rng = random.Random(seed)
+    data = offset_index(rng, rng.randint(0, 30))
+    limit = rng.choice([400, 2**31])
+    found = both("ascending_offset_entries", data, limit)
+    entries = list(struct.iter_unpack(">ii", data[: len(data) // 8 * 8]))
+    good = [
+        0 <= position < limit
+        and (not n or (entries[n - 1][0] < offset, entries[n - 1][1] < position) == (True, True))
+        for n, (offset, position) in enumerate(entries)
+    ]
+    assert found == (good.index(False) if False in good else len(entries))
+    both("ascending_time_entries", time_index(rng, rng.randint(0, 30)))
+
+
+@BOTH
+def test_time_entries_may_share_an_offset_and_offset_entries_nothing(kernels: Any) -> None:
+    """F-118, F-114."""
+    times = [(5, 1), (6, 1), (6, 2)]
+    assert kernels.ascending_time_entries(b"".join(struct.pack(">qi", *e) for e in times)) == 2
+    offsets = [(1, 5), (2, 6), (2, 7)]
+    packed = b"".join(struct.pack(">ii", *e) for e in offsets)
+    assert kernels.ascending_offset_entries(packed, 100) == 2
+    assert kernels.ascending_offset_entries(packed, 6) == 1
+    assert kernels.ascending_offset_entries(struct.pack(">ii", 1, -1), 100) == 0
+
+
+@given(seed=SEEDS)
+def test_offset_entries_lead_to_batches(seed: int) -> None:
+    """F-113: each row for itself, or one whose entry names the end of a batch further on."""
+    rng = random.Random(seed)
+    table, start = a_table(rng, 0.0), rng.choice([0, 5000])
+    entries, last = [], 0
+    for number, row in enumerate(table.rows):
+        if number < last or rng.random() < 0.5:
+            continue
+        last = min(len(table.rows) - 1, number + rng.choice([0, 0, 2]))
+        offset, position = table.rows[last][3] - BASE, row[0] + start
+        if rng.random() < 0.1:
+            offset, position = rng.choice([(offset, position + 1), (offset + 50, position)])
+        entries.append(struct.pack(">ii", offset, position))
+    data = b"".join(entries)
+    first = rng.randint(0, len(entries))
+    both(
+        "match_offset_entries",
+        data, first, len(entries), table.columns, len(table.rows), start, BASE,
+    )  # fmt: skip
+
+
+@given(seed=SEEDS, trusted=st.booleans())
+def test_time_entries_name_the_largest_timestamp_so_far(seed: int, trusted: bool) -> None:
+    """F-117."""
+    rng = random.Random(seed)
+    table, entries, largest = a_table(rng, 0.0), [], 0
+    for row in table.rows:
+        row[5] += rng.choice([0, -500])
+        largest = max(largest, row[5])
+        if largest == row[5] and rng.random() < 0.5:
+            wrong = rng.choice([0, 0, 0, 0, 1])
+            entries.append(struct.pack(">qi", largest + wrong, row[3] - BASE - rng.randint(0, 1)))
+    data = b"".join(entries)
+    known = rng.choice([-1, 10_000, largest + 1])
+    both(
+        "match_time_entries",
+        data, 0, len(entries), table.columns, len(table.rows), BASE, trusted,
+        rng.randint(0, 1), known,
+    )  # fmt: skip
+
+
+@BOTH
+def test_where_matching_stops(kernels: Any) -> None:
+    """At the first entry that is wrong, or above the table."""
+    rows = [[n * 100, 100, 10 * n, 10 * n + 9, 5, 5 + n, *[0] * 9] for n in range(3)]
+    columns = Table(rows).columns
+
+    def offsets(*entries: tuple[int, int]) -> int:
+        data = b"".join(struct.pack(">ii", *entry) for entry in entries)
+        return int(kernels.match_offset_entries(data, 0, len(entries), columns, 3, 1000, 0))
+
+    assert offsets((9, 1000), (29, 1100)) == 2
+    assert offsets((9, 1000), (19, 1150)) == 1
+    assert offsets((9, 1000), (18, 1100)) == 1
+    assert offsets((9, 1000), (39, 1200)) == 1
+    assert offsets((9, 900)) == 0
+    assert offsets((9, 1300)) == 0
+
+    def times(*entries: tuple[int, int], trusted: bool = True) -> tuple[int, int, int]:
+        data = b"".join(struct.pack(">qi", *entry) for entry in entries)
+        found = kernels.match_time_entries(data, 0, len(entries), columns, 3, 0, trusted, 0, -1)
+        return tuple(found)
+
+    assert times((5, 9), (7, 25)) == (2, 3, 7)
+    assert times((5, 9), (6, 20)) == (1, 1, 5)
+    assert times((5, 9), (6, 20), trusted=False) == (2, 3, 7)
+    assert times((5, 9), (7, 30)) == (1, 1, 5)
+    for bad in ((-1, 0), (1, 0), (0, 2)):
+        with pytest.raises(ValueError, match="entries"):
+            kernels.match_offset_entries(bytes(8), *bad, columns, 3, 0, 0)
+        with pytest.raises(ValueError, match="entries"):
+            kernels.match_time_entries(bytes(12), *bad, columns, 3, 0, True, 0, -1)
+
+
+# ---- records ----
+
+
+def batches(rng: random.Random) -> bytes:
+    """Plain batches, and some of other kinds; then bytes are changed, checksums not."""
+    parts, offset = [], 0
+    for _ in range(rng.randint(1, 6)):
+        records = [
+            Record(
+                0,
+                rng.choice([5, 6, 2000, -1]),
+                rng.choice([None, b"key"]),
+                b"v" * rng.choice([0, 9, 200]),
+                (),
+            )
+            for _ in range(rng.randint(1, 4))
+        ]
+        batch = bytearray(encode_batch(records))
+        batch[:8] = offset.to_bytes(8, "big")
+        batch[22] |= rng.choice([0] * 6 + [8, 1, 0x20])
+        for _ in range(rng.choice([0, 0, 1])):
+            at = rng.choice([rng.randrange(61, len(batch)), rng.choice([26, 42, 60])])
+            batch[at] ^= 1 << rng.randrange(8)
+        parts.append(bytes(batch))
+        offset += len(records)
+    return b"".join(parts)
+
+
+def scanned(data: bytes) -> tuple[array[int], int]:
+    columns = array("q", bytes(8 * COLUMNS * CAPACITY))
+    rows, _, _ = _reference.scan_batches(data, 0, columns, False)
+    return columns, rows
+
+
+@given(seed=SEEDS)
+def test_unfit_batches_are_those_with_something_to_tell(seed: int) -> None:
+    """F-55, F-57, F-73, F-75: of a plain batch the rules have a fault, or it holds timestamp −1."""
+    data = batches(random.Random(seed))
+    columns, rows = scanned(data)
+    unfit = both("unfit_batches", data, columns, rows)
+    for number in range(rows):
+        row = Row(*columns[number : len(Row._fields) * CAPACITY : CAPACITY])
+        plain = not row.attributes & 0x27
+        section = data[row.position + 61 : row.end]
+        try:
+            log_append = row.max_timestamp if row.attributes & 8 else None
+            records = _reference.decode_records(
+                section, row.base_offset, row.base_timestamp, row.record_count, log_append, -(2**63)
+            )
+        except v.CorruptBatchError:
+            fits = False
+        else:
+            times = [record.timestamp for record in records]
+            problems = check_records(row, [record.offset for record in records], times)
+            fits = not any(problems) and min(times, default=0) >= 0
+        assert both("section_fits", section, columns, number) == fits
+        assert (number in unfit) == (not (plain and fits))
+
+
+@BOTH
+def test_a_batch_outside_the_bytes_is_unfit(kernels: Any) -> None:
+    data = bytes(encode_batch([(b"k", b"v", 5)]))
+    columns, rows = scanned(data)
+    assert kernels.unfit_batches(data, columns, rows) == []
+    assert kernels.unfit_batches(data[:-1], columns, rows) == [0]
+    assert kernels.unfit_batches(b"", columns, rows) == [0]
+    columns[0] = -1
+    assert kernels.unfit_batches(data, columns, rows) == [0]
+
+
+# ---- fingerprints ----
+
+
+@given(seed=SEEDS)
+def test_a_fold_is_its_formula(seed: int) -> None:
+    rng = random.Random(seed)
+    data = batches(rng)
+    columns, rows = scanned(data)
+    offsets = array("q", [rng.randrange(-(2**63), 2**63) for _ in range(rows)])
+    first = rng.randint(0, rows)
+    end = rng.randint(first, rows)
+    factor, offset_factor = rng.getrandbits(128), rng.getrandbits(128)
+    found = both(
+        "fold_batches", mmh3.mmh3_x64_128_digest, data, columns, offsets, first, end, factor,
+        offset_factor,
+    )  # fmt: skip
+    value = 0
+    for number in range(first, end):
+        position, size = columns[number], columns[CAPACITY + number]
+        content = mmh3.mmh3_x64_128_uintdigest(data[position + 21 : position + size])
+        value = (value * factor + content + offsets[number] * offset_factor) % 2**128
+    assert found == (value, pow(factor, end - first, 2**128))
+
+
+@BOTH
+def test_a_fold_refuses_what_is_not_there(kernels: Any) -> None:
+    data = bytes(encode_batch([(b"k", b"v", 5)]))
+    columns, _ = scanned(data)
+    offsets = array("q", [0])
+
+    def fold(data: bytes, end: int = 1, digest: Any = mmh3.mmh3_x64_128_digest) -> Any:
+        return kernels.fold_batches(digest, data, columns, offsets, 0, end, 3, 5)
+
+    with pytest.raises(ValueError, match="outside"):
+        fold(data[:-1])
+    with pytest.raises(ValueError, match="batches"):
+        fold(data, 2)
+    with pytest.raises(ValueError, match="digest of 3 bytes"):
+        fold(data, 1, lambda piece: b"abc")
+    with pytest.raises(ZeroDivisionError):
+        fold(data, 1, lambda piece: 1 // 0)

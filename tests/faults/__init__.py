@@ -1,0 +1,1 @@
+"""Faults planted in clean log directories, to be found by a verification: see ``planter``."""

@@ -1,0 +1,113 @@
+"""Random faults of every kind in clean directories: each is found, and nothing else is told.
+
+``LOGSTORE_FAULTS=5000`` plants more of them. The seeds are fixed; a failure names kind and seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from logstore.verify import VerifyOptions, verify
+from tests.faults.kinds import ALONE, COMPARED, KINDS
+from tests.faults.planter import Fault, NotHere, complaints, plant
+from tests.faults.site import Site, copied
+
+FAULTS = int(os.environ.get("LOGSTORE_FAULTS", "250"))
+OF_A_KIND = -(-FAULTS // len(KINDS))
+ONE_THREAD = VerifyOptions(threads=1)
+
+
+def test_clean_directories_have_nothing_to_tell(clean: list[str]) -> None:
+    """Though replicas differ in segments, indexes and what lies above the high watermark."""
+    report = verify(clean)
+    assert report.findings == []
+    assert report.clean
+    fingerprints = {(part.topic, part.partition, part.fingerprint) for part in report.partitions}
+    assert len(fingerprints) > len({where[:2] for where in fingerprints})
+
+
+def test_there_are_enough_kinds_and_faults() -> None:
+    assert len(KINDS) >= 15
+    assert OF_A_KIND * len(KINDS) >= 200
+    assert len(COMPARED) >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fault_is_found_and_none_is_invented(
+    kind: str, clean: list[str], tmp_path: Path
+) -> None:
+    wrong = []
+    for seed in range(OF_A_KIND):
+        paths = copied(clean, str(tmp_path / str(seed)))
+        fault = plant(Site(paths), kind, random.Random(f"{kind} {seed}"))
+        wrong += [f"seed {seed}: {line}" for line in complaints(fault, verify(paths, ONE_THREAD))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("kind", COMPARED)
+def test_one_replica_alone_does_not_show_it(kind: str, clean: list[str], tmp_path: Path) -> None:
+    """What the format cannot tell: docs/verify.md, "What stays undetectable"."""
+    paths = copied(clean, str(tmp_path))
+    fault = plant(Site(paths), kind, random.Random(kind))
+    damaged = next(path for path in paths if fault.directory.startswith(path))
+    assert verify([damaged], ONE_THREAD).findings == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_planter_changes_one_directory_only(
+    kind: str, clean: list[str], tmp_path: Path
+) -> None:
+    """The originals, of which copies are hard links, not at all."""
+    before = _checksums(clean)
+    paths = copied(clean, str(tmp_path))
+    untouched = _checksums(paths)
+    fault = plant(Site(paths), kind, random.Random(kind))
+    assert _checksums(clean) == before
+    after = _checksums(paths)
+    changed = {
+        path for path in untouched.keys() | after.keys() if untouched.get(path) != after.get(path)
+    }
+    assert kind == "directory_of_nothing" or changed
+    broker = next(path for path in paths if fault.directory.startswith(path))
+    partitions = {path for path in changed if Path(path).parent != Path(broker)}
+    assert all(path.startswith(fault.directory) for path in partitions), changed
+    assert all(path.startswith(broker) for path in changed), changed
+
+
+def test_a_kind_that_fits_nowhere_says_so(clean: list[str], tmp_path: Path) -> None:
+    """With one broker there is nobody to differ from."""
+    paths = copied(clean[:1], str(tmp_path))
+    for kind in COMPARED:
+        with pytest.raises(NotHere):
+            plant(Site(paths), kind, random.Random(1))
+    assert verify(paths).clean
+
+
+def test_the_judge_sees_what_is_missed_and_what_is_invented(
+    clean: list[str], tmp_path: Path
+) -> None:
+    paths = copied(clean, str(tmp_path))
+    fault = plant(Site(paths), ALONE[0], random.Random(1))
+    told = verify(paths)
+    assert complaints(fault, told) == []
+    elsewhere = Fault("nothing", paths[0], frozenset(), frozenset(("F-1",)), kind="none")
+    missed, *invented = complaints(elsewhere, told)
+    assert "missed: wanted F-1" in missed
+    assert invented
+    assert all("invented" in line for line in invented)
+
+
+def _checksums(paths: list[str]) -> dict[str, str]:
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for path in paths
+        for file in sorted(Path(path).rglob("*"))
+        if file.is_file()
+    }

@@ -1,0 +1,52 @@
+"""A driver of its own: a Spark context is one per process, and the tests' is a local one.
+
+    python -m tests.spark.standalone_job MASTER ROOT
+
+asks the cluster about the brokers' directories in ROOT and writes the answers to ROOT/answers.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from logstore.errors import ConfigError
+from logstore.spark import package_archive, session, shipped, verify
+from logstore.spark.shipping import workers
+from tests.spark.conftest import JAVA_OPTIONS, TEST_CONF
+from tests.spark.questions import reading, streaming, told, writing
+
+CONF = TEST_CONF | {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+}
+
+
+def answers(master: str, root: Path) -> dict[str, Any]:
+    directories = [str(path) for path in sorted((root / "clean").iterdir())]
+    damaged = [str(path) for path in sorted((root / "damaged").iterdir())]
+    try:
+        session(master, conf=CONF)
+        refusal = ""
+    except ConfigError as error:
+        refusal = str(error)
+    archive = package_archive(root / "packages.zip")
+    spark = session(master, conf=CONF | shipped(archive))
+    unregistered = spark.newSession()
+    return {
+        "refusal": refusal,
+        "workers": [worker._asdict() for worker in workers(spark)],
+        "reading": reading(spark, directories),
+        "streaming": streaming(spark, directories[0], root / "checkpoint"),
+        "writing": writing(spark, directories[0], root / "written"),
+        "verified": told(verify(spark, *damaged).report, str(root)),
+        "unregistered": unregistered.read.format("logstore").load(directories[0]).count(),
+    }
+
+
+if __name__ == "__main__":
+    root = Path(sys.argv[2])
+    (root / "answers.json").write_text(json.dumps(answers(sys.argv[1], root)))

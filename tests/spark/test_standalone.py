@@ -1,0 +1,111 @@
+"""The same answers on a standalone cluster, whose workers never had logstore installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import logstore.spark.pyspark_logstore as registration
+from logstore.verify import verify
+from tests.faults.engine import build
+from tests.spark.cluster import standalone_cluster
+from tests.spark.questions import reading, streaming, told, writing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 300
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three brokers' directories, and a copy of them with one bit turned."""
+    root = tmp_path_factory.mktemp("standalone")
+    (root / "clean").mkdir()
+    build(root / "clean")
+    shutil.copytree(root / "clean", root / "damaged")
+    segment = max((root / "damaged" / "broker-2" / "orders-1").glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.write_bytes(data)
+    return root
+
+
+@pytest.fixture(scope="module")
+def answers(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    site = tmp_path_factory.mktemp("site")  # as an installation lays it out
+    (site / "pyspark_logstore").symlink_to(Path(registration.__file__).parent)
+    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(site))),
+            "PYSPARK_PYTHON": cluster.python,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        command = [sys.executable, "-m", "tests.spark.standalone_job", cluster.master, str(root)]
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+    assert done.returncode == 0, done.stderr[-8000:]
+    found: dict[str, Any] = json.loads((root / "answers.json").read_text())
+    return found
+
+
+def test_workers_run_what_was_shipped(answers: dict[str, Any]) -> None:
+    """An archive, not a zip on the path: the kernels are native, the libraries came along."""
+    assert {worker["kernels"] for worker in answers["workers"]} == {"native"}
+    places = {Path(worker["directory"]).name for worker in answers["workers"]}
+    assert places == {"logstore-packages"}
+    assert len({worker["directory"] for worker in answers["workers"]}) == 2  # both workers
+
+
+def test_workers_without_the_package_are_told_of_at_the_start(answers: dict[str, Any]) -> None:
+    assert "no package logstore" in answers["refusal"]
+    assert "package_archive" in answers["refusal"]
+
+
+def test_the_source_answers_as_it_does_on_one_machine(
+    answers: dict[str, Any], spark: SparkSession, root: Path
+) -> None:
+    directories = [str(path) for path in sorted((root / "clean").iterdir())]
+    expected = reading(spark, directories)
+    assert answers["reading"] == expected
+    records = {(topic, partition): count for topic, partition, count, _ in expected["whole"]}
+    assert len(records) == 3
+    assert answers["unregistered"] == sum(records.values())
+
+
+def test_a_stream_brings_every_record(
+    answers: dict[str, Any], spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    directory = str(root / "clean" / "broker-1")
+    assert answers["streaming"] == streaming(spark, directory, tmp_path)
+    assert answers["streaming"] > 0
+
+
+def test_the_written_directory_is_the_same(
+    answers: dict[str, Any], spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    written = root / "written"
+    directory = str(root / "clean" / "broker-1")
+    assert answers["writing"] == writing(spark, directory, tmp_path / "written")
+    assert verify([written]).clean
+
+
+def test_the_verification_finds_what_it_finds_without_spark(
+    answers: dict[str, Any], root: Path
+) -> None:
+    plain = told(verify(sorted((root / "damaged").iterdir())), str(root))
+    assert answers["verified"] == json.loads(json.dumps(plain))
+    assert {finding["rule"] for finding in plain["findings"]} >= {"F-53"}

@@ -1,0 +1,550 @@
+"""The streaming reader without Spark: what each look at a live log makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from logstore import LogConfig, LogManager, PartitionLog
+from logstore.errors import ConfigError
+from logstore.spark.errors import DataLossError
+from logstore.spark.stream import LogstoreStreamReader, StreamOptions
+from logstore.spark.stream_offsets import Mark, common_end, from_json, share, to_json
+from logstore.testing import ManualClock
+from logstore.types import TopicPartition
+from tests.builders import batch, marker, produced
+
+SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
+ALL = ReadAllAvailable()
+T0 = TopicPartition("t", 0)
+
+
+class Stream:
+    """A reader and its checkpoint: what Spark would do with them, one trigger at a time."""
+
+    def __init__(self, directory: Path, checkpoint: str = "", **options: Any) -> None:
+        given = {"path": str(directory), "startingOffsets": "earliest", **options}
+        self.clock = ManualClock()
+        self.reader = LogstoreStreamReader(
+            StreamOptions.from_spark({k: str(v) for k, v in given.items()}), SCHEMA, self.clock
+        )
+        self.checkpoint = checkpoint
+
+    def trigger(self, limit: Any = None) -> list[tuple[int, bytes]]:
+        """The rows of a micro-batch; none when Spark would not run one."""
+        start = json.loads(self.checkpoint or json.dumps(self.reader.initialOffset()))
+        limit = limit or self.reader.getDefaultReadLimit()
+        end = json.loads(json.dumps(self.reader.latestOffset(start, limit)))
+        self.checkpoint = json.dumps(end)
+        return [] if end == start else self.read(start, end)
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for task in self.reader.partitions(start, end):
+            for rows in self.reader.read(task):
+                found += zip(*(rows.column(n).to_pylist() for n in range(2)), strict=True)
+        return found
+
+    def offset(self, tp: TopicPartition = T0) -> int:
+        return from_json(json.loads(self.checkpoint))[tp].offset
+
+
+@pytest.fixture
+def manager(tmp_path) -> Iterator[LogManager]:
+    config = LogConfig(segment_bytes=2000, index_interval_bytes=200, file_delete_delay_ms=0)
+    with LogManager([tmp_path / "data"], config) as manager:
+        yield manager
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    return tmp_path / "data"
+
+
+def append(log: PartitionLog, *values: str, epoch: int | None = None) -> None:
+    for value in values:
+        log.append([(None, value.encode())], leader_epoch=epoch)
+
+
+def rows(*values: str, start: int = 0) -> list[tuple[int, bytes]]:
+    return [(start + n, value.encode()) for n, value in enumerate(values)]
+
+
+# ---- tailing -----------------------------------------------------------------------------------
+
+
+def test_each_record_once_while_a_log_grows_and_rolls(manager, data):
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data)
+    expected: list[tuple[int, bytes]] = []
+    assert stream.trigger() == []
+    for turn in range(60):
+        values = [f"{turn}.{n}" * 20 for n in range(turn % 4)]
+        append(log, *values)
+        found = stream.trigger()
+        assert found == rows(*values, start=len(expected))
+        expected += found
+    assert len(expected) == log.log_end_offset
+    assert len(log.segments) > 3
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    first = Stream(data)
+    assert first.trigger() == rows("a", "b")
+    append(log, "c")
+    again = Stream(data, first.checkpoint, startingOffsets="latest")
+    assert again.trigger() == rows("c", start=2)
+
+
+def test_a_planned_range_is_read_again_as_it_was(manager, data):
+    """After a failure Spark asks for the range in its log, whatever was appended since."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    stream = Stream(data)
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    append(log, "c")
+    assert Stream(data).read(start, end) == rows("a", "b")
+
+
+def test_nothing_new_gives_the_same_text(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    append(manager.get_or_create("u", 1), "b")
+    stream = Stream(data)
+    stream.trigger()
+    before = stream.checkpoint
+    assert stream.trigger() == []
+    assert stream.checkpoint == before
+    assert Stream(data, before).trigger() == []
+
+
+def test_the_default_start_is_the_end(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    stream = Stream(data, startingOffsets="latest")
+    assert stream.trigger() == []
+    append(log, "c")
+    assert stream.trigger() == rows("c", start=2)
+    assert StreamOptions.from_spark({"path": "x"}).read.starting.offset == -1
+
+
+def test_starting_offsets_of_a_partition(manager, data):
+    append(manager.get_or_create("t", 0), "a", "b", "c")
+    stream = Stream(data, startingOffsets='{"t":{"0":1}}')
+    assert stream.trigger() == rows("b", "c", start=1)
+
+
+def test_new_partitions_and_topics_are_read_from_their_start(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    stream = Stream(data, startingOffsets="latest", subscribePattern="t.*")
+    assert stream.trigger() == []
+    append(manager.get_or_create("t", 1), "b")
+    append(manager.get_or_create("tea", 0), "c")
+    append(manager.get_or_create("coffee", 0), "d")
+    assert sorted(stream.trigger()) == [(0, b"b"), (0, b"c")]
+    assert stream.trigger() == []
+
+
+def test_a_half_written_batch_waits_until_it_is_whole(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a")
+    stream = Stream(data)
+    stream.trigger()
+    whole = batch(1, value=b"b")
+    path = data / "t-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        for cut in (5, 20, 61, len(whole) - 1):
+            file.seek(size)
+            file.write(whole[:cut])
+            file.flush()
+            assert stream.trigger() == []
+        file.seek(size)
+        file.write(whole)
+    assert stream.trigger() == rows("b", start=1)
+
+
+def test_a_batch_whose_bytes_come_after_its_size_waits(manager, data):
+    """A preallocated segment, or a network file system: the room is there, the bytes are not."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a")
+    stream = Stream(data)
+    stream.trigger()
+    whole = batch(1, value=b"b" * 50)
+    path = data / "t-0" / f"{0:020}.log"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size)
+        file.write(whole[:80] + bytes(len(whole) - 80))
+        file.flush()
+        assert stream.trigger() == []
+        file.seek(size)
+        file.write(whole)
+    assert stream.trigger() == rows("b" * 50, start=1)
+
+
+def test_only_committed_records_up_to_the_last_stable_offset(manager, data):
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data, isolation="read_committed")
+    append(log, "a")
+    log.append_as_leader(produced(1, 0, transactional=True, value=b"aborted"), 0)
+    append(log, "b")
+    assert stream.trigger() == rows("a")
+    log.append_as_leader(marker(commit=False), 0, origin=_coordinator())
+    log.append_as_leader(produced(1, 1, transactional=True, value=b"open"), 0)
+    assert stream.trigger() == rows("b", start=2)
+    assert stream.trigger() == []
+    log.append_as_leader(marker(commit=True), 0, origin=_coordinator())
+    assert stream.trigger() == rows("open", start=4)
+
+
+def _coordinator():
+    from logstore.producer_state import AppendOrigin
+
+    return AppendOrigin.COORDINATOR
+
+
+def test_up_to_the_high_watermark(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    manager.checkpoint_high_watermarks()
+    append(log, "c")
+    stream = Stream(data, upTo="highWatermark")
+    assert stream.trigger() == rows("a", "b")
+    assert stream.trigger() == []
+    manager.checkpoint_high_watermarks()
+    assert stream.trigger() == rows("c", start=2)
+
+
+# ---- how much at a time ------------------------------------------------------------------------
+
+
+def test_a_limit_is_shared_by_what_is_there_and_nobody_starves(manager, data):
+    for partition, count in ((0, 90), (1, 10), (2, 1)):
+        log = manager.get_or_create("t", partition)
+        log.append([(None, b"%d" % n) for n in range(count)])
+    stream = Stream(data, maxOffsetsPerTrigger=10)
+    found = [stream.trigger()]
+    assert [stream.offset(TopicPartition("t", n)) for n in range(3)] == [8, 1, 1]
+    while found[-1]:
+        assert len(found[-1]) <= 12
+        found.append(stream.trigger())
+    assert sorted(row for batch in found for row in batch) == sorted(
+        (n, b"%d" % n) for count in (90, 10, 1) for n in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "expected"),
+    [((5, 5), 10, (5, 5)), ((5, 5), 4, (2, 2)), ((1000, 1, 0), 10, (9, 1, 0)), ((7,), 3, (3,))],
+)
+def test_share(available, limit, expected):
+    partitions = [TopicPartition("t", n) for n in range(len(available))]
+    found = share(dict(zip(partitions, available, strict=True)), limit)
+    assert tuple(found.values()) == expected
+
+
+def test_too_few_records_wait_for_more_but_not_for_ever(manager, data):
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data, minOffsetsPerTrigger=3, maxTriggerDelay="30s")
+    append(log, "a", "b")
+    assert stream.trigger() == []
+    append(log, "c")
+    assert stream.trigger() == rows("a", "b", "c")
+    append(log, "d")
+    assert stream.trigger() == []
+    stream.clock.advance(30_000)
+    assert stream.trigger() == rows("d", start=3)
+
+
+def test_available_now_ends_where_the_logs_ended_when_it_began(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c")
+    stream = Stream(data, maxOffsetsPerTrigger=2, minOffsetsPerTrigger=2)
+    stream.checkpoint = json.dumps(stream.reader.initialOffset())
+    stream.reader.prepareForTriggerAvailableNow()
+    append(log, "later")
+    append(manager.get_or_create("later", 0), "too")
+    assert stream.trigger() == rows("a", "b")
+    assert stream.trigger() == rows("c", start=2)
+    assert stream.trigger() == []
+    following = Stream(data, stream.checkpoint)
+    following.reader.prepareForTriggerAvailableNow()
+    assert sorted(following.trigger()) == [(0, b"too"), (3, b"later")]
+
+
+def test_progress_tells_where_the_logs_end(manager, data):
+    append(manager.get_or_create("t", 0), "a", "b", "c")
+    stream = Stream(data)
+    stream.trigger(ReadMaxRows(1))
+    assert stream.reader.reportLatestOffset()["offsets"] == {"t": {"0": 3}}
+    assert json.loads(stream.checkpoint)["offsets"] == {"t": {"0": 1}}
+
+
+# ---- what was lost -----------------------------------------------------------------------------
+
+
+def lossy(data: Path, stream: Stream) -> Stream:
+    return Stream(data, stream.checkpoint, failOnDataLoss="false")
+
+
+def assert_lost(stream: Stream, start: int, end: int, reason: str) -> None:
+    before = stream.checkpoint
+    with pytest.raises(DataLossError, match=reason) as caught:
+        stream.trigger()
+    assert (caught.value.start, caught.value.end) == (start, end)
+    assert stream.checkpoint == before
+
+
+def test_retention_past_the_checkpoint(manager, data, caplog):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    stream = Stream(data)
+    stream.trigger()
+    append(log, *["x" * 100] * 30)
+    log.delete_records(20)
+    log.delete_old_segments()
+    manager.checkpoint_log_start_offsets()
+    assert_lost(stream, 2, 20, "deleted before they were read: the log starts at 20")
+    going_on = lossy(data, stream)
+    assert [offset for offset, _ in going_on.trigger()] == list(range(20, 32))
+    assert "t-0: offsets 2 to 20" in caplog.text
+    assert going_on.trigger() == []
+
+
+def test_retention_up_to_the_checkpoint_loses_nothing(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, *["x" * 100] * 20)
+    stream = Stream(data)
+    stream.trigger()
+    append(log, "b")
+    log.delete_records(20)
+    log.delete_old_segments()
+    manager.checkpoint_log_start_offsets()
+    assert stream.trigger() == rows("b", start=20)
+
+
+def test_a_log_that_is_shorter_than_what_was_read(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c", "d")
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(2)
+    assert_lost(stream, 2, 4, "the log ends at 2, the same up to 2")
+    going_on = lossy(data, stream)
+    assert going_on.trigger() == []
+    assert going_on.offset() == 2
+    append(log, "e")
+    assert going_on.trigger() == rows("e", start=2)
+
+
+def test_a_log_cut_and_grown_past_the_checkpoint_under_another_epoch(manager, data, caplog):
+    """The offset alone tells nothing here."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c", "d", epoch=3)
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(2)
+    append(log, "E", "F", "G", "H", epoch=4)
+    assert_lost(stream, 2, 4, "the log ends at 6, the same up to 2")
+    going_on = lossy(data, stream)
+    assert going_on.trigger() == rows("E", "F", "G", "H", start=2)
+    assert "t-0: offsets 2 to 4" in caplog.text
+    assert going_on.trigger() == []
+
+
+def test_two_histories_part_where_the_last_common_epoch_ended_first(manager, data):
+    """An unclean election: read under epochs 1, 2; the log now has 1, 3, and more of 1."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", epoch=1)
+    append(log, "c", "d", "e", epoch=2)
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(2)
+    append(log, "C", "D", epoch=1)
+    append(log, "E", "F", epoch=3)
+    assert_lost(stream, 2, 5, "the same up to 2")
+    assert lossy(data, stream).trigger() == rows("C", "D", "E", "F", start=2)
+
+
+def test_a_log_cut_and_grown_under_the_same_epoch(manager, data):
+    """As after a crash of a log without replicas: the checksum of the last batch tells."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c")
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(2)
+    append(log, "C", "D")
+    assert_lost(stream, 2, 3, "the same up to 2")
+    assert lossy(data, stream).trigger() == rows("C", "D", start=2)
+
+
+def test_the_same_size_again_is_noticed_when_the_log_grows(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(1)
+    append(log, "B")
+    append(log, "c")
+    assert_lost(stream, 1, 2, "the same up to 1")
+
+
+def test_inside_a_batch_the_rest_of_it_must_be_the_same(manager, data):
+    log = manager.get_or_create("t", 0)
+    log.append([(None, b"a"), (None, b"b"), (None, b"c")])
+    stream = Stream(data)
+    assert stream.trigger(ReadMaxRows(2)) == rows("a", "b")
+    log.truncate_to(0)
+    log.append([(None, b"a"), (None, b"b"), (None, b"C")])
+    append(log, "d")
+    assert_lost(stream, 0, 2, "cut after they were read")
+
+
+def test_a_range_that_was_planned_and_is_gone(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c")
+    stream = Stream(data)
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    log.truncate_to(1)
+    with pytest.raises(DataLossError, match="cut before they were read: the log ends at 1"):
+        Stream(data).read(start, end)
+    assert Stream(data, failOnDataLoss="false").read(start, end) == rows("a")
+
+
+def test_a_deleted_topic(manager, data, caplog):
+    append(manager.get_or_create("t", 0), "a")
+    append(manager.get_or_create("u", 0), "b")
+    stream = Stream(data)
+    stream.trigger()
+    manager.delete("u", 0)
+    append(manager.get("t", 0), "c")
+    assert_lost(stream, 1, 1, "u-0.*not there any more")
+    going_on = lossy(data, stream)
+    assert going_on.trigger() == rows("c", start=1)
+    assert "u-0" in caplog.text
+    append(manager.get_or_create("u", 0), "new")
+    assert going_on.trigger() == rows("new")
+
+
+def test_compaction_of_what_was_read_is_no_loss(manager, data):
+    """The batch before the offset is rebuilt without a record, or gone: F-95, F-304."""
+    from logstore.format.batch import parse_header, rebuild_batch
+    from logstore.format.reader import read_records
+
+    log = manager.get_or_create("t", 0)
+    log.append([(b"k", b"a"), (b"k", b"b")])
+    stream = Stream(data)
+    stream.trigger()
+    path = data / "t-0" / f"{0:020}.log"
+    content = path.read_bytes()
+    header = parse_header(content, 0)
+    kept = rebuild_batch(header, read_records(content)[1:])
+    path.write_bytes(bytes(kept) + batch(2, value=b"c"))
+    assert stream.trigger() == rows("c", start=2)
+
+
+# ---- offsets of the checkpoint -----------------------------------------------------------------
+
+
+def test_offsets_survive_json():
+    marks = {
+        TopicPartition("t", 1): Mark(7, 123, ((0, 0), (4, 5))),
+        TopicPartition("t", 0): Mark(0),
+        TopicPartition("a.b", 12): Mark(2**40, 2**32 - 1, ((3, 9),)),
+    }
+    text = json.dumps(to_json(marks))
+    assert from_json(json.loads(text)) == marks
+    assert json.loads(text)["offsets"] == {"t": {"0": 0, "1": 7}, "a.b": {"12": 2**40}}
+    assert json.dumps(to_json(dict(sorted(marks.items())))) == text
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"offsets": {}}, {"offsets": 3, "seen": {}}, {"t": {"0": 1}}]
+)
+def test_offsets_of_another_source_are_refused(value):
+    with pytest.raises(ConfigError, match="not an offset of this source"):
+        from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("seen", "offset", "here", "log_end", "expected"),
+    [
+        (((0, 0),), 10, ((0, 0),), 7, 7),
+        (((0, 0),), 10, ((0, 0), (1, 6)), 20, 6),
+        (((0, 0), (1, 4)), 10, ((0, 0), (2, 7)), 20, 4),
+        (((0, 0), (1, 4)), 10, ((0, 0), (2, 3)), 20, 3),
+        (((2, 4),), 10, ((0, 0), (1, 3)), 20, 4),
+        (((0, 0),), 10, ((0, 0),), 20, 10),
+        ((), 10, ((0, 0),), 20, 10),
+    ],
+)
+def test_where_two_histories_part(seen, offset, here, log_end, expected):
+    assert common_end(seen, offset, here, log_end) == expected
+
+
+def test_many_epochs_leave_a_small_checkpoint(manager, data):
+    log = manager.get_or_create("t", 0)
+    for epoch in range(40):
+        append(log, str(epoch), epoch=epoch)
+    stream = Stream(data)
+    stream.trigger()
+    assert len(stream.checkpoint) < 200
+    log.truncate_to(35)
+    append(log, *map(str, range(10)), epoch=50)
+    assert_lost(stream, 35, 40, "the same up to 35")
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"maxOffsetPerTrigger": 3}, "unknown option maxoffsetpertrigger; known are: .*maxOffsets"),
+        ({"maxOffsetsPerTrigger": 0}, "maxOffsetsPerTrigger"),
+        ({"maxOffsetsPerTrigger": 3, "minOffsetsPerTrigger": 4}, "is above maxOffsetsPerTrigger"),
+        ({"maxTriggerDelay": "soon"}, "'soon' is no duration, such as 500ms, 30s or 15m"),
+        ({"endingOffsets": "latest"}, "unknown option endingoffsets"),
+        ({"granularity": "batch"}, "granularity=batch is for batch queries"),
+        ({"replicas": "all"}, "replicas=all is for batch queries"),
+    ],
+)
+def test_options_that_are_refused(options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
+
+
+def test_a_segment_deleted_while_the_listing_is_looked_at(manager, data, monkeypatch):
+    """The listing is made again, and finds what there is then."""
+    import logstore.spark.stream as module
+
+    log = manager.get_or_create("t", 0)
+    append(log, *["x" * 100] * 30)
+    stream = Stream(data)
+    listed = module.list_partitions
+    calls: list[int] = []
+
+    def list_then_delete(*args: Any, **options: Any):
+        layouts = listed(*args, **options)
+        calls.append(1)
+        if len(calls) == 1:
+            manager.delete("t", 0)
+        return layouts
+
+    monkeypatch.setattr(module, "list_partitions", list_then_delete)
+    assert stream.reader.initialOffset()["offsets"] == {}
+    assert len(calls) == 2

@@ -1,0 +1,128 @@
+"""Streaming queries over logs that a writer of this process appends to meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from logstore import LogConfig, LogManager
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def manager(tmp_path) -> Iterator[LogManager]:
+    config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+    with LogManager([tmp_path / "data"], config) as manager:
+        yield manager
+
+
+class Sink:
+    """What arrived, by micro-batch: one that is run again must bring the same rows."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[str, int, int, str]]] = {}
+        self.fail_on = -1
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        rows = batch.selectExpr("topic", "partition", "offset", "string(value)").collect()
+        found = sorted(map(tuple, rows))
+        assert self.batches.setdefault(number, found) == found
+        if number == self.fail_on:
+            self.fail_on = -1
+            raise RuntimeError("the sink failed after it wrote")
+
+    @property
+    def rows(self) -> list[tuple[str, int, int, str]]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def query(
+    spark: SparkSession, tmp_path: Path, sink: Sink, *, now: bool = True, **options: Any
+) -> StreamingQuery:
+    source = spark.readStream.format("logstore").option("startingOffsets", "earliest")
+    for name, value in options.items():
+        source = source.option(name, value)
+    stream = source.load(str(tmp_path / "data")).writeStream.foreachBatch(sink)
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    return (stream.trigger(availableNow=True) if now else stream).start()
+
+
+def finish(started: StreamingQuery) -> None:
+    assert started.awaitTermination(180)
+
+
+def append(manager: LogManager, topic: str, partition: int, count: int) -> None:
+    log = manager.get_or_create(topic, partition)
+    for _ in range(count):
+        log.append([(None, b"%d" % log.log_end_offset + bytes([32]) * 100)])
+
+
+def expected(manager: LogManager) -> list[tuple[str, int, int, str]]:
+    return sorted(
+        (*tp, record.offset, record.value.decode())
+        for tp, log in manager.logs.items()
+        for record in log.records()
+    )
+
+
+def test_each_record_once_over_restarts_rolls_failures_and_new_partitions(spark, manager, tmp_path):
+    """The sink fails once after it wrote: the same range comes again, and nothing else twice."""
+    sink = Sink()
+    append(manager, "t", 0, 50)
+    finish(query(spark, tmp_path, sink, maxOffsetsPerTrigger=30))
+    assert sink.rows == expected(manager)
+    assert [len(rows) for rows in sink.batches.values()] == [30, 20]
+
+    append(manager, "t", 0, 40)
+    append(manager, "t", 1, 20)
+    append(manager, "later", 0, 10)
+    sink.fail_on = max(sink.batches) + 1
+    with pytest.raises(StreamingQueryException, match="the sink failed after it wrote"):
+        finish(query(spark, tmp_path, sink))
+    append(manager, "t", 0, 5)
+    finish(query(spark, tmp_path, sink))
+    assert sink.rows == expected(manager)
+    assert len(manager.get("t", 0).segments) > 2
+
+
+def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, tmp_path):
+    sink = Sink()
+    append(manager, "t", 0, 10)
+    running = query(spark, tmp_path, sink, now=False)
+    try:
+        for count in (0, 7):
+            append(manager, "t", 0, count)
+            running.processAllAvailable()
+            assert sink.rows == expected(manager)
+        progress = running.lastProgress["sources"][0]
+        assert json.loads(progress["endOffset"])["offsets"] == {"t": {"0": 17}}
+
+        before = expected(manager)
+        log = manager.get("t", 0)
+        log.truncate_to(15)
+        log.assign_epoch(1)
+        append(manager, "t", 0, 5)
+        with pytest.raises(StreamingQueryException, match="t-0: offsets 15 to 17: cut after"):
+            running.awaitTermination(180)
+    finally:
+        running.stop()
+    assert sink.rows == before
+
+    finish(query(spark, tmp_path, sink, failOnDataLoss="false"))
+    assert sink.rows == sorted(before + expected(manager)[15:])
+
+
+def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):
+    append(manager, "t", 0, 1)
+    with pytest.raises(StreamingQueryException, match="unknown option maxoffsetpertrigger"):
+        finish(query(spark, tmp_path, Sink(), maxOffsetPerTrigger=3))

@@ -1,0 +1,304 @@
+"""Verification as a Spark job: the same findings as without it, whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from logstore.cli import main
+from logstore.kernels import crc32c
+from logstore.log_manager import LogManager
+from logstore.verify import VerifyOptions
+from logstore.verify import verify as verify_here
+from logstore.verify.segment import SegmentJob
+
+verification = pytest.importorskip("logstore.spark.verification")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+GOLDEN = Path(__file__).parents[1] / "golden" / "data"
+FIRST, SECOND = f"{0:020}", f"{100:020}"
+BROKERS = ("0", "1", "2")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three brokers with the same two partitions, of four segments each, cleanly shut down."""
+    root = tmp_path_factory.mktemp("brokers")
+    with LogManager([root / "0"]) as manager:
+        for log in manager.create_topic("orders", 2):
+            for number in range(30):
+                log.append([(b"key", b"value %d" % number)] * 10)
+                if number % 10 == 9:
+                    log.roll()
+            log.update_high_watermark(log.log_end_offset)
+        manager.checkpoint_high_watermarks()
+    for broker in BROKERS[1:]:
+        shutil.copytree(root / "0", root / broker)
+        meta = root / broker / "meta.properties"
+        meta.write_text(meta.read_text().replace("node.id=0", f"node.id={broker}"))
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "brokers"))
+
+
+def paths(root: Path) -> list[str]:
+    return [str(root / broker) for broker in BROKERS]
+
+
+# -- what may be wrong -------------------------------------------------------------------------
+
+
+def nothing(root: Path) -> None:
+    pass
+
+
+def flipped_bit(root: Path) -> None:
+    path = root / "1" / "orders-0" / f"{SECOND}.log"
+    data = bytearray(path.read_bytes())
+    data[400] ^= 1
+    path.write_bytes(data)
+
+
+def replaced_batch(root: Path) -> None:
+    path = root / "2" / "orders-1" / f"{SECOND}.log"
+    data = bytearray(path.read_bytes())
+    size = 12 + int.from_bytes(data[8:12], "big")
+    data[size - 2] ^= 1
+    data[17:21] = crc32c(data[21:size]).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+def torn_tail(root: Path) -> None:
+    path = root / "0" / "orders-0" / f"{200:020}.log"
+    os.truncate(path, path.stat().st_size - 5)
+
+
+def lost_segment(root: Path) -> None:
+    for path in (root / "0" / "orders-0").glob(f"{SECOND}.*"):
+        path.unlink()
+
+
+def lost_index(root: Path) -> None:
+    (root / "1" / "orders-1" / f"{FIRST}.index").unlink()
+
+
+def lost_broker(root: Path) -> None:
+    shutil.rmtree(root / "1")
+
+
+def stray_files(root: Path) -> None:
+    (root / "2" / "orders-0" / "5.log").write_bytes(b"?")
+    (root / "2" / "no-partition").mkdir()
+    (root / "2" / "replication-offset-checkpoint").write_text("0\n1\nrubbish\n")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        nothing, flipped_bit, replaced_batch, torn_tail, lost_segment, lost_index, lost_broker,
+        stray_files,
+    ],
+)  # fmt: skip
+def test_the_same_findings_with_and_without_spark(
+    spark: SparkSession, root: Path, damage: Callable[[Path], None]
+) -> None:
+    damage(root)
+    report = verification.verify(spark, *paths(root)).report
+    assert report.to_dict() == verify_here(paths(root)).to_dict()
+    assert report.clean is (damage is nothing)
+    if damage is nothing:
+        assert {part.compared_end for part in report.partitions} == {300}
+
+
+def test_golden_data(spark: SparkSession) -> None:
+    """Written by Apache Kafka: every codec and magic, transactions, compaction."""
+    found = sorted(str(path.parent) for path in GOLDEN.rglob("*.log"))
+    assert len(found) >= 10
+    report = verification.verify(spark, *found).report
+    assert report.to_dict() == verify_here(found).to_dict()
+    assert report.clean
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_options_reach_the_executors(spark: SparkSession, root: Path, deep: bool) -> None:
+    """A checksum that matches over records that do not decode."""
+    path = root / "0" / "orders-0" / f"{FIRST}.log"
+    data = bytearray(path.read_bytes())
+    size = 12 + int.from_bytes(data[8:12], "big")
+    data[61] = 0xFE
+    data[17:21] = crc32c(data[21:size]).to_bytes(4, "big")
+    path.write_bytes(data)
+    report = verification.verify(spark, str(path), options=VerifyOptions(deep=deep)).report
+    assert [finding.rule for finding in report.findings] == (["F-73"] if deep else [])
+
+
+def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It became a directory between the listing and the task."""
+    flipped_bit(root)
+    path = root / "0" / "orders-0" / f"{SECOND}.log"
+    pack = verification._pack
+
+    def swap(work: Any, cores: int) -> Any:
+        path.unlink()
+        path.mkdir()
+        return pack(work, cores)
+
+    monkeypatch.setattr(verification, "_pack", swap)
+    report = verification.verify(spark, *paths(root)).report
+    assert len(report.unusable) == 1
+    assert str(path) in report.unusable[0]
+    assert not report.clean
+    # Its partition is in no table, its replicas are compared, and what is damaged is told.
+    found = [(part.broker, part.topic, part.partition) for part in report.partitions]
+    assert ("0", "orders", 0) not in found
+    assert len(found) == 5
+    assert ("F-53", "1") in [(finding.rule, finding.broker) for finding in report.findings]
+
+
+def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors may have another working directory; the report says what was asked for."""
+    monkeypatch.chdir(root)
+    report = verification.verify(spark, "0", "1/orders-0").report
+    assert report.clean
+    assert [part.directory for part in report.partitions] == [
+        "0/orders-0",
+        "1/orders-0",
+        "0/orders-1",
+    ]
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def test_findings_are_a_table(spark: SparkSession, root: Path) -> None:
+    flipped_bit(root)
+    found = verification.verify(spark, *paths(root))
+    rows = found.findings.where("severity = 'error'").collect()
+    assert [row.asDict() for row in rows] == [
+        {
+            "severity": "error", "rule": "F-53", "broker": "1", "topic": "orders", "partition": 0,
+            "segment": 100, "position": rows[0]["position"], "offset": rows[0]["offset"],
+            "file": str(root / "1" / "orders-0" / f"{SECOND}.log"), "message": rows[0]["message"],
+        }
+    ]  # fmt: skip
+    assert 100 < rows[0]["offset"] < 200
+
+
+def test_tables_have_types_and_may_be_empty(spark: SparkSession, root: Path) -> None:
+    found = verification.verify(spark, str(root / "nothing"))
+    assert found.findings.collect() == found.partitions.collect() == []
+    assert [field.simpleString() for field in found.findings.schema] == [
+        "severity:string", "rule:string", "broker:string", "topic:string", "partition:int",
+        "segment:bigint", "position:bigint", "offset:bigint", "file:string", "message:string",
+    ]  # fmt: skip
+    assert not found.findings.schema["message"].nullable
+
+
+def test_unknown_is_null(spark: SparkSession, root: Path) -> None:
+    (root / "0" / "meta.properties").unlink()
+    found = verification.verify(spark, str(root / "0"))
+    (row,) = found.findings.collect()
+    assert (row["rule"], row["topic"], row["position"]) == ("F-10", None, None)
+    row = found.partitions.orderBy("partition").first()
+    assert row is not None
+    assert (row["records"], row["high_watermark"], row["compared_end"]) == (300, 300, None)
+    assert row["min_timestamp"] <= row["max_timestamp"]
+
+
+# -- progress, tasks ---------------------------------------------------------------------------
+
+
+def test_progress_ends_with_all_bytes(spark: SparkSession, root: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    verification.verify(spark, *paths(root), progress=lambda *now: seen.append(now))
+    size = sum(path.stat().st_size for path in root.rglob("*.log"))
+    assert seen[-1] == (size, size)
+    assert seen == sorted(seen)
+
+
+def work(*sizes: int) -> list[Any]:
+    job = SegmentJob("/data/orders-0", 0)
+    return [verification._Work(number, "", job, size) for number, size in enumerate(sizes)]
+
+
+def test_a_thousand_small_segments_are_a_few_tasks() -> None:
+    tasks = verification._pack(work(*[1 << 20] * 1000), 2)
+    assert 16 <= len(tasks) <= 20
+    assert sorted(item.number for task in tasks for item in task) == list(range(1000))
+
+
+def test_large_segments_are_tasks_of_their_own_and_come_first() -> None:
+    tasks = verification._pack(work(5, 1 << 30, 1 << 30, 1 << 20, 1 << 20), 2)
+    assert [[item.number for item in task] for task in tasks] == [[1], [2], [3, 4, 0]]
+
+
+def test_empty_segments_cost_something() -> None:
+    assert len(verification._pack(work(*[0] * 5000), 2)) > 4
+
+
+# -- command line ------------------------------------------------------------------------------
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from logstore.cli import main; main()", "verify"]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        env=os.environ | environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+
+
+def test_the_command(root: Path) -> None:
+    """Same JSON, same exit code; nothing that Spark says gets in between."""
+    replaced_batch(root)
+    html = root / "report.html"
+    result = run(*paths(root), "--spark", "local[2]", "--json", "--html", html)
+    assert result.returncode == 1, result.stderr
+    here = CliRunner().invoke(main, ["verify", *paths(root), "--json"])
+    assert json.loads(result.stdout) == json.loads(here.stdout)
+    assert here.exit_code == 1
+    assert "I-4" in html.read_text()
+
+
+def test_without_a_jdk(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "dirname", "env", "ps", "uname"):
+        found = shutil.which(name)
+        if found:
+            (tmp_path / "bin" / name).symlink_to(found)
+    result = run(root / "0", "--spark", "local[2]", PATH=str(tmp_path / "bin"), JAVA_HOME="")
+    assert result.returncode == 2
+    assert "needs a JDK 17 or newer" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_without_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("logstore.spark.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.delitem(vars(sys.modules["logstore.spark"]), "session", raising=False)
+    result = CliRunner().invoke(main, ["verify", str(root / "0"), "--spark", "local[2]"])
+    assert result.exit_code == 2
+    assert "pip install 'logstore[spark]'" in result.stderr
+
+
+def test_conf_without_spark(root: Path) -> None:
+    result = CliRunner().invoke(main, ["verify", str(root / "0"), "--conf", "a=b"])
+    assert result.exit_code == 2
+    assert "--conf is for --spark" in result.stderr

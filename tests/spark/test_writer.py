@@ -1,0 +1,510 @@
+"""The writer without Spark: one call for each task, then the commit, as Spark makes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import (  # noqa: E402
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from checkpoints import clean_shutdown  # noqa: E402
+from checkpoints.meta_properties import MetaPropertiesFile  # noqa: E402
+from logstore import LogManager, PartitionLog  # noqa: E402
+from logstore.errors import (  # noqa: E402
+    ConfigError,
+    InvalidRecordError,
+    InvalidTopicError,
+    LogDirLockedError,
+    StorageFailedError,
+)
+from logstore.format.compression import Compression  # noqa: E402
+from logstore.partitioner import murmur2, murmur3  # noqa: E402
+from logstore.spark.writer import LogstoreWriter, TaskOutput  # noqa: E402
+from logstore.storage.local import LocalStorage  # noqa: E402
+from logstore.types import Record  # noqa: E402
+from logstore.verify import Severity, verify  # noqa: E402
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ARROW = {
+    "key": pa.string(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "headers": HEADERS,
+}
+SPARK = {
+    "key": StringType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "timestamp": TimestampType(),
+    "headers": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
+}
+
+
+def writer(target: Path, columns: Iterable[str], overwrite: bool = False, **options: Any):
+    schema = StructType([StructField(name, SPARK[name]) for name in columns])
+    given = {name.replace("_", "."): str(value) for name, value in options.items()}
+    return LogstoreWriter({"path": str(target), **given}, schema, overwrite)
+
+
+def rows(**columns: list[Any]) -> pa.RecordBatch:
+    arrays = [pa.array(values, ARROW[name]) for name, values in columns.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def numbered(task: int, output: TaskOutput) -> TaskOutput:
+    """The same output as of another task: outside Spark every task is number 0."""
+    staged = output.staged
+    return TaskOutput(type(staged)(task, staged.path, staged.size, staged.extents))
+
+
+def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **options: Any) -> None:
+    made = writer(target, tasks[0].schema.names, overwrite, **options)
+    made.commit([numbered(n, made.write(iter([batch]))) for n, batch in enumerate(tasks)])
+
+
+def records(target: Path, topic: str = "t", partition: int = 0) -> list[Record]:
+    with PartitionLog.open(target / f"{topic}-{partition}", clean_shutdown=True) as log:
+        return list(log.records())
+
+
+def values(target: Path, topic: str = "t", partition: int = 0) -> list[bytes | None]:
+    return [record.value for record in records(target, topic, partition)]
+
+
+def assert_clean(target: Path) -> None:
+    report = verify([target])
+    assert [f for f in report.findings if f.severity > Severity.INFO] == []
+    assert clean_shutdown.exists(str(target / clean_shutdown.CLEAN_SHUTDOWN), LocalStorage())
+
+
+def assert_nothing_beside(target: Path) -> None:
+    assert [p.name for p in target.parent.iterdir() if p != target] == []
+
+
+# ---- rows into records -------------------------------------------------------------------------
+
+
+def test_every_field_of_a_record_is_kept(tmp_path):
+    target = tmp_path / "out"
+    write(
+        target,
+        rows(
+            key=["k", None, ""],
+            value=[b"v", b"", None],
+            timestamp=[1_700_000_000_123_456, 5_000, -1_000],
+            headers=[[{"key": "h", "value": b"1"}, {"key": "", "value": None}], None, []],
+        ),
+        topic="t",
+    )
+    assert records(target) == [
+        Record(0, 1_700_000_000_123, b"k", b"v", (("h", b"1"), ("", None))),
+        Record(1, 5, None, b"", ()),
+        Record(2, -1, b"", None, ()),
+    ]
+    assert_clean(target)
+    assert_nothing_beside(target)
+
+
+def test_a_row_without_timestamp_gets_the_time_of_writing(tmp_path):
+    write(tmp_path / "out", rows(value=[b"a", b"b"], timestamp=[7_000, None]), topic="t")
+    first, second = records(tmp_path / "out")
+    assert first.timestamp == 7
+    assert second.timestamp > 1_700_000_000_000
+
+
+def test_offsets_follow_tasks_then_rows_whatever_order_messages_come_in(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    outputs = [
+        numbered(task, made.write(iter([rows(value=[b"%d.%d" % (task, n) for n in range(3)])])))
+        for task in (2, 0, 1)
+    ]
+    made.commit(outputs)
+    assert values(tmp_path / "out") == [b"%d.%d" % (t, n) for t in range(3) for n in range(3)]
+    assert [r.offset for r in records(tmp_path / "out")] == list(range(9))
+
+
+@pytest.mark.parametrize(("name", "hashed"), [("murmur2", murmur2), ("murmur3", murmur3)])
+def test_keys_choose_the_partition_as_a_producer_does(tmp_path, name, hashed):
+    keys = [f"key-{n}" for n in range(200)]
+    batch = rows(key=keys, value=[b"%d" % n for n in range(200)])
+    write(tmp_path / "out", batch, topic="t", numPartitions=5, partitioner=name)
+    for partition in range(5):
+        expected = [
+            b"%d" % n
+            for n, key in enumerate(keys)
+            if (hashed(key.encode()) & 0x7FFFFFFF) % 5 == partition
+        ]
+        assert values(tmp_path / "out", partition=partition) == expected
+        assert expected
+
+
+def test_a_partition_column_goes_before_the_key_and_null_falls_back_to_it(tmp_path):
+    here = (murmur2(b"k") & 0x7FFFFFFF) % 3
+    other = (here + 1) % 3
+    batch = rows(key=["k", "k", "k"], value=[b"a", b"b", b"c"], partition=[other, None, other])
+    write(tmp_path / "out", batch, topic="t", numPartitions=3)
+    assert values(tmp_path / "out", partition=other) == [b"a", b"c"]
+    assert values(tmp_path / "out", partition=here) == [b"b"]
+
+
+def test_rows_without_key_spread_over_partitions_by_task(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t", numPartitions=3)
+    outputs = []
+    for task in range(3):
+        encoded = made.write(iter([rows(value=[b"%d" % task] * 10)]))
+        outputs.append(numbered(task, encoded))
+    assert {len(output.staged.extents) for output in outputs} == {1}
+    made.commit(outputs)
+    assert_clean(tmp_path / "out")
+
+
+def test_topics_come_from_the_column_unless_an_option_names_one(tmp_path):
+    batch = rows(topic=["b", "a", "b"], value=[b"1", b"2", b"3"], partition=[0, 7, 0])
+    write(tmp_path / "two", batch)
+    assert values(tmp_path / "two", "b") == [b"1", b"3"]
+    assert values(tmp_path / "two", "a", 7) == [b"2"]
+    write(tmp_path / "one", batch, topic="c")
+    assert values(tmp_path / "one", "c") == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_codecs(tmp_path, codec):
+    content = [b"%d" % n * 50 for n in range(1000)]
+    options = {"topic": "t", "compression_type": codec, "batch_size": 4096}
+    write(tmp_path / "out", rows(value=content), **options)
+    assert values(tmp_path / "out") == content
+    report = verify([tmp_path / "out"])
+    assert [p.batches > 5 for p in report.partitions] == [True]
+    data = (tmp_path / "out" / "t-0" / f"{0:020}.log").read_bytes()
+    assert data[22] & 7 == Compression.of(codec)
+    assert_clean(tmp_path / "out")
+
+
+def test_log_append_time_is_that_of_the_commit(tmp_path):
+    options = {"topic": "t", "message_timestamp_type": "LogAppendTime"}
+    write(tmp_path / "out", rows(value=[b"a", b"b"], timestamp=[5_000, 6_000]), **options)
+    first, second = records(tmp_path / "out")
+    assert first.timestamp == second.timestamp > 1_700_000_000_000
+    assert_clean(tmp_path / "out")
+
+
+def test_segments_roll_by_size_and_not_by_the_timestamps_of_rows(tmp_path):
+    """Rows of years, in no order: rolling by age would make a segment of every batch."""
+    times = [(n * 7919 % 1000) * 86_400_000_000_000 // 1000 for n in range(1000)]
+    batch = rows(value=[bytes(100)] * 1000, timestamp=times)
+    options = {"batch_size": 1024, "segment_bytes": 20_000, "index_interval_bytes": 0}
+    write(tmp_path / "out", batch, topic="t", **options)
+    logs = sorted((tmp_path / "out" / "t-0").glob("*.log"))
+    assert 5 < len(logs) < 9
+    assert all(log.stat().st_size <= 20_000 for log in logs)
+    assert len(values(tmp_path / "out")) == 1000
+    assert_clean(tmp_path / "out")
+
+
+def test_a_row_larger_than_a_window_of_the_commit(tmp_path):
+    large = bytes(17 << 20)
+    write(tmp_path / "out", rows(value=[b"a", large, b"b"]), topic="t")
+    assert values(tmp_path / "out") == [b"a", large, b"b"]
+
+
+def test_rows_of_many_small_batches_are_joined(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(rows(value=[b"%d" % n]) for n in range(500))
+    made.commit([output])
+    assert values(tmp_path / "out") == [b"%d" % n for n in range(500)]
+    (partition,) = verify([tmp_path / "out"]).partitions
+    assert partition.batches == 1
+
+
+def test_sliced_columns(tmp_path):
+    whole = rows(
+        key=["x", "a", "b"],
+        value=[b"0", b"1", b"2"],
+        headers=[[{"key": "no", "value": b""}], [{"key": "h", "value": b"1"}], None],
+    )
+    write(tmp_path / "out", whole.slice(1), topic="t")
+    assert [(r.key, r.value, r.headers) for r in records(tmp_path / "out")] == [
+        (b"a", b"1", (("h", b"1"),)),
+        (b"b", b"2", ()),
+    ]
+
+
+# ---- the directory -----------------------------------------------------------------------------
+
+
+def test_the_directory_is_one_that_a_broker_starts_on(tmp_path):
+    target = tmp_path / "out"
+    batch = rows(value=[b"a", b"b"], partition=[0, 1])
+    options = {"broker_id": 7, "cluster_id": "AAAAAAAAAAAAAAAAAAAAAQ", "leaderEpoch": 5}
+    write(target, batch, topic="t", **options)
+    meta = MetaPropertiesFile(str(target / "meta.properties"), LocalStorage()).read()
+    assert (meta.node_id, meta.cluster_id) == (7, "AAAAAAAAAAAAAAAAAAAAAQ")
+    with LogManager([target], node_id=7) as manager:
+        logs = manager.logs.values()
+        assert [log.epoch_entries for log in logs] == [((5, 0),)] * 2
+        assert len({log.topic_id for log in logs}) == 1
+        assert all(report.clean for report in manager.recovery_reports)
+    epochs = (target / "t-0" / "leader-epoch-checkpoint").read_text()
+    assert epochs == "0\n1\n5 0\n"
+
+
+def test_all_partitions_of_a_topic_are_there_even_without_rows(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t", numPartitions=3)
+    made.commit([made.write(iter([]))])
+    assert sorted(p.name for p in (tmp_path / "out").glob("t-*")) == ["t-0", "t-1", "t-2"]
+    assert_clean(tmp_path / "out")
+
+
+def test_no_task_at_all_gives_an_empty_log_directory(tmp_path):
+    writer(tmp_path / "deep" / "out", ["value"], topic="t").commit([])
+    assert_clean(tmp_path / "deep" / "out")
+
+
+# ---- all or nothing ----------------------------------------------------------------------------
+
+
+def test_rows_of_attempts_that_do_not_count_are_not_in_the_log(tmp_path):
+    """A retry, and a speculative copy: Spark keeps the message of one attempt for each task."""
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    batch = rows(value=[b"a", b"b"])
+
+    def interrupted():
+        yield batch
+        raise RuntimeError("executor lost")
+
+    with pytest.raises(RuntimeError, match="executor lost"):
+        made.write(interrupted())
+    made.write(iter([batch]))  # succeeded, and came second
+    made.commit([made.write(iter([batch]))])
+    assert values(tmp_path / "out") == [b"a", b"b"]
+    assert_nothing_beside(tmp_path / "out")
+
+
+def test_an_abort_leaves_nothing(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"a"])]))
+    assert os.path.exists(output.staged.path)
+    made.abort([output, None])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_a_file_that_the_driver_does_not_see_whole(tmp_path, damage):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"a"])]))
+    if damage == "missing":
+        os.unlink(output.staged.path)
+    else:
+        os.truncate(output.staged.path, 10)
+    with pytest.raises(StorageFailedError, match="mount the same file system") as caught:
+        made.commit([output])
+    assert caught.value.path == output.staged.path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_of_a_task_that_changed_are_refused(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"abcdefgh"])]))
+    data = bytearray(Path(output.staged.path).read_bytes())
+    data[-3] ^= 1
+    Path(output.staged.path).write_bytes(data)
+    with pytest.raises(Exception, match=r"checksum|CRC|crc"):
+        made.commit([output])
+    assert list(tmp_path.iterdir()) == []
+
+
+class FailingAt(LocalStorage):
+    """The ``n``-th change of a name, or sync of a directory, fails."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.left = 2**31  # what comes after it, cleaning up, works
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def rename(self, source: str, target: str) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self._count()
+        super().sync_dir(path)
+
+    def make_dir(self, path: str) -> None:
+        self._count()
+        super().make_dir(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_commit_that_fails_anywhere_leaves_the_old_or_the_new(tmp_path, overwrite):
+    """Each rename, sync and new directory of a commit fails in turn; what is told as an error
+    leaves the target as it was, but for the last sync, which follows the rename that publishes."""
+    told: list[bool] = []
+    for n in range(100):
+        target = tmp_path / str(n) / "out"
+        if overwrite:
+            write(target, rows(value=[b"old"]), topic="t")
+        made = writer(target, ["value"], overwrite, topic="t")
+        output = made.write(iter([rows(value=[b"new"])]))
+        storage = made._area.storage = FailingAt(n)
+        try:
+            made.commit([output])
+            told.append(False)
+        except StorageFailedError:
+            told.append(True)
+        assert_nothing_beside(target)
+        found = values(target) if target.exists() else []
+        if 0 <= storage.left < 100:
+            break  # nothing was left to fail
+        if told[-1] and found != [b"new"]:
+            assert found == ([b"old"] if overwrite else [])
+        else:
+            assert found == [b"new"]
+            assert_clean(target)
+    assert 20 < n < 100
+    assert told.count(False) <= 2  # without any fault; a clean marker that was synced again
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+def test_a_directory_with_something_in_it_is_not_appended_to(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"a"]), topic="t")
+    with pytest.raises(ConfigError, match="is not empty"):
+        writer(target, ["value"], topic="t")
+    (tmp_path / "empty").mkdir()
+    write(tmp_path / "empty", rows(value=[b"a"]), topic="t")
+    assert values(tmp_path / "empty") == [b"a"]
+
+
+def test_a_target_that_fills_while_the_job_runs_is_kept(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"a"])]))
+    write(tmp_path / "out", rows(value=[b"other"]), topic="t")
+    with pytest.raises(ConfigError, match="is not empty"):
+        made.commit([output])
+    assert values(tmp_path / "out") == [b"other"]
+    assert_nothing_beside(tmp_path / "out")
+
+
+def test_overwriting_replaces_the_whole_directory(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"a"]), topic="gone")
+    write(target, rows(value=[b"b"]), topic="t", overwrite=True)
+    assert not (target / "gone-0").exists()
+    assert values(target) == [b"b"]
+    assert_nothing_beside(target)
+
+
+def test_only_a_log_directory_is_overwritten(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.txt").write_text("years")
+    with pytest.raises(ConfigError, match=r"'thesis\.txt', which is no part of a log directory"):
+        writer(tmp_path / "home", ["value"], True, topic="t")
+    with pytest.raises(ConfigError, match="is a file"):
+        writer(tmp_path / "home" / "thesis.txt", ["value"], True, topic="t")
+
+
+def test_a_directory_in_use_is_not_overwritten(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"a"]), topic="t")
+    made = writer(target, ["value"], True, topic="t")
+    output = made.write(iter([rows(value=[b"b"])]))
+    with LogManager([target]), pytest.raises(LogDirLockedError):
+        made.commit([output])
+    assert values(target) == [b"a"]
+    assert_nothing_beside(target)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"topc": "t"}, r"unknown option 'topc' of a write; known are: path, topic,"),
+        ({"topic": "t", "compression_type": "brotli"}, "brotli"),
+        ({"topic": "t", "partitioner": "crc32"}, "unknown partitioner"),
+        ({"topic": "t", "numPartitions": "-1"}, "numPartitions"),
+        ({"topic": "t", "segment_bytes": "many"}, "segment.bytes"),
+        ({"topic": "t", "message_timestamp_type": "Never"}, "message.timestamp.type"),
+        ({"topic": "t", "path": "s3://bucket/logs"}, "driver and all executors mount"),
+        ({"topic": "t", "path": ""}, "path of the log directory is missing"),
+        ({}, "column 'topic' or the option topic"),
+    ],
+)
+def test_options_that_are_refused(tmp_path, options, reason):
+    with pytest.raises(ConfigError, match=reason):
+        writer(options.pop("path", tmp_path / "out"), ["value"], **options)
+
+
+def test_a_file_uri_is_a_local_path(tmp_path):
+    write(f"file://{tmp_path}/a%20b", rows(value=[b"a"]), topic="t")
+    assert values(tmp_path / "a b") == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "reason"),
+    [
+        ("offset", LongType(), "column 'offset' is not written; known are: key, value"),
+        ("key", IntegerType(), "column 'key' must be binary or string, not int"),
+        ("partition", LongType(), "column 'partition' must be int, not bigint"),
+        ("headers", MapType(StringType(), BinaryType()), "column 'headers' must be array<struct<"),
+        ("value", BinaryType(), "two columns of one name"),
+    ],
+)
+def test_columns_that_are_refused(tmp_path, column, kind, reason):
+    schema = StructType([StructField("value", BinaryType()), StructField(column, kind)])
+    with pytest.raises(ConfigError, match=reason):
+        LogstoreWriter({"path": str(tmp_path / "out"), "topic": "t"}, schema, False)
+
+
+def test_a_value_is_needed(tmp_path):
+    with pytest.raises(ConfigError, match="a column 'value' is needed"):
+        writer(tmp_path / "out", ["key"], topic="t")
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "reason"),
+    [
+        ({"topic": ["a", None]}, InvalidRecordError, "1 rows without a topic"),
+        ({"topic": ["a", "no/pe"]}, InvalidTopicError, "no/pe"),
+        ({"partition": [0, -1]}, InvalidRecordError, r"partition -1 of a row is outside \[0, 2\)"),
+        ({"partition": [0, 2]}, InvalidRecordError, r"partition 2 of a row is outside \[0, 2\)"),
+        ({"timestamp": [0, -5_000]}, InvalidRecordError, "timestamp -5 is outside"),
+        ({"headers": [None, [{"key": None, "value": b""}]]}, InvalidRecordError, "without a key"),
+    ],
+)
+def test_rows_that_are_refused(tmp_path, columns, error, reason):
+    batch = rows(value=[b"a", b"b"], **columns)
+    topic = {} if "topic" in columns else {"topic": "t"}
+    made = writer(tmp_path / "out", batch.schema.names, numPartitions=2, **topic)
+    with pytest.raises(error, match=reason):
+        made.write(iter([batch]))
+    made.abort([])
+    assert list(tmp_path.iterdir()) == []

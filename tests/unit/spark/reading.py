@@ -1,0 +1,108 @@
+"""The batch source without Spark: what a worker would read, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import Filter
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from logstore.config import LogConfig
+from logstore.log import PartitionLog, run_inline
+from logstore.log_manager import LogManager
+from logstore.spark.columns import known_columns
+from logstore.spark.options import Options, chosen_columns
+from logstore.spark.source import BatchReader, LogstoreDataSource, Task
+from logstore.testing import ManualClock
+
+TYPES: dict[str, DataType] = {
+    "binary": BinaryType(),
+    "string": StringType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "timestamp": TimestampType(),
+    "array<struct<key:string,value:binary>>": ArrayType(
+        StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    ),
+}
+
+
+def schema_of(options: dict[str, str]) -> StructType:
+    """As Spark parses what ``LogstoreDataSource.schema`` gives."""
+    granularity, names = chosen_columns(Options(options))
+    known = known_columns(granularity)
+    return StructType([StructField(name, TYPES[known[name].kind]) for name in names])
+
+
+def reader(path: str | Path, schema: StructType | None = None, **options: Any) -> BatchReader:
+    given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    source = LogstoreDataSource(given)
+    made = source.reader(schema or schema_of(given))
+    assert isinstance(made, BatchReader)
+    return made
+
+
+def tasks(reader: BatchReader) -> list[Task]:
+    return [task for task in reader.partitions() if isinstance(task, Task)]
+
+
+def read(
+    path: str | Path,
+    *,
+    filters: Sequence[Filter] = (),
+    schema: StructType | None = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """All rows, task after task. Filters are pushed; what remains of them is not applied."""
+    made = reader(path, schema, **options)
+    made.pushFilters(list(filters))
+    batches = [batch for task in tasks(made) for batch in made.read(task)]
+    for batch in batches:
+        batch.validate(full=True)
+    if not batches:
+        return []
+    return list(pa.Table.from_batches(batches).to_pylist())
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]
+
+
+SMALL = LogConfig(
+    segment_bytes=6000, index_interval_bytes=500, segment_index_bytes=4096, retention_ms=-1
+)
+
+
+class Broker:
+    """A broker's log directory on the disk, closed when left."""
+
+    def __init__(self, path: Path, config: LogConfig = SMALL, **partitions: int) -> None:
+        self.clock = ManualClock()
+        self.path = path
+        self.manager = LogManager([str(path)], config, clock=self.clock, run_later=run_inline)
+        self.logs: dict[str, list[PartitionLog]] = {
+            topic: self.manager.create_topic(topic, count) for topic, count in partitions.items()
+        }
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.manager.checkpoint_high_watermarks()
+        self.manager.checkpoint_log_start_offsets()
+        self.manager.close()
