@@ -30,12 +30,12 @@ from logstore.spark.columns import check_schema
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout, list_partitions
 from logstore.spark.options import Options, ReadOptions
-from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve
+from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
 from logstore.spark.segment_reader import read_split
 from logstore.spark.source import Task
-from logstore.spark.splits import ReadSettings
-from logstore.spark.stream_log import LogView
-from logstore.spark.stream_offsets import Mark, from_json, share, to_json
+from logstore.spark.splits import Split
+from logstore.spark.stream_log import LogView, at_once
+from logstore.spark.stream_offsets import Mark, Marks, from_json, share, to_json
 from logstore.spark.transactions import aborted_transactions
 from logstore.types import TopicPartition
 
@@ -122,9 +122,11 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Partitions that appear later are read from their start.
         """
-        views = self._look()
-        starts = {tp: resolve(view.layout, self._options.read).start for tp, view in views.items()}
-        return to_json({tp: views[tp].mark(offset) for tp, offset in starts.items()})
+        views, read = self._look(), self._options.read
+        read.check_named(views)
+        ranges = resolve_all((view.layout for view in views.values()), read)
+        starts = {tp: wanted.start for tp, wanted in zip(views, ranges, strict=True)}
+        return to_json(_marks(views, starts))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_offsets
@@ -135,7 +137,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks, views = from_json(start), self._look()
         for tp in sorted(set(marks) - set(views)):
             self._lost(_gone(tp, marks[tp]))
-        resumed = {tp: self._resume(view, marks.get(tp)) for tp, view in views.items()}
+        resumed = self._resume(views, marks)
         if self._target is not None:  # what appeared since is for the next run
             resumed = {tp: at for tp, at in resumed.items() if tp in marks or tp in self._target}
         ends = {tp: max(at, self._end(tp, views[tp])) for tp, at in resumed.items()}
@@ -145,12 +147,14 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if isinstance(limit, ReadMaxRows):
             available = share(available, limit.max_rows)
-        found: dict[TopicPartition, Mark] = {}
-        for tp, at in resumed.items():
-            offset, mark = at + available[tp], marks.get(tp)
-            same = mark is not None and mark.offset == at == offset
-            found[tp] = mark if same and mark is not None else views[tp].mark(offset)
-        return to_json(found)
+        offsets = {tp: at + available[tp] for tp, at in resumed.items()}
+        kept = {
+            tp: marks[tp]
+            for tp, offset in offsets.items()
+            if tp in marks and marks[tp].offset == resumed[tp] == offset
+        }
+        moved = {tp: offset for tp, offset in offsets.items() if tp not in kept}
+        return to_json(kept | _marks(views, moved))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: where the logs ended at the last look."""
@@ -166,16 +170,16 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 # A listing that did not change, sizes and all, is not looked into again: a log
                 # cut and written anew to the same size is found out when it next grows.
-                views = {
-                    layout: self._views.get(layout) or LogView.of(layout, read)
-                    for layout in layouts
-                }
+                views = dict(zip(layouts, at_once(self._view, layouts), strict=True))
                 break
             except FileNotFoundError:
                 if not left:
                     raise
         self._views = {layout: view for layout, view in views.items() if view.settled}
         return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views.values()}
+
+    def _view(self, layout: PartitionLayout) -> LogView:
+        return self._views.get(layout) or LogView.of(layout, self._options.read)
 
     def _end(self, tp: TopicPartition, view: LogView) -> int:
         if self._target is None:
@@ -198,13 +202,18 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what was lost -------------------------------------------------------------------------
 
-    def _resume(self, view: LogView, mark: Mark | None) -> int:
-        if mark is None:
-            return view.layout.log_start_offset
-        offset, loss = view.resume(mark)
-        if loss is not None:
-            self._lost(loss)
-        return offset
+    def _resume(
+        self, views: Mapping[TopicPartition, LogView], marks: Marks
+    ) -> dict[TopicPartition, int]:
+        """Where each partition is to be read on; one that is new, from its start."""
+        known = [(tp, view) for tp, view in views.items() if tp in marks]
+        found = at_once(lambda item: item[1].resume(marks[item[0]]), known)
+        resumed = {tp: view.layout.log_start_offset for tp, view in views.items()}
+        for (tp, _), (offset, loss) in zip(known, found, strict=True):
+            if loss is not None:
+                self._lost(loss)
+            resumed[tp] = offset
+        return resumed
 
     def _lost(self, loss: DataLossError) -> None:
         if self._options.read.fail_on_data_loss:
@@ -215,39 +224,46 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch; after a failure of one that was planned before."""
-        starts, views = from_json(start), self._look()
+        ends, views = from_json(end), self._look()
+        resumed = self._resume(
+            {tp: view for tp, view in views.items() if tp in ends}, from_json(start)
+        )
         ranges: list[OffsetRange] = []
-        for tp, mark in sorted(from_json(end).items()):
+        for tp, mark in sorted(ends.items()):
             view = views.get(tp)
             if view is None:
                 self._lost(_gone(tp, mark))
                 continue
-            first = self._resume(view, starts.get(tp))
             if mark.offset > view.end:
                 reason = f"cut before they were read: the log ends at {view.end}"
                 self._lost(DataLossError(view.layout.uri, view.end, mark.offset, reason))
-            if first < mark.offset:
-                aborted = aborted_transactions(view.layout) if self._committed else ()
-                ranges.append(OffsetRange(view.layout, first, mark.offset, tuple(aborted)))
-        split_bytes = self._options.read.split_bytes
-        return [Task(task) for task in pack(plan_splits(ranges, split_bytes), split_bytes)]
+            if resumed[tp] < mark.offset:
+                committed = self._options.read.read_committed
+                aborted = tuple(aborted_transactions(view.layout)) if committed else ()
+                ranges.append(OffsetRange(view.layout, resumed[tp], mark.offset, aborted))
+        return [Task(splits) for splits in self._tasks(ranges)]
 
-    @property
-    def _committed(self) -> bool:
-        return self._options.read.read_committed
+    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[Split, ...]]:
+        split_bytes, least = self._options.read.split_bytes, self._options.read.min_partitions
+        splits = plan_splits(ranges, split_bytes)
+        tasks = pack(splits, split_bytes)
+        if splits and len(tasks) < least:
+            split_bytes = min(split_bytes, -(-sum(split.size for split in splits) // least))
+            tasks = pack(plan_splits(ranges, split_bytes), split_bytes)
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, Task)
-        options = self._options.read
-        settings = ReadSettings(
-            include_control=options.include_control,
-            check_crcs=options.check_crcs,
-            max_batch_bytes=options.max_batch_bytes,
-            fail_on_data_loss=options.fail_on_data_loss,
-            drop_malformed=options.drop_malformed,
-        )
+        settings = self._options.read.settings()
         for split in partition.splits:
             yield from read_split(split, settings, self._schema)
+
+
+def _marks(
+    views: Mapping[TopicPartition, LogView], offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, Mark]:
+    found = at_once(lambda item: views[item[0]].mark(item[1]), list(offsets.items()))
+    return dict(zip(offsets, found, strict=True))
 
 
 def _gone(tp: TopicPartition, mark: Mark) -> DataLossError:

@@ -116,7 +116,7 @@ def _ask(
         (CarrierDelay(r.carrier, r.flights, r.departed, r.minutes) for r in rows),
         key=lambda each: -each.mean_minutes,
     )
-    size = sum(p.bytes for p in outcome.cluster.partitions) if outcome.cluster else 0
+    size = sum(p.size for p in outcome.cluster.partitions) if outcome.cluster else 0
     outcome.steps.append(Step("Spark SQL on segments", outcome.records, size, seconds))
     if {each.carrier: each for each in told.answer} != counted(sent):
         outcome.faults.append("Spark SQL answers otherwise than a count of the input")

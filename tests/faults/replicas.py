@@ -24,7 +24,9 @@ from tests.faults.planter import DIVERGED, Fault, NotHere, choose, fault, kind
 from tests.faults.site import Replica, Segment, Site, Spot, patched, replace
 
 LOG = filenames.LOG_SUFFIX
-_CRC_AT, _SEALED_FROM = 17, 21
+_CRC_AT, _SEALED_FROM, _RECORDS_AT = 17, 21, 61
+_KEY_LENGTH = b"\x08"
+"""Of the four bytes of a control key, as a varint (F-80)."""
 _ATTEMPTS = 20
 
 
@@ -226,8 +228,8 @@ def marker_changed(site: Site, rng: random.Random) -> Fault:
     was = int.from_bytes(record.key[2:4], "big")
     now = ControlType.ABORT if was == ControlType.COMMIT else ControlType.COMMIT
     batch = spot.segment.read(LOG)[spot.batch.position : spot.end]
-    at = batch.rindex(record.key)
-    _overwrite(spot, sealed(patched(batch, at + 2, int(now).to_bytes(2, "big"))))
+    at = batch.index(_KEY_LENGTH + record.key, _RECORDS_AT)
+    _overwrite(spot, sealed(patched(batch, at + 3, int(now).to_bytes(2, "big"))))
     told = f"the marker at {spot.batch.position} of {spot.log} is {now.name}"
     return fault(spot.replica, told, [_txn_index(spot.segment), spot.log], f"F-122 {DIVERGED}",
                  "F-121")  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +12,9 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-# The server takes any; given in the environment, as Arrow's and Amazon's clients look there.
-_ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
+# The server takes any. URIs carry them here: tasks of a session have no part in the environment of
+# a test that began after it.
+KEY, SECRET = "test", "not-for-messages"
 
 
 @dataclass
@@ -28,7 +26,8 @@ class ObjectStore:
     client: Any
 
     def uri(self, path: str) -> str:
-        return f"s3://{path}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+        place = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+        return f"s3://{KEY}:{SECRET}@{path}?{place}"
 
     def upload(self, directory: Path, path: str) -> str:
         """Copy a directory with all below it; its URI."""
@@ -55,20 +54,20 @@ def object_store() -> Iterator[ObjectStore]:
     import boto3
     from moto.server import ThreadedMotoServer
 
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in _ENVIRONMENT.items():
-            patch.setenv(key, value)
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        try:
-            _, port = server.get_host_and_port()
-            client = boto3.client(
-                "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1"
-            )
-            client.create_bucket(Bucket="bucket")
-            files = fs.S3FileSystem(
-                endpoint_override=f"127.0.0.1:{port}", scheme="http", region="us-east-1"
-            )
-            yield ObjectStore(port, files, client)
-        finally:
-            server.stop()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        client = boto3.client(
+            "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1",
+            aws_access_key_id=KEY, aws_secret_access_key=SECRET,
+        )  # fmt: skip
+        client.create_bucket(Bucket="bucket")
+        files = fs.S3FileSystem(
+            access_key=KEY, secret_key=SECRET, region="us-east-1",
+            endpoint_override=f"127.0.0.1:{port}", scheme="http",
+        )  # fmt: skip
+        yield ObjectStore(port, files, client)
+    finally:
+        server.stop()

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from logstore import LogConfig, LogManager, PartitionLog
-from logstore.errors import ConfigError
+from logstore.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.spark.errors import DataLossError
 from logstore.spark.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream_offsets import Mark, common_end, from_json, share, to_json
@@ -526,6 +526,29 @@ def test_many_epochs_leave_a_small_checkpoint(manager, data):
 def test_options_that_are_refused(options, reason):
     with pytest.raises(ConfigError, match=reason):
         StreamOptions.from_spark({"path": "x", **{k: str(v) for k, v in options.items()}})
+
+
+def test_a_topic_that_is_named_must_be_there_at_the_start_and_only_then(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    with pytest.raises(UnknownTopicOrPartitionError, match="flihgts not found below"):
+        Stream(data, subscribe="t,flihgts").trigger()
+    stream = Stream(data, subscribe="t")
+    assert stream.trigger() == rows("a")
+    later = Stream(data, stream.checkpoint, subscribe="t,later")
+    assert later.trigger() == []
+    append(manager.get_or_create("later", 0), "b")
+    assert later.trigger() == rows("b")
+
+
+def test_a_micro_batch_is_cut_into_as_many_tasks_as_asked_for(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, *["x" * 100] * 100)
+    for least in (1, 8):
+        stream = Stream(data, minPartitions=least)
+        start = stream.reader.initialOffset()
+        end = stream.reader.latestOffset(start, ALL)
+        assert (len(stream.reader.partitions(start, end)) >= 8) == (least == 8)
+        assert [offset for offset, _ in stream.read(start, end)] == list(range(100))
 
 
 def test_a_segment_deleted_while_the_listing_is_looked_at(manager, data, monkeypatch):
