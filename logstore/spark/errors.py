@@ -5,16 +5,19 @@ LogstoreError
 ├── DuplicatePartitionError    several brokers' copies of a partition, and no word on which to read
 └── DataLossError              what was asked for is not there, or not any more
 
-Arguments are plain values: an error raised in a worker reaches the driver by pickle.
+Arguments are plain values: an error raised in a worker reaches the driver by pickle. Paths are kept
+without the credentials of a URI.
 """
 
 from __future__ import annotations
 
 from logstore.errors import LogstoreError
+from logstore.storage.uri import shown
 
 
 class NotALogDirectoryError(LogstoreError):
     def __init__(self, path: str, reason: str) -> None:
+        path = shown(path)
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
@@ -26,6 +29,7 @@ class DuplicatePartitionError(LogstoreError):
     """``places`` lists ``(broker, directory)`` of every copy."""
 
     def __init__(self, topic: str, partition: int, places: tuple[tuple[str, str], ...]) -> None:
+        places = tuple((shown(broker), shown(directory)) for broker, directory in places)
         super().__init__(topic, partition, places)
         self.topic, self.partition, self.places = topic, partition, places
 
@@ -44,6 +48,7 @@ class DataLossError(LogstoreError):
     """
 
     def __init__(self, path: str, start: int, end: int, reason: str) -> None:
+        path = shown(path)
         super().__init__(path, start, end, reason)
         self.path, self.start, self.end, self.reason = path, start, end, reason
 

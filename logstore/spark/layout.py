@@ -20,7 +20,7 @@ from logstore.errors import InvalidTopicError
 from logstore.format import filenames
 from logstore.spark.errors import DuplicatePartitionError, NotALogDirectoryError
 from logstore.storage.base import FileInfo, Storage
-from logstore.storage.uri import join_uri, open_storage
+from logstore.storage.uri import join_uri, open_storage, shown
 
 UNKNOWN = -1
 MISSING = -1
@@ -112,7 +112,7 @@ def _told_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
     for layout in layouts:
         count[layout.topic, layout.partition, layout.broker] += 1
     return [
-        replace(layout, broker=layout.uri)
+        replace(layout, broker=shown(layout.uri))
         if count[layout.topic, layout.partition, layout.broker] > 1
         else layout
         for layout in layouts
@@ -174,7 +174,7 @@ class _Lister:
             try:
                 parsed = filenames.parse_partition_dir(entry.name)
             except InvalidTopicError as error:
-                logger.warning("%s: left out: %s", self.path, error)
+                logger.warning("%s: left out: %s", shown(self.path), error)
                 continue
             known = True
             if not parsed.suffix and self._wants(parsed.topic_partition, False):
@@ -194,7 +194,7 @@ class _Lister:
         try:
             entries = self.storage.scan_dir(open_storage(uri)[1])
         except FileNotFoundError:
-            logger.warning("%s: deleted while it was listed", uri)
+            logger.warning("%s: deleted while it was listed", shown(uri))
             return None
         return _layout(uri, tp, entries, files)
 
@@ -261,7 +261,7 @@ class _LogDirFiles:
 
     def read(self) -> None:
         """A malformed file counts as missing, and is told of (S-55)."""
-        self.broker = self.uri
+        self.broker = shown(self.uri)
         try:
             meta = self._open(META_PROPERTIES, MetaPropertiesFile).read()
             if meta is not None and meta.node_id is not None:

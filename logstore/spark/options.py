@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from logstore.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.spark.columns import choose
 from logstore.spark.splits import ReadSettings
+from logstore.storage.uri import shown
 
 EARLIEST = -2
 LATEST = -1
@@ -259,8 +260,9 @@ class ReadOptions:
         missing = [*self.selection.missing(found), *(f"{t}-{p}" for t, p in named - set(found))]
         if missing:
             there = ", ".join(sorted({topic for topic, _ in found})) or "none"
+            below = ", ".join(map(shown, self.paths))
             raise UnknownTopicOrPartitionError(
-                f"{', '.join(sorted(set(missing)))} not found below {', '.join(self.paths)}; "
+                f"{', '.join(sorted(set(missing)))} not found below {below}; "
                 f"of the topics there, those selected are: {there}"
             )
 

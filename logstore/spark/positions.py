@@ -11,7 +11,7 @@ from logstore.spark.layout import UNKNOWN, PartitionLayout, SegmentFile
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.transactions import last_stable_offset
 from logstore.spark.windows import Windows
-from logstore.storage.uri import open_storage
+from logstore.storage.uri import open_storage, shown
 
 
 def log_end_offset(layout: PartitionLayout) -> int:
@@ -52,7 +52,7 @@ def readable_end(
     if up_to_high_watermark:
         if layout.high_watermark == UNKNOWN:
             raise ConfigError(
-                f"{layout.uri}: replication-offset-checkpoint has no high watermark of "
+                f"{shown(layout.uri)}: replication-offset-checkpoint has no high watermark of "
                 f"{layout.name}; upTo=logEnd reads to the end of the log"
             )
         end = layout.high_watermark

@@ -19,8 +19,9 @@ from logstore.spark.expansion import Expansion
 from logstore.spark.header_columns import SplitColumns, of_batches, timestamps
 from logstore.spark.splits import ReadSettings, Split
 
-_ROWS_MAX = 100_000
-_BYTES_MAX = 16 << 20  # of keys and values
+import os
+_ROWS_MAX = int(os.environ.get("H3R","100000"))
+_BYTES_MAX = int(os.environ.get("H3B","16"))<<20
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from logstore.spark.batch_table import BatchTable
 from logstore.spark.layout import PartitionLayout, SegmentFile
 from logstore.spark.windows import Windows
 from logstore.storage.base import File
-from logstore.storage.uri import open_storage
+from logstore.storage.uri import open_storage, shown
 
 _INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
 _BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry does not count
@@ -189,7 +189,7 @@ class SegmentIndex:
 
     def _distrust(self, suffix: str, reason: str) -> None:
         self._files[suffix] = b""
-        path = self.layout.path_of(self.segment.base_offset, suffix)
+        path = shown(self.layout.path_of(self.segment.base_offset, suffix))
         logger.warning("%s: %s: the index is not used", path, reason)
 
 

@@ -83,7 +83,7 @@ def session(
         ) from error
     register(spark)
     try:
-        if not _is_local(spark.sparkContext.master):
+        if not _is_local(spark.sparkContext.master or ""):
             check_workers(spark)
     except ConfigError:
         if running is None:

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from logstore.format.filenames import LOG_SUFFIX, segment_file_name
 from logstore.format.reader import MAX_OFFSET
-from logstore.storage.uri import join_uri
+from logstore.storage.uri import join_uri, shown
 
 AbortedTransaction: TypeAlias = tuple[int, int, int]
 """Producer id, first offset, and offset of the ABORT marker."""
@@ -36,8 +36,8 @@ class Split:
 
     @property
     def path(self) -> str:
-        """The ``.log`` file."""
-        return join_uri(self.uri, segment_file_name(self.segment_base, LOG_SUFFIX))
+        """The ``.log`` file, for messages."""
+        return shown(join_uri(self.uri, segment_file_name(self.segment_base, LOG_SUFFIX)))
 
     @property
     def size(self) -> int:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOKS = 3  # a listing is outdated when a segment of it was deleted since: then it is made again
+Views: TypeAlias = Mapping[TopicPartition, LogView]
+_T = TypeVar("_T")
+
+_LOOKS = 3  # retention and truncation delete files rarely, and not for long
 _DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
@@ -122,7 +126,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Partitions that appear later are read from their start.
         """
-        views, read = self._look(), self._options.read
+        return self._looking(self._start)
+
+    def _start(self, views: Views) -> dict[str, Any]:
+        read = self._options.read
         read.check_named(views)
         ranges = resolve_all((view.layout for view in views.values()), read)
         starts = {tp: wanted.start for tp, wanted in zip(views, ranges, strict=True)}
@@ -134,7 +141,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to read yet."""
-        marks, views = from_json(start), self._look()
+        marks = from_json(start)
+        return self._looking(lambda views: self._next(views, marks, limit) or start)
+
+    def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> dict[str, Any] | None:
         for tp in sorted(set(marks) - set(views)):
             self._lost(_gone(tp, marks[tp]))
         resumed = self._resume(views, marks)
@@ -144,7 +154,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = ends
         available = {tp: ends[tp] - at for tp, at in resumed.items()}
         if self._too_few(sum(available.values())):
-            return start
+            return None
         if isinstance(limit, ReadMaxRows):
             available = share(available, limit.max_rows)
         offsets = {tp: at + available[tp] for tp, at in resumed.items()}
@@ -161,20 +171,24 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({tp: Mark(offset) for tp, offset in self._latest.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = {tp: self._end(tp, view) for tp, view in self._look().items()}
+        self._target = self._looking(
+            lambda views: {tp: view.readable_end for tp, view in views.items()}
+        )
+
+    def _looking(self, decide: Callable[[Views], _T]) -> _T:
+        """What ``decide`` makes of the logs as they are; of another look where a file is gone that
+        was there a moment ago."""
+        for _ in range(_LOOKS - 1):
+            with suppress(FileNotFoundError):
+                return decide(self._look())
+        return decide(self._look())
 
     def _look(self) -> dict[TopicPartition, LogView]:
         read = self._options.read
-        for left in reversed(range(_LOOKS)):
-            layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
-            try:
-                # A listing that did not change, sizes and all, is not looked into again: a log
-                # cut and written anew to the same size is found out when it next grows.
-                views = dict(zip(layouts, at_once(self._view, layouts), strict=True))
-                break
-            except FileNotFoundError:
-                if not left:
-                    raise
+        layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
+        # A listing that did not change, sizes and all, is not looked into again: a log cut and
+        # written anew to the same size is found out when it next grows.
+        views = dict(zip(layouts, at_once(self._view, layouts), strict=True))
         self._views = {layout: view for layout, view in views.items() if view.settled}
         return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views.values()}
 
@@ -202,9 +216,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what was lost -------------------------------------------------------------------------
 
-    def _resume(
-        self, views: Mapping[TopicPartition, LogView], marks: Marks
-    ) -> dict[TopicPartition, int]:
+    def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, int]:
         """Where each partition is to be read on; one that is new, from its start."""
         known = [(tp, view) for tp, view in views.items() if tp in marks]
         found = at_once(lambda item: item[1].resume(marks[item[0]]), known)
@@ -224,10 +236,11 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch; after a failure of one that was planned before."""
-        ends, views = from_json(end), self._look()
-        resumed = self._resume(
-            {tp: view for tp, view in views.items() if tp in ends}, from_json(start)
-        )
+        starts, ends = from_json(start), from_json(end)
+        return self._looking(lambda views: self._planned(views, starts, ends))
+
+    def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[InputPartition]:
+        resumed = self._resume({tp: view for tp, view in views.items() if tp in ends}, starts)
         ranges: list[OffsetRange] = []
         for tp, mark in sorted(ends.items()):
             view = views.get(tp)
@@ -259,9 +272,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_split(split, settings, self._schema)
 
 
-def _marks(
-    views: Mapping[TopicPartition, LogView], offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, Mark]:
+def _marks(views: Views, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:
     found = at_once(lambda item: views[item[0]].mark(item[1]), list(offsets.items()))
     return dict(zip(offsets, found, strict=True))
 

@@ -24,7 +24,7 @@ from logstore.spark.positions import log_end_offset, readable_end
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, common_end
 from logstore.spark.windows import Windows
-from logstore.storage.uri import join_uri, open_storage
+from logstore.storage.uri import join_uri, open_storage, shown
 
 _THREADS = 16  # an object store answers in tens of milliseconds
 _T = TypeVar("_T")
@@ -125,7 +125,7 @@ class LogView:
             # As over a network file system, where a size may come before the bytes.
             logger.warning(
                 "%s: the last batch, at offset %d, is not complete or damaged: left for later",
-                layout.uri,
+                shown(layout.uri),
                 last.base_offset,
             )
             end = max(last.base_offset, layout.log_start_offset)

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from logstore.clock import SystemClock
-from logstore.errors import ConfigError
+from logstore.errors import ConfigError, InvariantError
 from logstore.random_id import random_id
 from logstore.spark.writer_directory import (
     Extent,
@@ -86,7 +86,11 @@ class LogstoreWriter(DataSourceArrowWriter):
         return TaskOutput(StagedFile(task, path, output.size, tuple(output.extents)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        staged = [message.staged for message in messages if isinstance(message, TaskOutput)]
+        staged: list[StagedFile] = []
+        for message in messages:
+            if not isinstance(message, TaskOutput):
+                raise InvariantError(f"a commit with a task that did not succeed: {message!r}")
+            staged.append(message.staged)
         records = commit(self._area, staged, self._options, self._overwrite)
         logger.info("%s: %d records of %d tasks", self._area.target, records, len(staged))
 

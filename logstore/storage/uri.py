@@ -3,7 +3,8 @@
 A plain path and ``file:///…`` are local. Everything else is what ``pyarrow.fs`` reaches, read only:
 ``s3://bucket/logs?region=eu-central-1``, ``gs://…``, ``abfs://…``, ``hdfs://…``, with that file
 system's options in the query. Credentials are best left to the environment; those in a URI travel
-with every task, but are in no message: paths inside a storage carry neither user nor query.
+with every task, but belong in no message (``shown``): paths inside a storage have neither user nor
+query.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ def open_storage(uri: str) -> tuple[Storage, str]:
 @lru_cache(maxsize=64)
 def _open_arrow(base: str) -> tuple[Storage, str]:
     """The storage for all paths below ``base``, and what they begin with (``s3://bucket``)."""
-    parts = urlsplit(base)
-    shown = parts.scheme + _SEPARATOR + parts.netloc.rpartition("@")[2]
+    place = shown(base).rstrip("/")
     try:
         from pyarrow import fs
 
@@ -52,15 +52,15 @@ def _open_arrow(base: str) -> tuple[Storage, str]:
         if error.name != "pyarrow":
             raise
         raise ConfigError(
-            f"{shown}: other than local paths need the package pyarrow: "
+            f"{place}: other than local paths need the package pyarrow: "
             "pip install 'logstore[arrow]'"
         ) from None
     try:
         filesystem, root = fs.FileSystem.from_uri(base)
     except (OSError, ValueError, NotImplementedError) as error:
-        reason = str(error).replace(base, shown).partition("\n")[0]
-        raise ConfigError(f"{shown}: {reason}") from None
-    scheme = parts.scheme + _SEPARATOR
+        reason = str(error).replace(base, place).partition("\n")[0]
+        raise ConfigError(f"{place}: {reason}") from None
+    scheme = urlsplit(base).scheme + _SEPARATOR
     return ArrowStorage(filesystem, scheme), scheme + root.rstrip("/")
 
 
@@ -72,10 +72,18 @@ def join_uri(uri: str, name: str) -> str:
     return _with_path(parts, f"{parts.path.rstrip('/')}/{quote(name)}")
 
 
+def shown(uri: str) -> str:
+    """``uri`` for messages and logs: without user, password and query."""
+    if _SEPARATOR not in uri:
+        return uri
+    parts = urlsplit(uri)
+    return f"{parts.scheme}{_SEPARATOR}{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def _with_path(parts: SplitResult, path: str) -> str:
     # urlunsplit drops the slashes of an empty host (hdfs:///logs) for schemes it does not know.
     query = "?" + parts.query if parts.query else ""
     return f"{parts.scheme}{_SEPARATOR}{parts.netloc}{path}{query}"
 
 
-__all__ = ["join_uri", "open_storage"]
+__all__ = ["join_uri", "open_storage", "shown"]

@@ -21,7 +21,7 @@ from logstore.errors import ConfigError
 from logstore.storage import File, Storage
 from logstore.storage.arrow_fs import ArrowFile, ArrowStorage
 from logstore.storage.local import LocalStorage
-from logstore.storage.uri import join_uri, open_storage
+from logstore.storage.uri import join_uri, open_storage, shown
 from tests.spark.object_store import ObjectStore, object_store
 
 MIB = 1 << 20
@@ -421,6 +421,22 @@ def test_paths_and_errors_show_no_credentials() -> None:
     with pytest.raises(ConfigError, match=r"s3://b: .*'bogus'") as error:
         open_storage("s3://key:secret@b/c?bogus=1")
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "text"),
+    [
+        ("/a b?c@d", "/a b?c@d"),
+        ("file:///a", "file:///a"),
+        ("s3://key:secret@b/c?region=x", "s3://b/c"),
+        (
+            "abfs://c@account.dfs.core.windows.net/x?key=secret",
+            "abfs://account.dfs.core.windows.net/x",
+        ),
+    ],
+)
+def test_shown(uri: str, text: str) -> None:
+    assert shown(uri) == text
 
 
 def test_one_storage_for_all_paths_of_a_bucket() -> None:

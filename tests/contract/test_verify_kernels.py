@@ -156,6 +156,15 @@ def test_timestamps_of_a_survey(kernels: Any) -> None:
 
 
 @BOTH
+def test_the_first_offset_of_a_legacy_wrapper_is_hidden(kernels: Any) -> None:
+    """F-103: offsets before it are no gap, and before a single legacy message they are."""
+    wrapper = [0, 60, BASE + 5, BASE + 5, 7, 7, -1, -1, -1, -1, 1, -1, 1, 0, 1]
+    message = [*wrapper[:10], 0, 1, 1, 0, 1]
+    for row, gaps in ((wrapper, []), (message, [0])):
+        assert kernels.survey_batches(Table([row]).columns, 1, BASE, BASE, -1).gaps == gaps
+
+
+@BOTH
 def test_a_table_has_rows_and_room_for_them(kernels: Any) -> None:
     columns = Table().columns
     for rows in (0, -1, CAPACITY + 1):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 
+import kafka_cluster
 import kafka_jars
 import kafka_logs
 import kafka_served
 import our_logs as writers
 import pytest
+
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
 
 REQUIRED_BY = ("CI", "LOGSTORE_REQUIRE_KAFKA")
 
@@ -36,6 +41,14 @@ def kafka_directory(
 ) -> kafka_logs.KafkaDirectory:
     """Return log directories of a real broker with the records that a real consumer read."""
     return kafka_logs.build(tmp_path_factory.mktemp("kafka-directory"))
+
+
+@pytest.fixture(scope="session")
+def kafka_replicas(
+    kafka: str, tmp_path_factory: pytest.TempPathFactory
+) -> kafka_cluster.ReplicatedDirectories:
+    """Return log directories that three real brokers wrote together."""
+    return kafka_cluster.build(tmp_path_factory.mktemp("kafka-replicas"))
 
 
 @pytest.fixture(scope="session")

@@ -47,9 +47,8 @@ def writing(spark: SparkSession, directory: str, target: Path) -> list[list[Any]
     from pyspark.sql import functions as f
 
     source = spark.read.format("logstore").load(directory)
-    source.select("key", "value", "topic", "partition", "timestamp").write.format("logstore").save(
-        str(target)
-    )
+    rows = source.select("key", "value", "topic", "partition", "timestamp")
+    rows.write.format("logstore").mode("append").save(str(target))
     written = spark.read.format("logstore").load(str(target))
     return _rows(written.groupBy("topic", "partition").agg(*_content(f, offsets=False)))
 

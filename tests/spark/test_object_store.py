@@ -15,7 +15,7 @@ pytest.importorskip("moto")
 
 from click.testing import CliRunner
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.cli import main
 from logstore.errors import LogstoreError
@@ -58,6 +58,7 @@ def uris(store: ObjectStore, brokers: Path) -> dict[str, str]:
     return {path.name: store.uri(f"bucket/logs/{path.name}") for path in brokers.iterdir()}
 
 
+OFFSETS = StructType([StructField("offset", LongType())])
 NAMES = ("broker-1", "broker-2", "broker-3")
 FAULTY = ("broker-1", "damaged", "broker-3")
 
@@ -123,7 +124,7 @@ def test_a_source_without_access_names_the_object(
 def test_a_segment_deleted_after_it_was_planned(store: ObjectStore, brokers: Path) -> None:
     uri = store.upload(brokers / "broker-3", "bucket/shrinking")
     source = LogstoreDataSource(CaseInsensitiveDict({"path": uri, "subscribe": "orders"}))
-    reader = source.reader(StructType.fromDDL("offset long"))
+    reader = source.reader(OFFSETS)
     tasks = reader.partitions()
     segment = max((brokers / "broker-3" / "orders-1").glob("*.log")).name
     store.files.delete_file(f"bucket/shrinking/orders-1/{segment}")
@@ -144,7 +145,7 @@ def test_messages_carry_no_credentials(store: ObjectStore, uris: dict[str, str])
          "subscribe": "orders"},
     ):  # fmt: skip
         source = LogstoreDataSource(CaseInsensitiveDict(options))
-        reader = source.reader(StructType.fromDDL("offset long"))
+        reader = source.reader(OFFSETS)
         with pytest.raises(LogstoreError) as error:
             reader.partitions()
         assert SECRET not in str(error.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -455,6 +456,49 @@ def test_compaction_of_what_was_read_is_no_loss(manager, data):
     kept = rebuild_batch(header, read_records(content)[1:])
     path.write_bytes(bytes(kept) + batch(2, value=b"c"))
     assert stream.trigger() == rows("c", start=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_holds(
+    data, manager, seed
+):
+    """Appends, rolls, limits, restarts, and cuts with a new leader epoch as a broker has after
+    them: every record that stays is read, once unless it came after a cut, and in order."""
+    rng = random.Random(seed)
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data, failOnDataLoss="false")
+    read: dict[int, bytes] = {}
+    starts: list[int] = []  # of batches: a broker cuts nowhere else
+    epoch, number, was_cut = 0, 0, False
+    for _ in range(60):
+        match rng.choice(("append", "append", "roll", "cut", "restart", "read", "read")):
+            case "append":
+                for _ in range(rng.randrange(1, 5)):
+                    count = rng.randrange(1, 6)
+                    values = [b"%d" % (number + n) for n in range(count)]
+                    starts.append(log.log_end_offset)
+                    log.append([(None, value) for value in values], leader_epoch=epoch)
+                    number += count
+            case "roll":
+                log.roll()
+            case "cut" if starts:
+                log.truncate_to(rng.choice(starts))
+                starts = [start for start in starts if start < log.log_end_offset]
+                epoch, was_cut = epoch + 1, True
+            case "restart":
+                stream = Stream(data, stream.checkpoint, failOnDataLoss="false")
+            case "read":
+                limit = ReadMaxRows(rng.randrange(1, 20)) if rng.random() < 0.5 else ALL
+                found = stream.trigger(limit)
+                if found:
+                    assert [offset for offset, _ in found] == sorted({o for o, _ in found})
+                    assert was_cut or not read or found[0][0] == max(read) + 1
+                    read = {o: v for o, v in read.items() if o < found[0][0]} | dict(found)
+    while found := stream.trigger():
+        read = {o: v for o, v in read.items() if o < found[0][0]} | dict(found)
+    held = {record.offset: record.value for record in log.records()}
+    assert {o: v for o, v in read.items() if o < log.log_end_offset} == held
 
 
 # ---- offsets of the checkpoint -----------------------------------------------------------------

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from logstore import LogConfig, LogManager
+from logstore import LogConfig, LogManager, PartitionLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,12 @@ class Sink:
 
 
 def query(
-    spark: SparkSession, tmp_path: Path, sink: Sink, *, now: bool = True, **options: Any
+    spark: SparkSession,
+    tmp_path: Path,
+    sink: Callable[[Any, int], None],
+    *,
+    now: bool = True,
+    **options: Any,
 ) -> StreamingQuery:
     source = spark.readStream.format("logstore").option("startingOffsets", "earliest")
     for name, value in options.items():
@@ -120,6 +125,32 @@ def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, 
 
     finish(query(spark, tmp_path, sink, failOnDataLoss="false"))
     assert sink.rows == sorted(before + expected(manager)[15:])
+
+
+def test_a_directory_for_each_micro_batch(spark, manager, tmp_path):
+    """The recipe of docs/spark-streaming.md: a micro-batch that is written again replaces itself."""
+    append(manager, "t", 0, 30)
+    failed: list[int] = []
+
+    def save(batch: DataFrame, number: int) -> None:
+        rows = batch.select("key", "value", "partition").write.format("logstore")
+        rows.mode("overwrite").option("topic", "copy").save(str(tmp_path / "out" / str(number)))
+        if not failed:
+            failed.append(number)
+            raise RuntimeError("failed after it wrote")
+
+    def run() -> None:
+        finish(query(spark, tmp_path, save, maxOffsetsPerTrigger=20))
+
+    with pytest.raises(StreamingQueryException, match="failed after it wrote"):
+        run()
+    run()
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]
+    found = []
+    for number in range(2):
+        with PartitionLog.open(tmp_path / "out" / str(number) / "copy-0") as log:
+            found += [record.value for record in log.records()]
+    assert found == [record.value for record in manager.get("t", 0).records()]
 
 
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):

@@ -101,6 +101,14 @@ def lost_broker(root: Path) -> None:
     shutil.rmtree(root / "1")
 
 
+def unreadable_segment(root: Path) -> None:
+    """A directory where a file should be; beside it, a fault that is told all the same."""
+    flipped_bit(root)
+    path = root / "0" / "orders-0" / f"{SECOND}.log"
+    path.unlink()
+    path.mkdir()
+
+
 def stray_files(root: Path) -> None:
     (root / "2" / "orders-0" / "5.log").write_bytes(b"?")
     (root / "2" / "no-partition").mkdir()
@@ -111,7 +119,7 @@ def stray_files(root: Path) -> None:
     "damage",
     [
         nothing, flipped_bit, replaced_batch, torn_tail, lost_segment, lost_index, lost_broker,
-        stray_files,
+        unreadable_segment, stray_files,
     ],
 )  # fmt: skip
 def test_the_same_findings_with_and_without_spark(
@@ -148,27 +156,15 @@ def test_options_reach_the_executors(spark: SparkSession, root: Path, deep: bool
 
 
 def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
-    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, root: Path
 ) -> None:
-    """It became a directory between the listing and the task."""
-    flipped_bit(root)
-    path = root / "0" / "orders-0" / f"{SECOND}.log"
-    pack = verification._pack
-
-    def swap(work: Any, cores: int) -> Any:
-        path.unlink()
-        path.mkdir()
-        return pack(work, cores)
-
-    monkeypatch.setattr(verification, "_pack", swap)
+    unreadable_segment(root)
     report = verification.verify(spark, *paths(root)).report
-    assert len(report.unusable) == 1
-    assert str(path) in report.unusable[0]
-    assert not report.clean
-    # Its partition is in no table, its replicas are compared, and what is damaged is told.
-    found = [(part.broker, part.topic, part.partition) for part in report.partitions]
-    assert ("0", "orders", 0) not in found
-    assert len(found) == 5
+    (line,) = report.unusable
+    assert str(root / "0" / "orders-0" / f"{SECOND}.log") in line
+    # Its partition is in no table, the others are compared, and what is damaged is told.
+    found = [(part.broker, part.partition, part.compared_end) for part in report.partitions]
+    assert found == [("1", 0, 300), ("2", 0, 300), ("0", 1, 300), ("1", 1, 300), ("2", 1, 300)]
     assert ("F-53", "1") in [(finding.rule, finding.broker) for finding in report.findings]
 
 

@@ -32,6 +32,7 @@ from logstore.errors import (  # noqa: E402
     ConfigError,
     InvalidRecordError,
     InvalidTopicError,
+    InvariantError,
     LogDirLockedError,
     StorageFailedError,
 )
@@ -309,6 +310,14 @@ def test_an_abort_leaves_nothing(tmp_path):
     assert os.path.exists(output.staged.path)
     made.abort([output, None])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_commit_without_the_word_of_a_task_is_refused(tmp_path):
+    made = writer(tmp_path / "out", ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"a"])]))
+    with pytest.raises(InvariantError, match="did not succeed"):
+        made.commit([output, None])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("damage", ["missing", "short"])

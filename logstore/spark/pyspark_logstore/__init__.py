@@ -1,7 +1,8 @@
 """Installed as a top-level package, which Spark finds by its name: no ``register`` is needed.
 
 Spark imports every ``pyspark_*`` when a session first asks for a format, whichever it is. So what
-is missing for this one (pyarrow) must not fail the others: it is told, and the format stays unknown.
+is missing for this one, such as pyarrow, must not fail the others: it is told, and the format stays
+unknown.
 """
 
 import warnings

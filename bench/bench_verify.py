@@ -1,0 +1,106 @@
+"""Verification of one segment on one thread, without Spark: ``pytest bench/bench_verify.py``.
+
+*Batch level* is checksums, headers, offsets, epochs and both indexes; *deep* decodes every record
+too; *with ranges* adds the digests of a comparison of replicas, in ranges of 65,536 offsets.
+Compressed data counts by its unpacked size. All from the page cache.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from workloads import CONFIG, KEY, RECORDS_PER_BATCH, START_MS, make_log, resident_bytes
+
+from logstore import AppendOrigin, PartitionLog
+from logstore.format.batch import encode_batch
+from logstore.format.compression import Compression
+from logstore.storage.local import LocalStorage
+from logstore.verify import SegmentJob, SegmentResult, VerifyOptions, verify_segment
+from logstore.verify.ranges import CompareSpec
+
+SIZE = 512 << 20
+PACKED_SIZE = 32 << 20
+RANGES = CompareSpec(0, 2**62, 65_536)
+GOAL = {1: 0.5, 10: 1.25, 100: 1.25, 1000: 1.25}
+DEEP_GOAL = 0.5
+MEMORY_MAX = 64e6
+
+Check = Callable[[], SegmentResult]
+
+
+def check_of(directory: Path, *, deep: bool = False, ranges: bool = False) -> Check:
+    compare = RANGES if ranges else None
+    files = frozenset((".log", ".index", ".timeindex"))
+    job = SegmentJob(str(directory), 0, files=files, trimmed=True, compare=compare)
+    options = VerifyOptions(deep=deep, fingerprint=False)
+
+    def check() -> SegmentResult:
+        result = verify_segment(LocalStorage(), job, options)
+        assert not any(result.problems.values())
+        assert bool(result.ranges) == ranges
+        return result
+
+    return check
+
+
+def rate(benchmark: Any, check: Check, size: int) -> float:
+    """GB/s of the fastest round."""
+    benchmark.pedantic(check, rounds=7, warmup_rounds=1)
+    return float(size / benchmark.stats.stats.min / 1e9)
+
+
+@pytest.mark.parametrize("records", RECORDS_PER_BATCH)
+@pytest.mark.parametrize("level", ["batch level", "batch level, with ranges", "deep"])
+def test_verify_one_segment(
+    benchmark: Any, claim: Any, disk: Path, records: int, level: str
+) -> None:
+    directory = disk / "bench-0"
+    make_log(directory, records, SIZE).close()
+    check = check_of(directory, deep=level == "deep", ranges="ranges" in level)
+    before = resident_bytes()
+    size = check().size
+    growth = resident_bytes() - before
+    found = rate(benchmark, check, size)
+    goal = None if "ranges" in level else DEEP_GOAL if level == "deep" else GOAL[records]
+    claim(
+        what=f"verification on one thread, {level}, {records} records a batch",
+        ours=round(found, 2),
+        unit="GB/s",
+        goal="" if goal is None else f"at least {goal} GB/s",
+        met=None if goal is None else found >= goal,
+        note=f"{growth / 1e6:.0f} MB of memory kept",
+    )
+    assert growth < MEMORY_MAX
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("records", [100, 1000])
+def test_verify_compressed(
+    benchmark: Any, claim: Any, disk: Path, codec: str, records: int
+) -> None:
+    """Text of few words: it shrinks three- to fourfold."""
+    rng = random.Random(1)
+    words = [rng.randbytes(rng.randint(1, 5)).hex() for _ in range(200)]
+    values = [" ".join(rng.choices(words, k=30))[:100].encode() for _ in range(5000)]
+    directory, unpacked = disk / "bench-0", 0
+    log = PartitionLog.open(directory, CONFIG)
+    while log.size < PACKED_SIZE:
+        stamp = START_MS + log.log_end_offset
+        rows = [(KEY, rng.choice(values), stamp + n) for n in range(records)]
+        unpacked += len(encode_batch(rows))
+        packed = encode_batch(rows, compression=Compression.of(codec))
+        log.append_as_leader(packed, 0, AppendOrigin.COORDINATOR)
+    log.close()
+    found = rate(benchmark, check_of(directory, deep=True), unpacked)
+    claim(
+        what=f"verification on one thread, deep, {codec}, {records} records a batch",
+        ours=round(found, 2),
+        unit="GB/s unpacked",
+        goal=f"at least {DEEP_GOAL} GB/s",
+        met=found >= DEEP_GOAL,
+        note=f"{unpacked / PACKED_SIZE:.1f}x smaller on disk",
+    )
