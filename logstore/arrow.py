@@ -10,7 +10,7 @@ pyarrow is imported at the first call; install it with ``logstore[arrow]``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +18,12 @@ from logstore.errors import CorruptBatchError
 from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
 from logstore.kernels import ColumnBuilder
-from logstore.scan import portions
 from logstore.types import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from logstore.log import PartitionLog
-
 _ALL = 2**62
-_BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
 
 
 @lru_cache
@@ -138,36 +134,3 @@ def _as_text(names: pyarrow.Array) -> pyarrow.Array:
     except pa.ArrowInvalid:
         decoded = [name.decode("utf-8", "replace") for name in names.to_pylist()]
         return pa.array(decoded, pa.string())
-
-
-def read_log_columns(
-    log: PartitionLog,
-    start_offset: int | None = None,
-    end_offset: int | None = None,
-    *,
-    keys: bool = True,
-    values: bool = True,
-    timestamps: bool = True,
-    headers: bool = False,
-) -> Iterator[pyarrow.RecordBatch]:
-    """Record batches of a ``PartitionLog`` from ``start_offset`` on, one for a few MiB read.
-
-    The flags are those of ``read_columns``; CRCs are checked. Ends at ``end_offset``, or at the
-    log's end as it is when it gets there. Memory stays bounded by one window and one record batch.
-
-    Raises:
-        CorruptBatchError: a batch is damaged; the record batches before it were given.
-    """
-    builder = ColumnBuilder(keys, values, timestamps, headers)
-
-    def fill(
-        window: memoryview, position: int, options: ReadOptions
-    ) -> tuple[int, int, tuple[pyarrow.RecordBatch, int] | None]:
-        position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
-        if not builder.rows:
-            return position, status, None
-        batch = to_record_batch(builder, keys, values, timestamps, headers)
-        return position, status, (batch, batch.column(0)[-1].as_py() + 1)
-
-    start = log.log_start_offset if start_offset is None else start_offset
-    return portions(log.source, start, end_offset, fill)

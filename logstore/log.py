@@ -72,7 +72,7 @@ from logstore.random_id import RandomId, random_id
 from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
 from logstore.replay import rebuild_indexes, rebuild_producers
 from logstore.retention import deletable_segments
-from logstore.scan import Source, fill_chunk, portions
+from logstore.scan import Source, column_portions, fill_chunk, portions
 from logstore.segment import Segment
 from logstore.segments import Segments
 from logstore.storage.base import Storage
@@ -901,10 +901,13 @@ class PartitionLog:
         *,
         headers: bool = False,
     ) -> Iterator[Any]:
-        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``)."""
-        from logstore.arrow import read_log_columns
+        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``).
 
-        return read_log_columns(self, start_offset, end_offset, headers=headers)
+        Raises:
+            CorruptBatchError: a batch is damaged; the record batches before it were given.
+        """
+        start = self.log_start_offset if start_offset is None else start_offset
+        return column_portions(self.source, start, end_offset, headers=headers)
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from logstore.arrow import to_record_batch
 from logstore.errors import CorruptBatchError
 from logstore.fetch import LogSnapshot
-from logstore.format.reader import ReadOptions, fill_records
+from logstore.format.reader import ReadOptions, fill_columns, fill_records
 from logstore.gate import ReaderGate
-from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT
+from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
 from logstore.segment import BatchSpan, Segment
 from logstore.types import Record
 
+if TYPE_CHECKING:
+    import pyarrow
+
 WINDOW = 4 << 20  # bytes mapped at a time
 CHUNK = 4096  # records in a list: their memory is reused while it is still in cache
+
+_BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
+_ALL = 2**62
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -106,3 +113,28 @@ def fill_chunk(
     chunk: list[Record] = []
     position, status = fill_records(window, position, chunk, CHUNK, options)
     return position, status, (chunk, chunk[-1].offset + 1) if chunk else None
+
+
+def column_portions(
+    source: Source,
+    start_offset: int,
+    end_offset: int | None,
+    *,
+    headers: bool,
+) -> Iterator[pyarrow.RecordBatch]:
+    """``portions`` as Arrow record batches, one for a few MiB read.
+
+    Memory stays bounded by one window and one record batch.
+    """
+    builder = ColumnBuilder(headers=headers)
+
+    def fill(
+        window: memoryview, position: int, options: ReadOptions
+    ) -> tuple[int, int, tuple[pyarrow.RecordBatch, int] | None]:
+        position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
+        if not builder.rows:
+            return position, status, None
+        batch = to_record_batch(builder, True, True, True, headers)
+        return position, status, (batch, batch.column(0)[-1].as_py() + 1)
+
+    return portions(source, start_offset, end_offset, fill)

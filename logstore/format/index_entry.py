@@ -89,7 +89,7 @@ def _used(whole: memoryview, layout: struct.Struct, first: int) -> int:
     width, data = layout.size, whole.tobytes()
     zeros = bytes(width)
     at = first * width
-    while 0 <= (at := data.find(zeros, at)):
+    while (at := data.find(zeros, at)) >= 0:
         if at % width == 0:
             return at // width
         at += width - at % width  # zeros from inside one entry into the next

@@ -128,7 +128,7 @@ def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, 
 
 
 def test_a_directory_for_each_micro_batch(spark, manager, tmp_path):
-    """The recipe of docs/spark-streaming.md: a micro-batch that is written again replaces itself."""
+    """The recipe of docs/spark-streaming.md: a micro-batch written again replaces itself."""
     append(manager, "t", 0, 30)
     failed: list[int] = []
 

@@ -72,6 +72,15 @@ def test_zero_tails_of_active_indexes(slots: int) -> None:
     assert used_offset_entries(offsets + b"abc") == 2
 
 
+@settings(deadline=None)
+@given(st.lists(st.sampled_from((0, 0, 0, 1)), max_size=40).map(bytes))
+def test_used_entries_end_at_the_first_slot_of_zeros(data: bytes) -> None:
+    """And not at zeros that reach from one entry into the next."""
+    slots = [data[i : i + 8] for i in range(0, len(data) // 8 * 8, 8)]
+    expected = slots.index(bytes(8)) if bytes(8) in slots else len(slots)
+    assert used_offset_entries(data) == expected
+
+
 def test_worked_snapshots() -> None:
     assert encode_snapshot([PRODUCER]) == SNAPSHOT
     assert decode_snapshot(SNAPSHOT) == [PRODUCER]

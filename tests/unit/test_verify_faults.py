@@ -173,6 +173,25 @@ def zero_tail_in_the_middle(storage: MemoryStorage) -> None:
     patch(storage, path, len(storage.read_file(path)), bytes(4096))
 
 
+@fault("error", "F-107", "first.log")
+def zeroed_end_of_a_segment(storage: MemoryStorage) -> None:
+    """Batches that are gone: what the replay of producers makes of the next segment is not told."""
+    path = log_of(storage, 0)
+    position, _ = batches(storage, path)[5]
+    patch(storage, path, position, bytes(len(storage.read_file(path)) - position))
+
+
+@fault("warning", "I-5", "last.log")
+def zeroed_tail_below_the_high_watermark(storage: MemoryStorage) -> None:
+    """Zeros at the end are normal, but not in the place of what was committed."""
+    unclean(storage)
+    storage.remove(names(storage, ".snapshot")[-1])  # only a clean shutdown takes one there
+    write(storage, "recovery-point-offset-checkpoint", "0\n1\norders 0 0\n")
+    path = log_of(storage, -1)
+    position, size = batches(storage, path)[-1]
+    patch(storage, path, position, bytes(size))
+
+
 # -- segments
 
 
