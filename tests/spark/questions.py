@@ -42,15 +42,19 @@ def streaming(spark: SparkSession, directory: str, checkpoint: Path) -> int:
     return spark.table("streamed").count()
 
 
-def writing(spark: SparkSession, directory: str, target: Path) -> list[list[Any]]:
-    """A log directory written from another one, and read back."""
+def writing(spark: SparkSession, directory: str, target: Path) -> dict[str, list[list[Any]]]:
+    """A log directory written from another one: the content of both."""
     from pyspark.sql import functions as f
 
     source = spark.read.format("logstore").load(directory)
     rows = source.select("key", "value", "topic", "partition", "timestamp")
     rows.write.format("logstore").mode("append").save(str(target))
     written = spark.read.format("logstore").load(str(target))
-    return _rows(written.groupBy("topic", "partition").agg(*_content(f, offsets=False)))
+    content = _content(f, offsets=False)
+    return {
+        name: _rows(frame.groupBy("topic", "partition").agg(*content))
+        for name, frame in (("source", source), ("written", written))
+    }
 
 
 def told(report: VerifyReport, root: str) -> dict[str, Any]:
