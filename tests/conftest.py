@@ -8,14 +8,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 
-_SHARED = ("interop", "spark")
-
-
 class _OneWorkerEach(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
-        for folder in _SHARED:
-            if nodeid.startswith(f"tests/{folder}/"):
-                return folder
+        module = nodeid.partition("::")[0]
+        if module.startswith("tests/interop/"):
+            return "interop"
+        if module.startswith("tests/spark/") or module.endswith("_spark.py"):
+            return "spark"
         return super()._split_scope(nodeid)
 
 

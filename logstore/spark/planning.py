@@ -144,7 +144,7 @@ class _SegmentJob:
 
     def splits(self, split_bytes: int, start_timestamp: int | None) -> list[Split]:
         index = SegmentIndex(self.wanted.layout, self.segment)
-        first = self.wanted.start
+        first = max(self.wanted.start, self.segment.base_offset)
         if start_timestamp is not None:
             first = max(first, index.first_offset_from(start_timestamp))
         if first >= self.next_base:

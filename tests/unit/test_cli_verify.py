@@ -135,3 +135,45 @@ def test_shallow_does_not_look_into_records(data: Path) -> None:
     result = run(data)
     assert result.exit_code == 1
     assert f"error F-73 {log} at 0" in result.stdout
+
+
+@pytest.fixture
+def brokers(data: Path, tmp_path: Path) -> list[Path]:
+    """Two that have the same partitions."""
+    other = Path(shutil.copytree(data, tmp_path / "other"))
+    meta = other / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=0", "node.id=1"))
+    return [data, other]
+
+
+def test_brokers_are_told_apart_and_compared(brokers: list[Path]) -> None:
+    result = run(*brokers)
+    assert result.exit_code == 0, result.output
+    head, *rows = result.stdout.splitlines()
+    assert "broker" in head
+    assert "compared" in head
+    assert [row.split()[:2] for row in rows[:4]] == [
+        ["orders-0", "0"], ["orders-0", "1"], ["orders-1", "0"], ["orders-1", "1"],
+    ]  # fmt: skip
+
+
+def test_a_replica_that_differs_is_one_line_and_may_be_left_out(brokers: list[Path]) -> None:
+    from logstore.kernels import crc32c
+
+    log = brokers[1] / "orders-0" / "00000000000000000000.log"
+    content = bytearray(log.read_bytes())
+    size = int.from_bytes(content[8:12], "big") + 12
+    content[size - 2] ^= 1
+    content[17:21] = crc32c(content[21:size]).to_bytes(4, "big")
+    log.write_bytes(content)
+    result = run(*brokers)
+    assert result.exit_code == 1
+    assert f"error I-4 {log} at 0: not as on broker 0: here epoch" in result.stdout
+    assert run(*brokers, "--no-compare").exit_code == 0
+
+
+def test_an_html_report(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    page = tmp_path / "report.html"
+    assert run(data, "--html", page).exit_code == 0
+    assert "orders-1" in page.read_text()

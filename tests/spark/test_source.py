@@ -1,0 +1,177 @@
+"""The batch source in Spark: what tests/unit/spark finds true without it holds through it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.builders import batch
+from tests.unit.spark.reading import Broker
+from tests.unit.spark.test_golden_source import ALL, DATA, expected_row, lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow  # a JVM
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two topics of 400 records a partition; timestamps are the offsets in ms."""
+    path = tmp_path_factory.mktemp("data") / "logs"
+    with Broker(path, orders=2, payments=1) as broker:
+        for topic in broker.logs.values():
+            for log in topic:
+                for number in range(40):
+                    records = batch(0, 10, timestamp=10 * number, key=b"k")
+                    log.append_as_leader(records, 0)
+    return path
+
+
+@pytest.fixture(params=["true", "false"], ids=["push-down", "no push-down"])
+def session(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
+    before = spark.conf.get(PUSH_DOWN)
+    spark.conf.set(PUSH_DOWN, request.param)
+    yield spark
+    spark.conf.set(PUSH_DOWN, before)
+
+
+def load(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
+    return spark.read.format("logstore").options(**options).load(path)
+
+
+def test_columns_and_types_are_those_of_sparks_kafka_source(
+    spark: SparkSession, logs: Path
+) -> None:
+    frame = load(spark, str(logs), includeHeaders=True)
+    assert [(name, kind) for name, kind in frame.dtypes] == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    assert frame.count() == 1200
+
+
+@pytest.mark.parametrize("name", ["v0-gzip", "v1-lz4", "v2-none", "v2-txn", "v2-zstd"])
+def test_golden_logs_have_the_values_that_kafka_reads(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    folder, logs = DATA / name, tmp_path / "logs"
+    shutil.copytree(folder, logs / "golden-7")
+    batches = {one["position"]: one for one in lines(folder / "batches.jsonl")}
+    segment = int(next(folder.glob("*.log")).stem)
+    expected = [
+        expected_row(record, batches[record["batch"]], segment, str(logs))
+        for record in lines(folder / "records.jsonl")
+    ]
+    frame = load(spark, str(logs), columns=ALL, includeControl=True)
+    plain = [json.loads(row) for row in frame.toJSON().collect()]
+    assert len(plain) == len(expected)
+    for got, want in zip(frame.collect(), expected, strict=True):
+        row = got.asDict(recursive=True)
+        row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
+        want["timestamp"] = round(want["timestamp"].timestamp() * 1000)
+        row.update({key: bytes(row[key]) for key in ("key", "value") if row[key] is not None})
+        assert row == want
+
+
+QUERIES = [
+    ("topic = 'orders' AND partition = 1 AND offset >= 390", 10),
+    ("offset BETWEEN 100 AND 109", 30),
+    ("offset IN (1, 399, 400)", 6),
+    ("topic LIKE 'pay%' AND offset < 7", 7),
+    ("timestamp >= timestamp_millis(390)", 30),
+    ("timestamp < timestamp_millis(10) AND topic = 'payments'", 10),
+    ("timestamp = timestamp_millis(200)", 30),
+    ("offset = 5 OR topic = 'payments'", 402),
+    ("key = X'6B' AND offset > 397", 6),
+    ("offset IS NULL", 0),
+]
+
+
+@pytest.mark.parametrize(("condition", "count"), QUERIES, ids=[query for query, _ in QUERIES])
+def test_filters_give_the_same_rows_with_push_down_and_without(
+    session: SparkSession, logs: Path, condition: str, count: int
+) -> None:
+    assert load(session, str(logs)).where(condition).count() == count
+
+
+def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, logs: Path) -> None:
+    def plan(condition: str) -> str:
+        frame = load(spark, str(logs)).where(condition)
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
+    assert "Filter (" not in plan("topic = 'orders' AND offset >= 390")
+    assert "Filter (" in plan("timestamp >= timestamp_millis(390)")
+
+
+def test_sql_reads_paths_through_a_view(spark: SparkSession, logs: Path) -> None:
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING logstore "
+        f"OPTIONS (path '{logs}', subscribe 'orders', startingOffsets 'earliest')"
+    )
+    [row] = spark.sql("SELECT count(*) AS n, max(offset) AS last FROM orders").collect()
+    assert (row["n"], row["last"]) == (800, 399)
+
+
+def test_several_paths_are_loaded_together(spark: SparkSession, logs: Path) -> None:
+    paths = [f"{logs}/orders-0", f"{logs}/pay*"]
+    rows = load(spark, paths).groupBy("topic").count().orderBy("topic").collect()
+    assert [(row["topic"], row["count"]) for row in rows] == [("orders", 400), ("payments", 400)]
+
+
+def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, logs: Path) -> None:
+    frame = (
+        spark.read.format("logstore")
+        .schema("offset bigint, isControl boolean, value binary")
+        .load(str(logs))
+    )
+    assert frame.columns == ["offset", "isControl", "value"]
+    assert frame.where("length(value) = 50 AND NOT isControl").count() == 1200
+
+
+def test_batches_are_rows_of_their_own(spark: SparkSession, logs: Path) -> None:
+    frame = load(spark, str(logs), granularity="batch")
+    [row] = frame.selectExpr("count(*)", "sum(recordCount)", "bool_and(crcOk)").collect()
+    assert tuple(row) == (120, 1200, True)
+
+
+def test_a_corrupt_batch_fails_the_query_and_names_the_file(
+    spark: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "logs"
+    shutil.copytree(logs, copy)
+    log = sorted((copy / "payments-0").glob("*.log"))[1]
+    with log.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff\xff")
+    with pytest.raises(Exception, match=f"{log} at byte 0: checksum"):
+        load(spark, str(copy)).count()
+    assert load(spark, str(copy), mode="DROPMALFORMED").count() == 1190
+
+
+def test_mistakes_in_options_reach_the_user(spark: SparkSession, logs: Path) -> None:
+    with pytest.raises(Exception, match="unknown option startingofsets; known are: assign"):
+        load(spark, str(logs), startingOfsets="earliest").count()
+    with pytest.raises(Exception, match="nowhere is no log directory"):
+        load(spark, str(logs / "nowhere")).count()
+    with pytest.raises(Exception, match="column offset is bigint, not string"):
+        spark.read.format("logstore").schema("offset string").load(str(logs)).count()
+
+
+def test_an_empty_log_directory_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+    with Broker(tmp_path / "logs", orders=1):
+        pass
+    assert load(spark, str(tmp_path / "logs")).count() == 0
