@@ -22,21 +22,13 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
 )
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptIndexError, CorruptSnapshotError, InvalidTopicError
+from logstore.errors import InvalidTopicError
 from logstore.format import filenames
-from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
-from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.damage import TORN, ZEROS
 from logstore.verify.fingerprint import Fingerprint
-from logstore.verify.producers import (
-    PRODUCERS_MAX,
-    ProducerFact,
-    ProducerFacts,
-    Replay,
-    check_aborted,
-    check_snapshot,
-)
+from logstore.verify.producer_files import ProducerFiles, Stretch
+from logstore.verify.producers import ProducerFacts, check_snapshot
 from logstore.verify.report import (
     LISTED_MAX,
     UNKNOWN,
@@ -51,7 +43,6 @@ from logstore.verify.report import (
 from logstore.verify.rules import EpochRun, check_epoch_entries, check_epochs
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 
-_SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
 _NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
 
@@ -145,14 +136,16 @@ class PartitionCheck:
         if name == PARTITION_METADATA:
             self._read_metadata()
         elif name == LEADER_EPOCH:
-            entries = self._read_epochs()
-            for problem in check_epoch_entries(entries or [], 2**63 - 1):
+            epochs = self._read_epochs()
+            for problem in check_epoch_entries(epochs or [], _NO_END):
                 self._find(LEADER_EPOCH, problem)
         elif parsed is not None:
-            for problem in check_snapshot(
-                parsed.offset, self._read_snapshot(parsed.offset) or (), None
-            ):
+            entries = self._producer_files().read_snapshot(parsed.offset)
+            for problem in check_snapshot(parsed.offset, entries or (), None):
                 self._find(name, problem)
+
+    def _producer_files(self) -> ProducerFiles:
+        return ProducerFiles(self.storage, self.directory, self._find)
 
     # -- findings ------------------------------------------------------------------------------
 
@@ -258,7 +251,10 @@ class PartitionCheck:
             self._check_epochs(results, end_offset)
             if ends:
                 self._check_checkpoints(results, end_offset)
-        self._check_producers(results, compacted, end_offset)
+        stretch = Stretch(
+            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail_found
+        )
+        self._producer_files().check(stretch, self._snapshots)
         return report
 
     def _report(self, results: list[SegmentResult]) -> PartitionReport:
@@ -403,116 +399,6 @@ class PartitionCheck:
         if facts.cleaner_offset > end:
             message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
             self._find(name, warning("F-290", UNKNOWN, end, message))
-
-    # -- producers -----------------------------------------------------------------------------
-
-    def _check_producers(
-        self, results: list[SegmentResult], compacted: bool, end_offset: int
-    ) -> None:
-        """Snapshots and transaction indexes against a replay of the batches."""
-        snapshots = {offset: self._read_snapshot(offset) for offset in self._snapshots}
-        replay = Replay()
-        if results and results[0].base > 0:
-            before = snapshots.get(results[0].base)
-            replay.known = before is not None
-            replay.seed(before or ())
-        if self.only > 0:
-            replay.known = False
-        states: dict[int, dict[int, ProducerFact] | None] = {}
-        for job, result in zip(self.jobs, results, strict=True):
-            if filenames.LOG_SUFFIX not in result.vanished:
-                self._check_txn_index(job, result, replay, compacted)
-            for offset, facts in result.producers.marks.items():
-                usable = replay.known and result.producers.complete
-                states[offset] = replay.joined(facts) if usable else None
-            replay.advance(result.producers)
-        for offset, entries in snapshots.items():
-            name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
-            if offset > end_offset:
-                if self._tail_found:
-                    continue  # told of already: it covers what is torn
-                message = f"lies above the end of the log, {end_offset}"
-                self._find(name, warning("F-201", UNKNOWN, offset, message))
-                continue
-            state = None if compacted else states.get(offset)
-            for problem in check_snapshot(offset, entries or (), state):
-                self._find(name, problem)
-
-    def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
-        name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
-        path = os.path.join(self.directory, name)
-        try:
-            data = self.storage.read_file(path, _SNAPSHOT_BYTES_MAX + 1)
-            if len(data) > _SNAPSHOT_BYTES_MAX:
-                message = f"not checked: more than {PRODUCERS_MAX} producers"
-                self._find(name, info("I-18", UNKNOWN, offset, message))
-                return None
-            return decode_snapshot(data, path)
-        except FileNotFoundError:
-            message = "vanished meanwhile: deleted by its broker"
-            self._find(name, info("F-288", UNKNOWN, offset, message))
-        except CorruptSnapshotError as failure:
-            problem = error("F-126", failure.position, offset, failure.reason)
-            self._find(name, problem)
-        return None
-
-    def _check_txn_index(
-        self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
-    ) -> None:
-        suffix = filenames.TXN_INDEX_SUFFIX
-        facts = result.producers
-        found: list[AbortedTransaction] = []
-        if suffix in job.files:
-            entries = self._read_aborted(job, result)
-            if entries is None:
-                return
-            found = entries
-        if compacted or not facts.complete:
-            return
-        name = filenames.segment_file_name(job.base, suffix)
-        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
-            self._find(name, problem, job.base)
-
-    def _read_aborted(
-        self, job: SegmentJob, result: SegmentResult
-    ) -> list[AbortedTransaction] | None:
-        """The entries, when they are sane by themselves (F-122, F-124)."""
-        suffix, path = filenames.TXN_INDEX_SUFFIX, job.path(filenames.TXN_INDEX_SUFFIX)
-        limit = TXN_ENTRY.size * PRODUCERS_MAX
-        try:
-            data = self.storage.read_file(path, limit + 1)
-            if len(data) > limit:
-                message = f"not checked: more than {PRODUCERS_MAX} aborted transactions"
-                self._find_in(job.base, suffix, info("I-18", UNKNOWN, UNKNOWN, message))
-                return None
-            found = decode_aborted(data, path)
-        except FileNotFoundError:
-            message = "vanished meanwhile: deleted by its broker"
-            self._find_in(job.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
-            return None
-        except CorruptIndexError as failure:
-            problem = error("F-124", failure.position, UNKNOWN, failure.reason)
-            self._find_in(job.base, suffix, problem)
-            return None
-        if len(data) % TXN_ENTRY.size:
-            end = len(data) - len(data) % TXN_ENTRY.size
-            message = f"{len(data) - end} bytes behind the last whole entry"
-            self._find_in(job.base, suffix, warning("F-124", end, UNKNOWN, message))
-        kept: list[AbortedTransaction] = []
-        previous = job.base - 1
-        for index, entry in enumerate(found):
-            if entry.last_offset >= result.end_offset and (result.grew or result.tail):
-                continue  # aborted since the log was read, or told of with the tail
-            if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
-                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) does "
-                message += f"not follow {previous}"
-                position = TXN_ENTRY.size * index
-                problem = error("F-122", position, entry.last_offset, message)
-                self._find_in(job.base, suffix, problem)
-                return None
-            previous = entry.last_offset
-            kept.append(entry)
-        return kept
 
 
 def partition_of(directory: str) -> TopicPartition | None:

@@ -1,0 +1,165 @@
+"""Snapshots of producers, and transaction indexes: the files that a replay of the log proves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from logstore.errors import CorruptIndexError, CorruptSnapshotError
+from logstore.format import filenames
+from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
+from logstore.storage.base import Storage
+from logstore.verify.producers import (
+    PRODUCERS_MAX,
+    ProducerFact,
+    Replay,
+    check_aborted,
+    check_snapshot,
+)
+from logstore.verify.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.segment import SegmentJob, SegmentResult
+
+_SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
+
+
+class Find(Protocol):
+    """Told of a problem in a file of the partition, with the base of its segment, if any."""
+
+    def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The segments that were checked. ``from_start``: the log's first one among them. ``torn``: the
+    last one ends with what is no batch."""
+
+    jobs: Sequence[SegmentJob]
+    results: Sequence[SegmentResult]
+    from_start: bool
+    compacted: bool
+    end_offset: int
+    torn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFiles:
+    """Those of one partition directory."""
+
+    storage: Storage
+    directory: str
+    find: Find
+
+    def check(self, stretch: Stretch, snapshot_offsets: Sequence[int]) -> None:
+        """Tell of everything that contradicts the batches.
+
+        Raises:
+            OSError: the medium refused.
+        """
+        jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
+        snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
+        replay = Replay()
+        if results and results[0].base > 0:
+            before = snapshots.get(results[0].base)
+            replay.known = before is not None
+            replay.seed(before or ())
+        if not stretch.from_start:
+            replay.known = False
+        states: dict[int, dict[int, ProducerFact] | None] = {}
+        for job, result in zip(jobs, results, strict=True):
+            if filenames.LOG_SUFFIX not in result.vanished:
+                self._check_txn_index(job, result, replay, compacted)
+            for offset, facts in result.producers.marks.items():
+                usable = replay.known and result.producers.complete
+                states[offset] = replay.joined(facts) if usable else None
+            replay.advance(result.producers)
+        for offset, entries in snapshots.items():
+            name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+            if offset > stretch.end_offset:
+                if stretch.torn:
+                    continue  # told of already: it covers what is torn
+                message = f"lies above the end of the log, {stretch.end_offset}"
+                self.find(name, warning("F-201", UNKNOWN, offset, message))
+                continue
+            state = None if compacted else states.get(offset)
+            for problem in check_snapshot(offset, entries or (), state):
+                self.find(name, problem)
+
+    def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
+        name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+        path = os.path.join(self.directory, name)
+        try:
+            data = self.storage.read_file(path, _SNAPSHOT_BYTES_MAX + 1)
+            if len(data) > _SNAPSHOT_BYTES_MAX:
+                message = f"not checked: more than {PRODUCERS_MAX} producers"
+                self.find(name, info("I-18", UNKNOWN, offset, message))
+                return None
+            return decode_snapshot(data, path)
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self.find(name, info("F-288", UNKNOWN, offset, message))
+        except CorruptSnapshotError as failure:
+            problem = error("F-126", failure.position, offset, failure.reason)
+            self.find(name, problem)
+        return None
+
+    def _check_txn_index(
+        self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
+    ) -> None:
+        suffix = filenames.TXN_INDEX_SUFFIX
+        facts = result.producers
+        found: list[AbortedTransaction] = []
+        if suffix in job.files:
+            entries = self._read_aborted(job, result)
+            if entries is None:
+                return
+            found = entries
+        if compacted or not facts.complete:
+            return
+        name = filenames.segment_file_name(job.base, suffix)
+        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
+            self.find(name, problem, job.base)
+
+    def _read_aborted(
+        self, job: SegmentJob, result: SegmentResult
+    ) -> list[AbortedTransaction] | None:
+        """The entries, when they are sane by themselves (F-122, F-124)."""
+        path = job.path(filenames.TXN_INDEX_SUFFIX)
+        name = os.path.basename(path)
+        limit = TXN_ENTRY.size * PRODUCERS_MAX
+        try:
+            data = self.storage.read_file(path, limit + 1)
+            if len(data) > limit:
+                message = f"not checked: more than {PRODUCERS_MAX} aborted transactions"
+                self.find(name, info("I-18", UNKNOWN, UNKNOWN, message), job.base)
+                return None
+            found = decode_aborted(data, path)
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self.find(name, info("F-288", UNKNOWN, UNKNOWN, message), job.base)
+            return None
+        except CorruptIndexError as failure:
+            problem = error("F-124", failure.position, UNKNOWN, failure.reason)
+            self.find(name, problem, job.base)
+            return None
+        if len(data) % TXN_ENTRY.size:
+            end = len(data) - len(data) % TXN_ENTRY.size
+            message = f"{len(data) - end} bytes behind the last whole entry"
+            self.find(name, warning("F-124", end, UNKNOWN, message), job.base)
+        kept: list[AbortedTransaction] = []
+        previous = job.base - 1
+        for index, entry in enumerate(found):
+            if entry.last_offset >= result.end_offset and (result.grew or result.tail):
+                continue  # aborted since the log was read, or told of with the tail
+            if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
+                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) does "
+                message += f"not follow {previous}"
+                position = TXN_ENTRY.size * index
+                problem = error("F-122", position, entry.last_offset, message)
+                self.find(name, problem, job.base)
+                return None
+            previous = entry.last_offset
+            kept.append(entry)
+        return kept
