@@ -90,11 +90,7 @@ def copy_as_broker(source: Path, directory: Path, broker: int) -> None:
     """The same replicas in another broker's directory."""
     subprocess.run(["cp", "-r", source, directory], check=True)
     path = directory / META_PROPERTIES
-    lines = path.read_text().splitlines()
-    kept = [
-        line for line in lines if not line.startswith(("broker.id=", "node.id=", "directory.id="))
-    ]
-    path.write_text("\n".join([*kept, f"broker.id={broker}", ""]))
+    path.write_text(path.read_text().replace("node.id=0", f"node.id={broker}"))
 
 
 def warm(directory: Path) -> int:

@@ -62,6 +62,7 @@ if _wanted != "reference":
             encode_varlong,
             scan_batches,
         )
+        from logstore.kernels._times import late_batches
         from logstore.kernels._verify import (
             ascending_offset_entries,
             ascending_time_entries,
@@ -111,6 +112,7 @@ if IMPLEMENTATION == "reference":
         scan_batches,
         seal_batch,
     )
+    from logstore.kernels._times_reference import late_batches
     from logstore.kernels._verify_reference import (
         ascending_offset_entries,
         ascending_time_entries,
@@ -164,6 +166,7 @@ __all__ = [
     "encode_varint",
     "encode_varlong",
     "fold_batches",
+    "late_batches",
     "match_offset_entries",
     "match_time_entries",
     "partition_column",

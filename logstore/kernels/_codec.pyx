@@ -394,7 +394,7 @@ cdef class _Strings:
         self.width = <int> self.offsets.itemsize if self.offsets.itemsize in (4, 8) else width
         if self.width != 4 and self.width != 8:
             raise ValueError(f"offsets of {width} bytes: 4 or 8 are possible")
-        if stop > start and self.offsets.len // self.width < stop + 1:
+        if stop > start and self.offsets.len // self.width <= stop:
             raise ValueError("the offsets end before stop")
         if data is not None:
             PyObject_GetBuffer(data, &self.data, PyBUF_SIMPLE)
@@ -458,6 +458,8 @@ cdef class _HeaderLists:
     def __cinit__(self, headers, int64_t start, int64_t stop):
         (list_offsets, list_validity, count, name_offsets, name_data, name_validity,
          value_offsets, value_data, value_validity) = headers
+        if list_offsets is None:
+            raise TypeError("a column of headers has no offsets")
         self.count = count
         self.lists = _Strings(list_offsets, None, list_validity, 4, start, stop)
         self.names = _Strings(name_offsets, name_data, name_validity, 4, 0, self.count)
@@ -474,10 +476,10 @@ cdef class _HeaderLists:
         if self.lists.is_null(row):
             return HEADERS_OK
         first, end = self.lists.offset(row), self.lists.offset(row + 1)
-        if first == end:
-            return HEADERS_OK
         if unlikely(first < 0 or end < first or end > self.count):
             return HEADERS_RANGE
+        if first == end:
+            return HEADERS_OK
         entry.headers = block.size
         if unlikely(not reserve(block, 5)):
             return HEADERS_MEMORY

@@ -66,8 +66,6 @@ def partition_column(str partitioner not None, int32_t partition_count, int64_t 
     if partition_count < 1 or stop < 0:
         raise ValueError(f"{stop} rows on {partition_count} partitions")
     kafka = partitioner == "murmur2"
-    result = PyByteArray_FromStringAndSize(NULL, 4 * stop)
-    out = <uint8_t *> PyByteArray_AS_STRING(result)
     PyObject_GetBuffer(offsets, &ends, PyBUF_SIMPLE)
     try:
         if data is not None:
@@ -78,8 +76,11 @@ def partition_column(str partitioner not None, int32_t partition_count, int64_t 
             PyObject_GetBuffer(validity, &valid, PyBUF_SIMPLE)
             have_valid = True
             bits = <const uint8_t *> valid.buf
-        if stop and (ends.len < 4 * (stop + 1) or (have_valid and valid.len < (stop + 7) // 8)):
+        # Divided, not multiplied: no ``stop`` may overflow its way past the check.
+        if stop and (ends.len // 4 <= stop or (have_valid and valid.len < (stop + 7) // 8)):
             raise ValueError("the keys end before stop")
+        result = PyByteArray_FromStringAndSize(NULL, 4 * stop)
+        out = <uint8_t *> PyByteArray_AS_STRING(result)
         with nogil:
             for i in range(stop):
                 partition = -1

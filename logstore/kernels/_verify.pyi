@@ -35,4 +35,5 @@ def fold_batches(
     end: int,
     factor: int,
     offset_factor: int,
+    heads: bool = False,
 ) -> tuple[int, int]: ...

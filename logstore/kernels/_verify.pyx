@@ -400,16 +400,20 @@ cdef bint fits(const uint8_t *p, const uint8_t *end, const Table *t, int64_t i) 
             and largest == t.max_timestamp[i] and smallest >= 0)
 
 
+cdef inline bint plain_and_sound(const uint8_t *data, int64_t n, const Table *t,
+                                 int64_t i) noexcept nogil:
+    cdef int64_t position = t.position[i], size = t.size[i]
+    if (t.magic[i] != 2 or t.attributes[i] & (CODEC_MASK | CONTROL)
+            or not 0 <= position <= n or not LS_HEADER_SIZE <= size <= n - position):
+        return False
+    return fits(data + position + LS_HEADER_SIZE, data + position + size, t, i)
+
+
 cdef bint unfit(const uint8_t *data, int64_t n, const Table *t, Block *found) noexcept nogil:
     """False when memory ran out."""
     cdef int64_t i
-    cdef const uint8_t *p
     for i in range(t.rows):
-        p = data + t.position[i]
-        if (t.magic[i] != 2 or t.attributes[i] & (CODEC_MASK | CONTROL)
-                or not 0 <= t.position[i] <= n or not LS_HEADER_SIZE <= t.size[i]
-                or t.size[i] > n - t.position[i]
-                or not fits(p + LS_HEADER_SIZE, p + t.size[i], t, i)) and not note(found, i):
+        if not plain_and_sound(data, n, t, i) and not note(found, i):
             return False
     return True
 
@@ -455,13 +459,13 @@ def section_fits(payload, columns, int64_t row):
 # ---- fingerprints ----
 
 def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, factor,
-                 offset_factor):
+                 offset_factor, bint heads=False):
     """Hash and fold batches: ``(value, scale)``; see ``_verify_reference.fold_batches``."""
     cdef Py_buffer held, kept
     cdef Table t
     cdef ls_fold fold, factors
     cdef const int64_t *bases
-    cdef int64_t i, start, n
+    cdef int64_t i, start, stop, n
     cdef char *bytes = NULL
     cdef Py_ssize_t size = 0
     data = memoryview(data).cast("B")
@@ -480,7 +484,10 @@ def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, fac
                 start = t.position[i] + (21 if t.magic[i] == 2 else 16)  # what the checksum covers
                 if t.position[i] < 0 or start > n or t.size[i] > n - t.position[i]:
                     raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
-                found = digest(data[start : t.position[i] + t.size[i]])
+                stop = t.position[i] + t.size[i]
+                if heads:  # the checksum before it, and the header
+                    start, stop = start - 4, min(stop, t.position[i] + 61)
+                found = digest(data[start:stop])
                 PyBytes_AsStringAndSize(found, &bytes, &size)
                 if size != 16:
                     raise ValueError(f"a digest of {size} bytes")

@@ -257,6 +257,7 @@ def fold_batches(
     end: int,
     factor: int,
     offset_factor: int,
+    heads: bool = False,
 ) -> tuple[int, int]:
     """Fold the content of batches ``[first, end)``, of the bytes that their checksum covers.
 
@@ -265,6 +266,7 @@ def fold_batches(
 
     Args:
         digest: 16 bytes, a little-endian number, of a piece of ``data``.
+        heads: the checksum with the rest of the header stands for all that it covers.
     Returns:
         The value, and ``factor`` to the number of batches.
     """
@@ -277,6 +279,8 @@ def fold_batches(
         stop = row.position + row.size
         if not 0 <= row.position <= start <= len(view) or stop > len(view):
             raise ValueError(f"a batch at {row.position} is outside 0…{len(view)}")
+        if heads:
+            start, stop = start - 4, min(stop, row.position + HEADER_SIZE)
         found = digest(view[start:stop])
         if len(found) != 16:
             raise ValueError(f"a digest of {len(found)} bytes")

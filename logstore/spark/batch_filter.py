@@ -11,9 +11,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.errors import CorruptBatchError
 from logstore.format import attributes as bits
-from logstore.kernels import analyse_batches
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.splits import ReadSettings, Split
 
@@ -39,13 +37,13 @@ class BatchFilter:
         """``[first, end)`` numbers of rows of ``table``, neighbours that are wanted."""
         if not table.rows:
             return
-        masks = list(self._masks(table))
-        whole: Iterator[tuple[int, int]] = iter([(0, table.rows)])
-        for first, end in table.runs(reduce(pc.and_, masks)) if masks else whole:
-            if not self._all_too_late(table, window, first, end):
-                yield first, end
+        masks = list(self._masks(table, window))
+        if masks:
+            yield from table.runs(reduce(pc.and_, masks))
+        else:
+            yield 0, table.rows
 
-    def _masks(self, table: BatchTable) -> Iterator[pa.Array]:
+    def _masks(self, table: BatchTable, window: memoryview) -> Iterator[pa.Array]:
         split, settings = self.split, self.settings
         of_records = settings.granularity == "record"
         if of_records and settings.drop_malformed:
@@ -60,8 +58,9 @@ class BatchFilter:
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
         if settings.end_timestamp is not None:
-            late = pc.greater_equal(table.column("max_timestamp"), settings.end_timestamp)
-            yield pc.invert(pc.and_(table.has_bit(bits.LOG_APPEND_TIME), late))
+            # A header tells only the largest time, so the times of the records are walked, for a
+            # fraction of what it costs to hand the records to Spark.
+            yield pc.invert(table.is_late(window, settings.end_timestamp))
         if of_records and not settings.include_control and table.has_any(bits.CONTROL):
             yield pc.invert(table.has_bit(bits.CONTROL))
         if self._aborted and table.has_any(bits.TRANSACTIONAL):
@@ -93,19 +92,3 @@ class BatchFilter:
         transactions = self._aborted.get(producer_id, ())
         index = bisect_right(transactions, offset, key=lambda transaction: transaction[0]) - 1
         return index >= 0 and offset < transactions[index][1]
-
-    def _all_too_late(self, table: BatchTable, window: memoryview, first: int, end: int) -> bool:
-        """Whether no record of these batches is before ``settings.end_timestamp``.
-
-        A header tells only the largest timestamp, so the records are walked, for a fraction of
-        what it costs to hand them to Spark. What cannot be told here is for the caller to decode.
-        """
-        latest = self.settings.end_timestamp
-        if latest is None or max(table.cells("max_timestamp")[first:end]) < latest:
-            return False
-        try:
-            found = analyse_batches(window[table.span(first, end)], check_crc=False, deep=True)
-        except CorruptBatchError:
-            return False
-        plain = found.magic_min == _MAGIC and found.codec_mask == 1
-        return plain and found.min_timestamp >= latest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.kernels import SCAN_COLUMNS, scan_batches
+from logstore.kernels import SCAN_COLUMNS, late_batches, scan_batches
 from logstore.types import Buffer
 
 _ROWS = 16_384
@@ -50,6 +50,11 @@ class BatchTable:
 
     def has_any(self, bit: int) -> bool:
         return bool(pc.any(self.has_bit(bit)).as_py())
+
+    def is_late(self, data: Buffer, timestamp: int) -> pa.Array:
+        """Whether each batch is known to have no record before ``timestamp``, in ms."""
+        late = pa.py_buffer(late_batches(data, self._cells, self.rows, timestamp))
+        return pc.equal(pa.Array.from_buffers(pa.uint8(), self.rows, [None, late]), 1)
 
     def span(self, first: int, end: int) -> slice:
         """The bytes of ``data`` with the batches ``first`` to ``end``, which is not included."""

@@ -80,15 +80,15 @@ class SegmentChecks:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
             problems.extend(check_content(view, table, self.options.unpacked_max))
 
-    def take_large(self, content: Iterator[memoryview], table: BatchTable) -> None:
-        """The next batch alone, too large for one piece; the bytes under its checksum in several.
+    def take_large(self, head: bytes, content: Iterator[memoryview], table: BatchTable) -> None:
+        """The next batch alone, too large for one piece: its header, the rest in several.
 
         Its records stay unread, and its producer out of the replay.
         """
         survey, bases, lasts, _ = self._headers(table)
         if survey.producers:
             self.result.producers.complete = False
-        self._digests.add_large(content, table, bases, lasts)
+        self._digests.add_large(head, content, table, bases, lasts)
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"

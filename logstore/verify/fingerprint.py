@@ -40,13 +40,15 @@ class Fingerprint:
         bases: memoryview,
         first: int,
         end: int,
+        heads: bool = False,
     ) -> Self:
         """Rows ``[first, end)`` of a table, whose bytes lie in ``view``, with their base offsets.
 
-        One call to the hash for each batch; they are folded natively.
+        One call to the hash for each batch; they are folded natively. ``heads``: hash the header
+        from its checksum on, which stands for the content once it was compared with it.
         """
         digest = mmh3.mmh3_x64_128_digest
-        return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K))
+        return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K, heads))
 
     @classmethod
     def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:

@@ -231,7 +231,7 @@ class _SegmentScan:
             return 0
         if not self.table.fill_large(head, size, position):
             return 0
-        self.checks.take_large(self._pieces(position + CRC_FROM, position + size), self.table)
+        self.checks.take_large(head, self._pieces(position + CRC_FROM, position + size), self.table)
         return size
 
     def _pieces(self, start: int, end: int) -> Iterator[memoryview]:

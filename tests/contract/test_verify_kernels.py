@@ -371,8 +371,8 @@ def test_a_batch_outside_the_bytes_is_unfit(kernels: Any) -> None:
 # ---- fingerprints ----
 
 
-@given(seed=SEEDS)
-def test_a_fold_is_its_formula(seed: int) -> None:
+@given(seed=SEEDS, heads=st.booleans())
+def test_a_fold_is_its_formula(seed: int, heads: bool) -> None:
     rng = random.Random(seed)
     data = batches(rng)
     columns, rows = scanned(data)
@@ -382,12 +382,13 @@ def test_a_fold_is_its_formula(seed: int) -> None:
     factor, offset_factor = rng.getrandbits(128), rng.getrandbits(128)
     found = both(
         "fold_batches", mmh3.mmh3_x64_128_digest, data, columns, offsets, first, end, factor,
-        offset_factor,
+        offset_factor, heads,
     )  # fmt: skip
     value = 0
     for number in range(first, end):
         position, size = columns[number], columns[CAPACITY + number]
-        content = mmh3.mmh3_x64_128_uintdigest(data[position + 21 : position + size])
+        start, stop = (17, 61) if heads else (21, size)
+        content = mmh3.mmh3_x64_128_uintdigest(data[position + start : position + stop])
         value = (value * factor + content + offsets[number] * offset_factor) % 2**128
     assert found == (value, pow(factor, end - first, 2**128))
 

@@ -66,14 +66,14 @@ def digests(storage: MemoryStorage, compare: CompareSpec) -> list[RangeDigest]:
 
 
 def by_definition(storage: MemoryStorage, compare: CompareSpec) -> list[tuple[int, ...]]:
-    """Number, offsets, batches, bytes, and value of each range, batch by batch."""
+    """Number, offsets, batches, bytes, and value of each range, batch by batch, by headers."""
     found: dict[int, tuple[int, ...]] = {}
     for name in names(storage, ".log", f"{LOG_DIR}/orders-0"):
         data = storage.read_file(name, 1 << 30)
         while data:
             header = parse_header(data)
             base, end = header.base_offset, header.last_offset + 1
-            content = mmh3.mmh3_x64_128_uintdigest(data[21 : header.size])
+            content = mmh3.mmh3_x64_128_uintdigest(data[17:61])
             data = data[header.size :]
             if base < compare.start or end > compare.end:
                 continue
@@ -148,7 +148,8 @@ def test_the_whole_fingerprint_is_that_of_all_ranges() -> None:
     joined = results[0].fingerprint
     for result in results[1:]:
         joined = joined.joined(result.fingerprint)
-    pieces = [digest.fingerprint for digest in digests(storage, ALL)]
+    ranges = join_ranges(digest for result in results for digest in result.ranges)
+    pieces = [digest.fingerprint for digest in ranges]
     folded = pieces[0]
     for piece in pieces[1:]:
         folded = folded.joined(piece)
@@ -175,13 +176,16 @@ def test_one_changed_batch_changes_one_range() -> None:
     assert differing == [120 // ALL.span]
 
 
-def test_a_batch_hashed_in_pieces_counts_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fingerprint", [False, True])
+def test_a_batch_hashed_in_pieces_counts_the_same(
+    monkeypatch: pytest.MonkeyPatch, fingerprint: bool
+) -> None:
     storage = written([5, 400, 3], 1 << 20)
-    both = VerifyOptions(deep=False)
-    whole = segments(storage, ALL, both)
+    options = VerifyOptions(deep=False, fingerprint=fingerprint)
+    whole = segments(storage, ALL, options)
     monkeypatch.setattr(scan, "WINDOW", 2000)
     monkeypatch.setattr(scan, "WHOLE_BATCH_MAX", 2000)
-    (result,) = segments(storage, ALL, both)
+    (result,) = segments(storage, ALL, options)
     assert [result] == whole
     (deep,) = segments(storage, ALL, VerifyOptions())
     assert [problem.rule for problem in deep.problems[".log"]] == ["I-18"]
