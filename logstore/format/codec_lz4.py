@@ -7,11 +7,13 @@ writer, and Kafka's reader insists on independent blocks.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import cramjam
 
 from logstore.format.codec_errors import EAGER_BYTES, CodecError, TooLargeError
+from logstore.format.scratch import SCRATCH_BYTES, borrow, give_back
 from logstore.format.xxhash import xxh32
 from logstore.types import Buffer
 
@@ -29,12 +31,7 @@ _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM, _RESERVED = 0x2
 class _Block(NamedTuple):
     data: memoryview
     raw: bool
-    max_size: int
-
-    @property
-    def bound(self) -> int:
-        size = len(self.data)
-        return size if self.raw else min(self.max_size, size * _MAX_RATIO)
+    bound: int  # of its content, in bytes
 
 
 def compress(data: Buffer, level: int) -> bytes:
@@ -52,17 +49,24 @@ def compress(data: Buffer, level: int) -> bytes:
     return b"".join(parts)
 
 
-def decompress(data: Buffer, limit: int, check_header: bool = True) -> memoryview:
+def decompress(data: Buffer, limit: int, check_header: bool = True) -> Buffer:
     """``check_header=False`` for magic 0, whose header checksum is computed wrongly (F-88)."""
     blocks = _parse_frames(memoryview(data), check_header)
-    bound = sum(block.bound for block in blocks)
+    bound = sum([block.bound for block in blocks])
     if bound > min(limit, EAGER_BYTES):
         bound = _measure(blocks, limit)
+    if bound <= SCRATCH_BYTES:
+        scratch = borrow()
+        return give_back(scratch, _unpack_all(blocks, scratch[:bound]))
     out = memoryview(bytearray(bound))
+    return out[: _unpack_all(blocks, out)]
+
+
+def _unpack_all(blocks: list[_Block], out: memoryview) -> int:
     size = 0
     for block in blocks:
         size += _unpack(block, out[size : size + block.bound])
-    return out[:size]
+    return size
 
 
 def _measure(blocks: list[_Block], limit: int) -> int:
@@ -107,7 +111,7 @@ def _parse_frame(view: memoryview, start: int, check_header: bool, blocks: list[
     checksum_at = start + 6 + (8 if flags & _CONTENT_SIZE else 0)
     if checksum_at >= len(view):
         raise CodecError("lz4: the stream ends inside a frame header")
-    if check_header and xxh32(view[start + 4 : checksum_at]) >> 8 & 0xFF != view[checksum_at]:
+    if check_header and _header_checksum(bytes(view[start + 4 : checksum_at])) != view[checksum_at]:
         raise CodecError("lz4: wrong header checksum")
     position = checksum_at + 1
     while length := _read_u32(view, position):
@@ -121,12 +125,21 @@ def _parse_frame(view: memoryview, start: int, check_header: bool, blocks: list[
             if _read_u32(view, position) != xxh32(data):
                 raise CodecError("lz4: wrong block checksum")
             position += 4
-        blocks.append(_Block(data, bool(length & _RAW_BIT), max_size))
+        if length & _RAW_BIT:
+            blocks.append(_Block(data, True, size))
+        else:
+            blocks.append(_Block(data, False, min(max_size, size * _MAX_RATIO)))
     position += 4
     if flags & _CONTENT_CHECKSUM:  # skipped, as Kafka does
         _read_u32(view, position)
         position += 4
     return position
+
+
+@lru_cache(maxsize=64)
+def _header_checksum(descriptor: bytes) -> int:
+    """Remembered: a writer's frames mostly have one and the same header."""
+    return xxh32(descriptor) >> 8 & 0xFF
 
 
 def _read_u32(view: memoryview, position: int) -> int:

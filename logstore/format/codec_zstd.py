@@ -13,6 +13,7 @@ from typing import NamedTuple
 import cramjam
 
 from logstore.format.codec_errors import EAGER_BYTES, CodecError, TooLargeError
+from logstore.format.scratch import SCRATCH_BYTES, borrow, give_back
 from logstore.types import Buffer
 
 _MAGIC = 0xFD2FB528
@@ -38,7 +39,7 @@ def compress(data: Buffer, level: int) -> bytes:
     return bytes(compressor.flush()) + bytes(compressor.finish())
 
 
-def decompress(data: Buffer, limit: int) -> memoryview:
+def decompress(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data)
     bound, exact = _bound(view)
     if exact and bound > limit:
@@ -57,16 +58,23 @@ class _DoesNotFitError(CodecError):
     pass
 
 
-def _decompress_into(view: memoryview, capacity: int) -> memoryview:
+def _decompress_into(view: memoryview, capacity: int) -> Buffer:
+    if capacity <= SCRATCH_BYTES:
+        scratch = borrow()
+        return give_back(scratch, _unpack(view, scratch[:capacity]))
     out = memoryview(bytearray(capacity))
+    size = _unpack(view, out)
+    # Most blocks are far from full: do not keep their room alive as long as the content.
+    return out[:size] if size > capacity // 2 else bytes(out[:size])
+
+
+def _unpack(view: memoryview, out: memoryview) -> int:
     try:
-        size = int(cramjam.zstd.decompress_into(view, out))
+        return int(cramjam.zstd.decompress_into(view, out))
     except cramjam.DecompressionError as error:
         if "whole buffer" in str(error):
             raise _DoesNotFitError("zstd: more content than the block headers allow") from None
         raise CodecError(f"zstd: {error}") from None
-    # Most blocks are far from full: do not keep their room alive as long as the content.
-    return out[:size] if size > capacity // 2 else memoryview(bytes(out[:size]))
 
 
 def _measure(view: memoryview, bound: int, limit: int) -> int:
@@ -141,7 +149,8 @@ def _walk_blocks(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def _read(view: memoryview, position: int, size: int) -> int:
-    return int.from_bytes(view[position : _inside(view, position + size)], "little")
+    end = position + size
+    return int.from_bytes(view[position : end if end <= len(view) else _inside(view, end)], "little")
 
 
 def _inside(view: memoryview, end: int) -> int:

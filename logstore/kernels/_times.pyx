@@ -7,9 +7,13 @@ from logstore.kernels._common cimport *
 
 from logstore.kernels._vocabulary import SCAN_COLUMNS
 
+cdef extern from *:
+    void prefetch "__builtin_prefetch"(const void *address) noexcept nogil
+
 cdef enum:
     LOG_APPEND_TIME_ = 0x08
     CODEC_ = 0x07
+    AHEAD_ = 2048
 
 cdef int COLUMNS = len(SCAN_COLUMNS)
 cdef int POSITION = SCAN_COLUMNS.index("position")
@@ -32,6 +36,9 @@ cdef bint records_are_late(const uint8_t *p, const uint8_t *end, int64_t count,
         if unlikely(after == NULL) or unlikely(length < 2) or unlikely(length > end - after):
             return False
         p = after + length
+        # Each record says where the next one is: without help every step waits for memory.
+        prefetch(p + AHEAD_)
+        prefetch(p + AHEAD_ + 64)
         after = ls_varlong(after + 1, p, &delta)  # behind the attributes
         if unlikely(after == NULL) or unlikely(ls_add64(base_timestamp, delta) < timestamp):
             return False

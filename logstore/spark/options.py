@@ -200,6 +200,7 @@ class ReadOptions:
     columns: tuple[str, ...]
     broker: str
     replicas: bool
+    ascending_timestamps: bool
 
     @classmethod
     def parse(cls, options: Options, *, streaming: bool = False) -> ReadOptions:
@@ -234,6 +235,7 @@ class ReadOptions:
             columns=columns,
             broker=options.text("broker"),
             replicas=options.choice("replicas", ("one", "all")) == "all",
+            ascending_timestamps=options.flag("ascendingTimestamps", False),
         )
 
     def settings(

@@ -19,8 +19,8 @@ from logstore.spark.expansion import Expansion
 from logstore.spark.header_columns import SplitColumns, of_batches, timestamps
 from logstore.spark.splits import ReadSettings, Split
 
-# A record batch that stays in the cache from here to the JVM's last look at it: with 16 MiB the JVM
-# takes a third more time for each row, and below 1 MiB both sides pay for the number of batches.
+# Small enough to stay in the cache from here to the JVM's last look at it, and large enough that
+# what a batch costs by itself does not show.
 _ROWS_MAX = 32_768
 _BYTES_MAX = 4 << 20  # of keys and values
 

@@ -15,6 +15,7 @@ from logstore.spark.filters import PushedFilters
 from logstore.spark.layout import list_partitions
 from logstore.spark.options import Options, ReadOptions, chosen_columns
 from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
+from logstore.spark.positions import offset_for_timestamp
 from logstore.spark.segment_reader import read_split
 from logstore.spark.splits import Split
 
@@ -76,11 +77,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         o, filters = self.options, self.filters
         ranges = [
-            replace(
-                wanted,
-                start=max(wanted.start, filters.from_offset),
-                end=min(wanted.end, filters.end_offset),
-            )
+            replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
             for wanted in self._ranges()
             if filters.takes(broker=wanted.layout.broker)
         ]
@@ -91,6 +88,13 @@ class BatchReader(DataSourceReader):
         splits = plan_splits(ranges, split_bytes, filters.start_timestamp)
         # Without any, Spark would make up a partition of its own.
         return [Task(task) for task in pack(splits, split_bytes)] or [Task(())]
+
+    def _end(self, wanted: OffsetRange) -> int:
+        end, latest = min(wanted.end, self.filters.end_offset), self.filters.end_timestamp
+        if latest is not None and self.options.ascending_timestamps:
+            first_later = offset_for_timestamp(wanted.layout, latest)
+            return end if first_later is None else min(end, first_later)
+        return end
 
     def _ranges(self) -> list[OffsetRange]:
         o = self.options

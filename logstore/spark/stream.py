@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 Views: TypeAlias = Mapping[TopicPartition, LogView]
 _T = TypeVar("_T")
 
+_NOTHING = Mark(0)  # of a partition that is new
 _LOOKS = 3  # retention and truncation delete files rarely, and not for long
 _DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -124,7 +125,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Where ``startingOffsets`` says, by default the end; asked for once, without a checkpoint.
 
-        Partitions that appear later are read from their start.
+        Partitions that appear later are read from offset 0.
         """
         return self._looking(self._start)
 
@@ -217,15 +218,12 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what was lost -------------------------------------------------------------------------
 
     def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, int]:
-        """Where each partition is to be read on; one that is new, from its start."""
-        known = [(tp, view) for tp, view in views.items() if tp in marks]
-        found = at_once(lambda item: item[1].resume(marks[item[0]]), known)
-        resumed = {tp: view.layout.log_start_offset for tp, view in views.items()}
-        for (tp, _), (offset, loss) in zip(known, found, strict=True):
+        """Where each partition is to be read on; one that is new, from offset 0."""
+        found = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
+        for _, loss in found:
             if loss is not None:
                 self._lost(loss)
-            resumed[tp] = offset
-        return resumed
+        return {tp: offset for tp, (offset, _) in zip(views, found, strict=True)}
 
     def _lost(self, loss: DataLossError) -> None:
         if self._options.read.fail_on_data_loss:
@@ -240,20 +238,21 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._looking(lambda views: self._planned(views, starts, ends))
 
     def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[InputPartition]:
+        for tp in sorted(set(ends) - set(views)):
+            self._lost(_gone(tp, ends[tp]))
         resumed = self._resume({tp: view for tp, view in views.items() if tp in ends}, starts)
-        ranges: list[OffsetRange] = []
-        for tp, mark in sorted(ends.items()):
-            view = views.get(tp)
-            if view is None:
-                self._lost(_gone(tp, mark))
-                continue
-            if mark.offset > view.end:
-                reason = f"cut before they were read: the log ends at {view.end}"
-                self._lost(DataLossError(view.layout.uri, view.end, mark.offset, reason))
-            if resumed[tp] < mark.offset:
-                committed = self._options.read.read_committed
-                aborted = tuple(aborted_transactions(view.layout)) if committed else ()
-                ranges.append(OffsetRange(view.layout, resumed[tp], mark.offset, aborted))
+        unread = {tp: views[tp] for tp, at in sorted(resumed.items()) if at < ends[tp].offset}
+        self._resume(unread, ends)  # tells of a log that was cut, or written anew, since then
+        committed = self._options.read.read_committed
+        ranges = [
+            OffsetRange(
+                view.layout,
+                resumed[tp],
+                ends[tp].offset,
+                tuple(aborted_transactions(view.layout)) if committed else (),
+            )
+            for tp, view in unread.items()
+        ]
         return [Task(splits) for splits in self._tasks(ranges)]
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[Split, ...]]:

@@ -170,7 +170,7 @@ class LogView:
         if parted >= mark.offset and batch is not None:
             parted = batch.base_offset  # of one epoch: how much more was cut cannot be told
         parted = max(min(parted, self.end), start)
-        reason = f"cut after they were read: the log ends at {self.end}, the same up to {parted}"
+        reason = f"cut meanwhile: the log ends at {self.end}, the same up to {parted}"
         return parted, DataLossError(self.layout.uri, parted, mark.offset, reason)
 
 

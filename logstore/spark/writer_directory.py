@@ -72,20 +72,36 @@ class StagingArea:
     """The directory of one write. The driver and every executor must see it under the same path."""
 
     def __init__(self, target: str, write_id: str, storage: Storage | None = None) -> None:
-        parent, name = os.path.split(os.path.abspath(target))
-        self.target = os.path.join(parent, name)
-        self.parent = parent
-        self.path = os.path.join(parent, f".{name}.writing-{write_id}")
         self.storage = storage or LocalStorage()
+        # Of a link what it leads to: a rename stays on one file system, and the link stays.
+        self.target = self.storage.real_path(target)
+        self.parent, name = os.path.split(self.target)
+        self.path = os.path.join(self.parent, f".{name}.writing-{write_id}")
 
     @property
     def tasks(self) -> str:
         return os.path.join(self.path, "tasks")
 
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.path, "directory")
+
+    @property
+    def replaced(self) -> str:
+        return os.path.join(self.path, "replaced")
+
     def remove(self) -> None:
-        """Best effort: a task that was given up may still be writing, and a rename is done."""
+        """Best effort: a task that was given up may still be writing.
+
+        A log directory that was taken away for one that did not come goes back first; where that
+        fails all stays, for it may be the only copy.
+        """
+        storage = self.storage
         try:
-            self.storage.remove_tree(self.path)
+            if storage.info(self.replaced) is not None and storage.info(self.directory) is not None:
+                storage.rename(self.replaced, self.target)
+                storage.sync_dir(self.parent)
+            storage.remove_tree(self.path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -146,11 +162,10 @@ def commit(
         ConfigError: the target is not what it was before the job.
         StorageFailedError: a task's file is not here, or the disk refused.
     """
-    directory = os.path.join(area.path, "directory")
     try:
-        records = _assemble(area.storage, directory, staged, options)
+        records = _assemble(area.storage, area.directory, staged, options)
         check_target(area.storage, area.target, overwrite)
-        _publish(area, directory)
+        _publish(area)
     except OSError as error:
         raise StorageFailedError(area.target, "commit", str(error)) from error
     finally:
@@ -233,27 +248,20 @@ def _batches(storage: Storage, path: str, extent: Extent) -> Iterator[memoryview
         file.close()
 
 
-def _publish(area: StagingArea, directory: str) -> None:
+def _publish(area: StagingArea) -> None:
     """Give the directory its name, atomically where the target is new or empty.
 
-    An overwrite takes the old directory away first: between the two renames there is none, and a
-    crash just then leaves both under the staging area's name.
+    An overwrite takes the old directory away first: between the two renames there is none. An
+    error just then puts it back (``StagingArea.remove``), a crash leaves both in the staging area.
     """
-    storage, replaced = area.storage, os.path.join(area.path, "replaced")
-    taken = False
+    storage = area.storage
     if storage.info(area.target) is not None and storage.scan_dir(area.target):
         lock = storage.lock(os.path.join(area.target, LOCK))  # a broker may be running on it
         try:
-            storage.rename(area.target, replaced)
-            taken = True
+            storage.rename(area.target, area.replaced)
         finally:
             lock.release()
-    try:
-        storage.rename(directory, area.target)
-    except OSError:
-        if taken:
-            storage.rename(replaced, area.target)
-        raise
+    storage.rename(area.directory, area.target)
     storage.sync_dir(area.parent)
 
 

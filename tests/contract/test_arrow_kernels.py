@@ -100,6 +100,26 @@ def test_what_partitioning_refuses(kernels):
             kernels.partition_column(*arguments)
 
 
+HUGE = [2**61 - 1, 2**61, 2**62, 2**62 + 1, 2**63 - 8, 2**63 - 1]
+"""Numbers of rows for which four or eight bytes each, or one row more, overflow 64 bits."""
+
+
+@pytest.mark.parametrize("stop", HUGE)
+def test_numbers_of_rows_that_overflow(kernels, stop):
+    ends = array("i", [0, 1])
+    with pytest.raises(ValueError, match="before stop"):
+        kernels.partition_column("murmur2", 3, stop, ends, b"k", None)
+    for start in (0, stop - 10):
+        with pytest.raises(ValueError, match="before stop"):
+            kernels.encode_columns(start, stop, ends, b"k", None, ends, b"v", None, 5)
+    lists = array("i", [0, 2**31 - 1])
+    with pytest.raises(ValueError, match="before stop"):
+        kernels.encode_columns(
+            0, 1, None, None, None, ends, b"v", None, 5,
+            headers=(lists, None, stop, ends, b"k", None, ends, b"v", None),
+        )  # fmt: skip
+
+
 # ---- headers ----
 
 
@@ -135,6 +155,7 @@ def test_headers_that_are_refused(kernels):
         ((array("i", [0, 2]), None, 1, names, b"k", None, names, b"v", None), "row 0 descend"),
         ((array("i", [1, 0]), None, 1, names, b"k", None, names, b"v", None), "row 0 descend"),
         ((array("i", [-1, 1]), None, 1, names, b"k", None, names, b"v", None), "row 0 descend"),
+        ((array("i", [9, 9]), None, 1, names, b"k", None, names, b"v", None), "row 0 descend"),
         ((ends, None, 2, names, b"k", None, names, b"v", None), "before stop"),
         ((ends, None, 1, names, b"", None, names, b"v", None), "run past the data"),
     ):
@@ -142,3 +163,8 @@ def test_headers_that_are_refused(kernels):
             kernels.encode_columns(
                 0, 1, None, None, None, array("i", [0, 1]), b"v", None, 5, headers=buffers
             )
+    without_offsets = (None, None, 1, names, b"k", None, names, b"v", None)
+    with pytest.raises(TypeError):
+        kernels.encode_columns(
+            0, 1, None, None, None, array("i", [0, 1]), b"v", None, 5, headers=without_offsets
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,8 +76,6 @@ def test_golden_logs_have_the_values_that_kafka_reads(
         for record in lines(folder / "records.jsonl")
     ]
     frame = load(spark, str(logs), columns=ALL, includeControl=True)
-    plain = [json.loads(row) for row in frame.toJSON().collect()]
-    assert len(plain) == len(expected)
     for got, want in zip(frame.collect(), expected, strict=True):
         row = got.asDict(recursive=True)
         row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
@@ -163,7 +160,7 @@ def test_a_corrupt_batch_fails_the_query_and_names_the_file(
 
 
 def test_mistakes_in_options_reach_the_user(spark: SparkSession, logs: Path) -> None:
-    with pytest.raises(Exception, match="unknown option startingofsets; known are: assign"):
+    with pytest.raises(Exception, match="unknown option startingofsets; known are: "):
         load(spark, str(logs), startingOfsets="earliest").count()
     with pytest.raises(Exception, match="nowhere is no log directory"):
         load(spark, str(logs / "nowhere")).count()

@@ -411,7 +411,7 @@ def test_inside_a_batch_the_rest_of_it_must_be_the_same(manager, data):
     log.truncate_to(0)
     log.append([(None, b"a"), (None, b"b"), (None, b"C")])
     append(log, "d")
-    assert_lost(stream, 0, 2, "cut after they were read")
+    assert_lost(stream, 0, 2, "cut meanwhile")
 
 
 def test_a_range_that_was_planned_and_is_gone(manager, data):
@@ -421,9 +421,44 @@ def test_a_range_that_was_planned_and_is_gone(manager, data):
     start = stream.reader.initialOffset()
     end = stream.reader.latestOffset(start, ALL)
     log.truncate_to(1)
-    with pytest.raises(DataLossError, match="cut before they were read: the log ends at 1"):
+    with pytest.raises(DataLossError, match="cut meanwhile: the log ends at 1"):
         Stream(data).read(start, end)
     assert Stream(data, failOnDataLoss="false").read(start, end) == rows("a")
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_range_that_was_planned_and_written_anew(manager, data, epoch):
+    """A first attempt may have read what was cut: the second must not pass for the same."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b", "c", epoch=0)
+    stream = Stream(data)
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    log.truncate_to(1)
+    append(log, "B", "C", "D", epoch=epoch)
+    with pytest.raises(DataLossError, match="cut meanwhile: the log ends at 4") as caught:
+        Stream(data).read(start, end)
+    assert caught.value.end == 3
+    assert Stream(data, failOnDataLoss="false").read(start, end) == rows("a", "B", "C")
+
+
+def test_retention_in_a_partition_that_is_new(manager, data):
+    """Its records are to be read from the first one, in a planned range as well."""
+    append(manager.get_or_create("t", 0), "a")
+    stream = Stream(data)
+    stream.trigger()
+    before = json.loads(stream.checkpoint)
+    log = manager.get_or_create("u", 0)
+    append(log, *["x" * 100] * 30)
+    planned = stream.reader.latestOffset(before, ALL)
+    log.delete_records(20)
+    log.delete_old_segments()
+    manager.checkpoint_log_start_offsets()
+    with pytest.raises(DataLossError, match="deleted before they were read"):
+        Stream(data).read(before, planned)
+    assert_lost(stream, 0, 20, "u-0.*the log starts at 20")
+    kept = [offset for offset, _ in lossy(data, stream).trigger()]
+    assert kept == list(range(20, 30))
 
 
 def test_a_deleted_topic(manager, data, caplog):

@@ -401,6 +401,66 @@ def test_a_commit_that_fails_anywhere_leaves_the_old_or_the_new(tmp_path, overwr
     assert told.count(False) <= 2  # without any fault; a clean marker that was synced again
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), KeyboardInterrupt()])
+def test_what_an_overwrite_took_away_goes_back_or_stays(tmp_path, monkeypatch, error):
+    """Nothing can be given the target's name any more: the old directory must not be removed, by
+    the commit or by the abort that Spark makes of its failure, until it can be put back."""
+    target = tmp_path / "out"
+    write(target, rows(value=[b"old"]), topic="t")
+    made = writer(target, ["value"], True, topic="t")
+    output = made.write(iter([rows(value=[b"new"])]))
+    rename = LocalStorage.rename
+
+    def refuse(self: LocalStorage, source: str, to: str) -> None:
+        if to == str(target):
+            raise error
+        rename(self, source, to)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "rename", refuse)
+        with pytest.raises((StorageFailedError, KeyboardInterrupt)):
+            made.commit([output])
+        if isinstance(error, OSError):
+            made.abort([output])
+        assert not target.exists()
+    made.abort([output])
+    assert values(target) == [b"old"]
+    assert_nothing_beside(target)
+
+
+def test_a_broker_that_starts_between_the_renames_costs_nobody_a_record(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"old"]), topic="t")
+    made = writer(target, ["value"], True, topic="t")
+    output = made.write(iter([rows(value=[b"new"])]))
+    rename = LocalStorage.rename
+
+    def start_a_broker(self: LocalStorage, source: str, to: str) -> None:
+        rename(self, source, to)
+        if source == str(target):
+            (target / "its-0").mkdir(parents=True)
+
+    monkeypatch.setattr(LocalStorage, "rename", start_a_broker)
+    with pytest.raises(StorageFailedError):
+        made.commit([output])
+    (left,) = tmp_path.glob(".out.writing-*")
+    assert os.listdir(target) == ["its-0"]
+    assert values(left / "replaced") == [b"old"]
+
+
+def test_a_target_that_is_a_link(tmp_path):
+    """The directory it leads to is replaced, on its own file system; the link stays."""
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "out"
+    link.symlink_to(tmp_path / "disk" / "logs")
+    (tmp_path / "disk" / "logs").mkdir()
+    for value in (b"old", b"new"):
+        write(link, rows(value=[value]), topic="t", overwrite=True)
+        assert link.is_symlink()
+        assert values(link) == [value]
+        assert os.listdir(tmp_path / "disk") == ["logs"]
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 

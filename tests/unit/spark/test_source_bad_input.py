@@ -383,7 +383,10 @@ def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOfsets": "earliest"}, "unknown option startingofsets; known are: assign, "),
+        (
+            {"startingOfsets": "earliest"},
+            "unknown option startingofsets; known are: ascendingTimestamps, assign, ",
+        ),
         ({"isolation": "serializable"}, "isolation: 'serializable' is none of read_uncommitted"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe' is none of true, false"),
         ({"splitBytes": "lots"}, "splitBytes: 'lots' is no size"),

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from logstore.errors import ConfigError
+from logstore.format.batch import encode_batch
 from logstore.log import PartitionLog
 from tests.unit.spark.reading import Broker, offsets, read, reader, tasks
 from tests.unit.verify_logs import CODECS, fill
@@ -234,14 +235,31 @@ def test_a_filter_on_offsets_reads_only_the_segments_around_them(written: Writte
     assert sum(split.size for split in splits) < whole / 10
 
 
-def test_a_filter_on_time_skips_segments_by_their_time_index(written: Written) -> None:
-    made = reader(written.path, topics="payments")
-    last = max(row["timestamp"] for row in written.rows if row["topic"] == "payments")
-    made.pushFilters([GreaterThanOrEqual(("timestamp",), last)])
+@pytest.fixture
+def rising(tmp_path: Path) -> Path:
+    """Several segments with a record every millisecond, in batches of ten: offset n at n ms."""
+    with Broker(tmp_path / "logs", orders=1) as broker:
+        for number in range(100):
+            records = [(b"k", bytes(50), 10 * number + n) for n in range(10)]
+            broker.logs["orders"][0].append_as_leader(encode_batch(records), 0)
+    return tmp_path / "logs"
+
+
+def test_a_lower_bound_on_time_skips_segments_by_their_time_index(rising: Path) -> None:
+    made = reader(rising)
+    made.pushFilters([GreaterThanOrEqual(("timestamp",), EPOCH + timedelta(milliseconds=995))])
     splits = [split for task in tasks(made) for split in task.splits]
-    bases = sorted(int(path.stem) for path in (written.path / "payments-0").glob("*.log"))
-    assert len(bases) > 1
-    assert {split.segment_base for split in splits} == {bases[-1]}
+    bases = sorted(int(path.stem) for path in (rising / "orders-0").glob("*.log"))
+    assert len(bases) > 3
+    assert {split.segment_base for split in splits} <= set(bases[-2:])
+
+
+@pytest.mark.parametrize("ascending", [False, True])
+def test_an_upper_bound_on_time_leaves_out_later_batches(rising: Path, ascending: bool) -> None:
+    """Spark sees the rest of the batch in which the bound lies, unless times are known to rise."""
+    bound = LessThan(("timestamp",), EPOCH + timedelta(milliseconds=205))
+    rows = read(rising, filters=[bound], ascendingTimestamps=ascending)
+    assert offsets(rows) == list(range(205 if ascending else 210))
 
 
 # ---- where reading starts and ends -------------------------------------------------------------
