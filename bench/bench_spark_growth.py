@@ -26,7 +26,7 @@ points: list[tuple[int, int, float, float, int]] = []
 def spark() -> Iterator[Any]:
     from logstore.spark import session
 
-    spark = session("local[2]", app_name="bench", conf={"spark.ui.enabled": "false"})
+    spark = session("local[2]", app_name="bench", conf=spark_data.CONF)
     yield spark
     spark.stop()
 

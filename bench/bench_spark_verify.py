@@ -22,7 +22,7 @@ BATCH_LEVEL = VerifyOptions(deep=False, fingerprint=False)
 def spark() -> Iterator[Any]:
     from logstore.spark import session
 
-    spark = session("local[2]", app_name="bench", conf={"spark.ui.enabled": "false"})
+    spark = session("local[2]", app_name="bench", conf=spark_data.CONF)
     yield spark
     spark.stop()
 

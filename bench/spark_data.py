@@ -27,6 +27,7 @@ from logstore.format.compression import Compression
 from logstore.storage.local import LocalStorage
 
 TOPIC = "bench"
+CONF = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 _BLOCK = 1 << 20  # bytes handed to one append
 # Values that compress to about a third: digits and letters of a log line, the same in every run.
 _TEXT = b'{"carrier":"UA","flight":%d,"tailnum":"N14228","origin":"EWR","dest":"IAH","delay":%d}'

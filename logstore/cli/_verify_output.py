@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,11 +58,15 @@ def print_report(report: VerifyReport) -> None:
 
 
 def _print_partitions(console: Any, partitions: list[PartitionReport]) -> None:
-    """With brokers, where there are several, and what of each was compared with another."""
+    """With brokers, where there are several, and what of each was compared with another.
+
+    By directory, where these do not tell partitions apart: a log and its backup.
+    """
     from rich.markup import escape
     from rich.table import Table
 
     several = len({part.broker for part in partitions}) > 1
+    alike = Counter((part.broker, part.topic, part.partition) for part in partitions)
     compared = any(part.compared_end >= 0 for part in partitions)
     table = Table(box=None, pad_edge=False)
     table.add_column("partition", no_wrap=True)
@@ -75,7 +80,11 @@ def _print_partitions(console: Any, partitions: list[PartitionReport]) -> None:
     table.add_column("fingerprint", no_wrap=True)
     for part in partitions:
         table.add_row(
-            escape(f"{part.topic}-{part.partition}" if part.topic else part.directory),
+            escape(
+                f"{part.topic}-{part.partition}"
+                if part.topic and alike[part.broker, part.topic, part.partition] == 1
+                else part.directory
+            ),
             *([escape(part.broker)] if several else []),
             f"{part.segments:,}", f"{part.batches:,}", f"{part.records:,}",
             f"{part.bytes / _MIB:,.1f}",

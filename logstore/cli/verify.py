@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -66,21 +67,24 @@ def verify(
     )  # fmt: skip
     if conf and master is None:
         raise click.UsageError("--conf is for --spark")
-    if html is not None:  # now, so that a missing package is told before the work
+    if html is not None:  # now, so that a missing package or directory is told before the work
         from logstore.verify.html import write_report
+
+        if not os.path.isdir(os.path.dirname(html) or "."):
+            raise click.UsageError(f"--html {html}: there is no such directory to write it to")
     with progress_bar(quiet=as_json) as progress:
         if master is None:
             report = verify_here(paths, options, progress=progress)
         else:
             report = _verify_on_spark(paths, options, progress, master, conf)
-    if html is not None:
-        write_report(report, html, settings=_how(shallow, master))
     if as_json:
         click.echo(json.dumps(report.to_dict(), indent=2))
     else:
         print_report(report)
     for line in report.unusable:
         click.echo(f"error: {line}", err=True)
+    if html is not None:
+        write_report(report, html, settings=_how(shallow, master))
     if report.unusable:
         ctx.exit(EXIT_ERROR)
     ctx.exit(0 if report.clean else EXIT_FINDINGS)

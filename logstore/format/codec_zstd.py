@@ -23,6 +23,7 @@ _WINDOW_MAX = 128 << 20
 """Level 22's; the library refuses larger ones too. Measuring a frame with this window may take as
 much memory: the one case in which ``EAGER_BYTES`` is no bound for refused content."""
 _RAW, _RLE, _COMPRESSED = 0, 1, 2
+_FRAME_MIN = 9  # magic, descriptor, window or content size, and the header of a block
 _DOUBT = 4
 
 
@@ -113,23 +114,24 @@ def _parse_frame(view: memoryview, start: int) -> _Frame:
         return _Frame(_inside(view, end), 0, True)
     if magic != _MAGIC:
         raise CodecError(f"zstd: no frame at byte {start}")
-    descriptor = _read(view, start + 4, 1)
-    single_segment = bool(descriptor & 0x20)
+    _inside(view, start + _FRAME_MIN)
+    descriptor = view[start + 4]
+    single_segment = descriptor & 0x20
     position = start + 5
     if not single_segment:
-        window = _read(view, position, 1)
+        window = view[position]
         base = 1 << (10 + (window >> 3))
         if base + (base >> 3) * (window & 7) > _WINDOW_MAX:
             raise CodecError("zstd: window above 128 MiB")
         position += 1
     position += (0, 1, 2, 4)[descriptor & 3]  # dictionary id
     size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    content_size = _read(view, position, size_bytes) + (256 if size_bytes == 2 else 0)
     end, blocks_max = _walk_blocks(view, position + size_bytes)
     if descriptor & 4:
         end = _inside(view, end + 4)  # content checksum: the library verifies it
     if not size_bytes:
         return _Frame(end, blocks_max, False)
+    content_size = _read(view, position, size_bytes) + (256 if size_bytes == 2 else 0)
     if content_size > blocks_max:
         raise CodecError(f"zstd: content size {content_size} in blocks of at most {blocks_max}")
     return _Frame(end, content_size, True)
@@ -137,20 +139,21 @@ def _parse_frame(view: memoryview, start: int) -> _Frame:
 
 def _walk_blocks(view: memoryview, position: int) -> tuple[int, int]:
     """Where the blocks end, and how much they can hold."""
-    total, last = 0, 0
+    total, last, length = 0, 0, len(view)
     while not last:
-        header = _read(view, position, 3)
+        if position + 3 > length:
+            raise CodecError("zstd: the stream ends early")
+        header = view[position] | view[position + 1] << 8 | view[position + 2] << 16
         last, kind, size = header & 1, header >> 1 & 3, header >> 3
         if kind > _COMPRESSED or size > _BLOCK_MAX:
             raise CodecError(f"zstd: block of kind {kind} and {size} bytes at byte {position}")
         total += _BLOCK_MAX if kind == _COMPRESSED else size
-        position = _inside(view, position + 3 + (1 if kind == _RLE else size))
-    return position, total
+        position += 3 + (1 if kind == _RLE else size)
+    return _inside(view, position), total
 
 
 def _read(view: memoryview, position: int, size: int) -> int:
-    end = position + size
-    return int.from_bytes(view[position : end if end <= len(view) else _inside(view, end)], "little")
+    return int.from_bytes(view[position : _inside(view, position + size)], "little")
 
 
 def _inside(view: memoryview, end: int) -> int:

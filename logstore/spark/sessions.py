@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
+import pyarrow  # noqa: F401 (a missing extra shows at import, where it is explained)
+import pyspark  # noqa: F401
 
 from logstore.errors import ConfigError
 from logstore.spark.shipping import check_workers
@@ -61,8 +62,10 @@ def session(
         conf: goes before the recommended ``settings``.
 
     Raises:
-        ConfigError: no Java runtime that Spark could start, or workers without logstore.
+        ConfigError: Spark did not start, for want of Java or by what it says of its master or
+            configuration; or workers without logstore.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -78,9 +81,12 @@ def session(
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise ConfigError(
-            "Spark did not start (see the lines above): it needs a JDK 17 or newer, "
-            "found by JAVA_HOME or as `java` on the PATH"
+            f"Spark did not start with master {master} (see the lines above): it needs a JDK 17 or "
+            "newer, found by JAVA_HOME or as `java` on the PATH, and a master that it knows"
         ) from error
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage()).strip().partition("\n")[0]
+        raise ConfigError(f"Spark did not start with master {master}: {reason}") from error
     register(spark)
     try:
         if not _is_local(spark.sparkContext.master or ""):

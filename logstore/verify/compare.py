@@ -11,7 +11,8 @@ compacts when it likes, so that what is left of one replica differs from the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,15 +37,17 @@ _NO_END = 2**63 - 1
 def plan_ranges(checks: Iterable[PartitionCheck]) -> None:
     """Have the jobs of replicas digest the offsets that all of them should have in common.
 
-    A replica whose high watermark is far behind does not hide what the others disagree about:
-    ranges end at the lowest watermark of those close to the highest.
+    They end at the highest high watermark, so that a replica whose own is behind does not hide what
+    the others disagree about: of its range in which that one lies a part is not committed there,
+    for which ``narrow`` has the last word.
     """
     checks = [check for check in checks if check.jobs]
+    checks = list(filter(_of_topic(checks), checks))
     if len(checks) < 2:
         return
     start = max(check.first_offset for check in checks)
     marks = [c.facts.high_watermark for c in checks if c.facts.high_watermark >= 0]
-    end = min((mark for mark in marks if mark > max(marks) - _SPAN), default=_NO_END)
+    end = max(marks, default=_NO_END)
     span = _SPAN
     while max(check.jobs[-1].base for check in checks) - start > span * _RANGES_MAX:
         span *= 2
@@ -66,13 +69,14 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
     """
     jobs = (job for replica in replicas for job in replica.check.jobs)
     spec = next((job.compare for job in jobs if job.compare), None)
-    sides = [Side(replica) for replica in replicas if replica.ends]
+    of_topic = _of_topic([replica.check for replica in replicas])
+    sides = [Side(replica) for replica in replicas if replica.ends and of_topic(replica.check)]
     if spec is None or len(sides) < 2:
         return []
     name_sides(sides)
     known = [side.mark for side in sides if side.mark >= 0]
     reference = max(sides, key=lambda side: (min(side.mark, side.end), side.end))
-    others = [s for s in sides if s is not reference and s.topic_id in (None, reference.topic_id)]
+    others = [side for side in sides if side is not reference]
     start, notes = _start(spec, [reference, *others])
     disagreements: list[Disagreement] = []
     for side in others:
@@ -86,7 +90,19 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
             disagreements += pair.run()
             side.compared(start, end)
             reference.compared(start, end)
-    return notes + judge(disagreements, reference, others)
+        elif committed and min(side.end, reference.end) > start:
+            message = (
+                f"not compared: high watermark {side.mark}, the others begin at offset {start}"
+            )
+            notes.append(side.finding(Severity.INFO, "I-4", message))
+    return [*notes, *judge(disagreements, reference, others)]
+
+
+def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
+    """Tells those of another topic of this name apart (F-37): by the id that most of them have."""
+    ids = Counter(check.metadata.topic_id for check in checks if check.metadata)
+    usual = {topic_id for topic_id, _ in ids.most_common(1)}
+    return lambda check: check.metadata is None or check.metadata.topic_id in usual
 
 
 def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]]:
@@ -206,9 +222,8 @@ class _Pair(NamedTuple):
             one, other = mine[at], theirs[there]
             low = max(one.first_offset, other.first_offset, self.start)
             high = min(one.last_offset + 1, other.last_offset + 1, self.end)
-            if low < high and one.epoch != other.epoch:
-                if self.side.blames_epoch(one) or self.reference.blames_epoch(other):
-                    return None
+            differ = low < high and one.epoch != other.epoch
+            if differ and not (self.side.blames_epoch(one) or self.reference.blames_epoch(other)):
                 places = self.side.epoch_place(one), self.reference.epoch_place(other)
                 return Difference(low, high, *places)
             at, there = (

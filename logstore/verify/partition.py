@@ -16,6 +16,7 @@ from itertools import pairwise
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
@@ -111,6 +112,8 @@ class PartitionCheck:
             self._read_metadata()
             self.epochs = self._read_epochs()
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
+        if not bases and any(file.name == META_PROPERTIES for file in infos):
+            raise OSError("a log directory inside another directory: its own path is wanted")
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
         for base, end in pairwise([*bases, UNKNOWN]):

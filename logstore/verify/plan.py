@@ -41,6 +41,7 @@ class Plan:
     report: VerifyReport = field(default_factory=VerifyReport)
     checks: list[PartitionCheck] = field(default_factory=list)
     bytes: int = 0
+    _seen: set[tuple[int, str, int]] = field(default_factory=set)
 
     def add(self, uri: str, storage: Storage | None = None) -> None:
         """A log directory, a partition directory or a file of one; ``storage`` holds it if given.
@@ -56,6 +57,14 @@ class Plan:
             _Path(self, storage, uri).add(path)
         except OSError as failure:
             self.report.refuse(path, failure)
+
+    def first_time(self, storage: Storage, path: str, only: int = UNKNOWN) -> bool:
+        """Whether this path was not among those before: what is given twice is checked once, and
+        is no replica of itself."""
+        key = id(storage), absolute(path), only
+        known = key in self._seen
+        self._seen.add(key)
+        return not known
 
     def replica_sets(self) -> list[ReplicaSet]:
         """The partitions, with those of several brokers that are one partition side by side.
@@ -103,18 +112,20 @@ class _Path:
         else:
             entries = self.storage.scan_dir(path)
             if _is_partition(path, entries):
-                self._partition(path, self._facts_beside(path))
-                self._count(entries)
-            else:
+                self._partition(path, self._facts_beside(path), entries=entries)
+            elif self.plan.first_time(self.storage, path):
                 self._log_dir(path, entries)
 
-    def _partition(self, path: str, facts: LogDirFacts, only: int = UNKNOWN) -> None:
+    def _partition(
+        self, path: str, facts: LogDirFacts, only: int = UNKNOWN, entries: Iterable[FileInfo] = ()
+    ) -> None:
+        """``entries``: what the directory holds, where bytes are counted."""
+        if not self.plan.first_time(self.storage, path, only):
+            return
         options = self.plan.options
         self.plan.checks.append(
             PartitionCheck(self.storage, path, options, facts, only, uri=self.uri)
         )
-
-    def _count(self, entries: Iterable[FileInfo]) -> None:
         logs = (e.size for e in entries if e.name.endswith(filenames.LOG_SUFFIX) and not e.is_dir)
         self.plan.bytes += sum(logs)
 
@@ -147,9 +158,16 @@ class _Path:
         self.plan.report.extend(check.findings)
         for name in [*here, *moving]:
             directory = os.path.join(path, name)
-            if self.plan.counted:
-                self._count(self.storage.scan_dir(directory))
-            self._partition(directory, check.facts_of(here.get(name)))
+            self._partition(
+                directory, check.facts_of(here.get(name)), entries=self._listed(directory)
+            )
+
+    def _listed(self, directory: str) -> list[FileInfo]:
+        """What there is to count; a directory that cannot be listed is told of when it is read."""
+        try:
+            return self.storage.scan_dir(directory) if self.plan.counted else []
+        except OSError:
+            return []
 
     def _facts_beside(self, path: str) -> LogDirFacts:
         """What the log directory around a partition says of it, if there is one."""

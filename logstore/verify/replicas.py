@@ -12,7 +12,7 @@ from logstore.format import filenames
 from logstore.storage.base import Storage
 from logstore.verify.compare import compare, plan_ranges
 from logstore.verify.partition import PartitionCheck, partition_of
-from logstore.verify.report import Finding, Severity, VerifyReport
+from logstore.verify.report import UNKNOWN, Finding, Severity, VerifyReport
 from logstore.verify.scan import Progress, verify_segment
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 from logstore.verify.side import Replica
@@ -35,6 +35,13 @@ def run_job(
         return Failure(str(failure))
     except MemoryError:
         return Failure("not enough memory to check it")
+
+
+def _vanished(check: PartitionCheck) -> Finding:
+    """The directory was there when its log directory was listed (F-288)."""
+    tp = partition_of(check.directory) or ("", UNKNOWN)
+    message = "vanished meanwhile: deleted or moved by its broker"
+    return Finding(Severity.INFO, "F-288", check.directory, message, *tp, broker=check.facts.broker)
 
 
 @dataclass(slots=True)
@@ -73,6 +80,9 @@ class ReplicaSet:
         for check in self.checks:
             try:
                 check.prepare()
+            except FileNotFoundError:
+                report.findings.append(_vanished(check))
+                continue
             except OSError as failure:
                 report.refuse(check.directory, failure)
                 continue

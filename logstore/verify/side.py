@@ -40,7 +40,6 @@ class Side:
         self.results = replica.results
         self.name = self.report.directory
         self.end, self.mark = self.report.log_end_offset, self.check.facts.high_watermark
-        self.topic_id = self.check.metadata.topic_id if self.check.metadata else None
         self.epochs = [run for result in self.results for run in result.epochs]
         self.ranges: dict[int, RangeDigest] = {}
         self._pieces: dict[int, list[Piece]] = {}
@@ -60,6 +59,9 @@ class Side:
         """Note that offsets ``[start, end)`` were compared with another replica."""
         self.report.compared_from = start
         self.report.compared_end = max(self.report.compared_end, end)
+
+    def compared_at(self, offset: int) -> bool:
+        return offset < self.report.compared_end
 
     # -- where equality ends -------------------------------------------------------------------
 
@@ -92,7 +94,8 @@ class Side:
         """Without a place, at the segment that holds ``offset`` or should."""
         base = self._base_of(offset)
         name = "" if base < 0 else filenames.segment_file_name(base, filenames.LOG_SUFFIX)
-        path = place.path if place else os.path.join(self.check.directory, name)
+        here = os.path.join(self.check.directory, name) if name else self.check.directory
+        path = place.path if place else here
         return Finding(
             severity, rule, path, message, self.report.topic, self.report.partition, base,
             place.position if place else UNKNOWN, offset, self.report.broker,

@@ -25,28 +25,37 @@ class Disagreement:
 
 def judge(
     disagreements: Iterable[Disagreement], reference: Side, others: Sequence[Side]
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """One finding for each difference of each odd replica."""
+    told = list(disagreements)
     alike: dict[object, list[Disagreement]] = {}
-    for found in disagreements:
+    for found in told:
         mine = found.difference.mine
         key = found.difference.offset, mine.text if mine else found.difference.note
         alike.setdefault(key, []).append(found)
-    return [finding for group in alike.values() for finding in _tell(group, reference, others)]
+    for group in alike.values():
+        at = group[0].difference.offset
+        apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
+        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        yield from _tell(group, [reference, *agreeing])
 
 
-def _tell(group: list[Disagreement], reference: Side, others: Sequence[Side]) -> Iterator[Finding]:
-    first = group[0].difference
-    beside = len(others) + 1 - len(group)  # the reference, and who has the same as it
+def _tell(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
+    """``beside``: the reference, and who was found to have the same as it."""
+    first, reference = group[0].difference, beside[0]
     lacking = first.theirs is None and first.mine is not None
-    if len(group) > beside or (len(group) == beside and lacking):
-        names = ", ".join(found.side.name for found in group)
+    if len(group) > len(beside) or (len(group) == len(beside) and lacking):
+        names = _names(found.side for found in group)
         severity = min((found.severity for found in group), key=list(Severity).index)
         yield _finding(group[0], severity, reference, names, first.theirs, first.mine)
     else:
         for found in group:
             places = found.difference.mine, found.difference.theirs
-            yield _finding(found, found.severity, found.side, reference.name, *places)
+            yield _finding(found, found.severity, found.side, _names(beside), *places)
+
+
+def _names(sides: Iterable[Side]) -> str:
+    return ", ".join(side.name for side in sides)
 
 
 def _finding(
@@ -67,7 +76,7 @@ def _finding(
         severity = Severity.INFO
         message = f"unreadable here, whole on {names}: {there.text}"
     elif there:
-        message = f"missing here, {names} has {there.text}"
+        message = f"missing here, present on {names}: {there.text}"
     else:
         message = f"not as on {names}"
     if difference.note:

@@ -117,7 +117,7 @@ def test_a_running_query_follows_a_live_log_and_stops_at_a_loss(spark, manager, 
         log.truncate_to(15)
         log.assign_epoch(1)
         append(manager, "t", 0, 5)
-        with pytest.raises(StreamingQueryException, match="t-0: offsets 15 to 17: cut after"):
+        with pytest.raises(StreamingQueryException, match="t-0: offsets 15 to 17: cut meanwhile"):
             running.awaitTermination(180)
     finally:
         running.stop()

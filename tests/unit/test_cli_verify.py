@@ -172,6 +172,39 @@ def test_a_replica_that_differs_is_one_line_and_may_be_left_out(brokers: list[Pa
     assert run(*brokers, "--no-compare").exit_code == 0
 
 
+def test_a_log_and_its_backup_are_told_apart_by_path(data: Path, tmp_path: Path) -> None:
+    """Both have the id of one broker."""
+    backup = Path(shutil.copytree(data, tmp_path / "backup"))
+    rows = run(data, backup).stdout.splitlines()[1:5]
+    names = ["orders-0", "orders-1"]
+    assert [row.split()[0] for row in rows] == [
+        str(root / name) for name in names for root in (data, backup)
+    ]
+
+
+def test_a_report_that_has_no_place_is_refused_before_the_work(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    result = run(data, "--html", tmp_path / "nowhere" / "report.html")
+    assert result.exit_code == 2
+    assert "there is no such directory" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_report_that_cannot_be_written_does_not_hide_what_was_found(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = pytest.importorskip("logstore.verify.html")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "report.html")
+
+    monkeypatch.setattr(page, "write_report", refuse)
+    result = run(data, "--html", data.parent / "report.html")
+    assert result.exit_code == 2
+    assert "files: clean" in result.stdout
+    assert "No space left on device" in result.stderr
+
+
 def test_an_html_report(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     page = tmp_path / "report.html"

@@ -131,7 +131,7 @@ def test_the_odd_one_of_three_is_told(odd: int) -> None:
     assert finding.offset == header.last_offset
     assert "records differ in value" in finding.message
     assert f"{header.base_offset}…{header.last_offset}" in finding.message
-    others = "broker 0" if odd else "broker 1, broker 2"
+    others = ", ".join(f"broker {number}" for number in range(3) if number != odd)
     assert f"not as on {others}: here epoch" in finding.message
 
 
@@ -155,7 +155,7 @@ def test_a_batch_that_one_lacks() -> None:
     (finding,) = [f for f in report.findings if f.rule == "I-4"]
     assert (finding.severity, finding.broker) == (Severity.ERROR, "0")
     assert finding.offset == header.base_offset
-    assert finding.message.startswith("missing here, broker 1 has epoch 4, offsets ")
+    assert finding.message.startswith("missing here, present on broker 1: epoch 4, offsets ")
 
 
 def test_a_batch_that_cannot_be_read_is_told_once() -> None:
@@ -165,7 +165,9 @@ def test_a_batch_that_cannot_be_read_is_told_once() -> None:
     patch(storage, path, position + 70, b"\xff\xff")
     report = check(storage)
     assert told(report) == [("error", "F-53", "1"), ("info", "I-4", "1")]
-    assert report.findings[1].message.startswith("unreadable here, whole on broker 0: epoch 4")
+    assert report.findings[1].message.startswith(
+        "unreadable here, whole on broker 0, broker 2: epoch 4"
+    )
 
 
 # -- logs written by hand: what an engine in order would not leave ------------------------------
@@ -247,6 +249,44 @@ def test_a_replica_far_behind_does_not_hide_the_others(monkeypatch: pytest.Monke
     broker(storage, 2, log(40), mark=4)
     report = check(storage)
     assert [(f.rule, f.offset, f.broker) for f in report.findings] == [("I-4", 80, "1")]
+
+
+def test_a_high_watermark_that_was_never_written_hides_nothing_of_the_others() -> None:
+    """All of these lie in one range. What is not compared is said to be so."""
+    storage = MemoryStorage()
+    broker(storage, 0, log(100), mark=100)
+    broker(storage, 1, log(100, at_80=b"other"), mark=100)
+    broker(storage, 2, log(100, at_20=b"more"), mark=0)
+    report = check(storage)
+    assert [(f.severity, f.offset, f.broker) for f in report.findings] == [
+        (Severity.INFO, -1, "2"),
+        (Severity.ERROR, 80, "1"),
+    ]
+    assert "not compared: high watermark 0" in report.findings[0].message
+    assert report.findings[0].file == "/b2/orders-0"
+    checkpoint(storage, 2, HIGH_WATERMARK, 22)
+    assert sorted(f.offset for f in check(storage).findings) == [20, 80]
+
+
+def test_one_that_ends_before_has_no_vote() -> None:
+    """Of the two that reach so far, the one that lacks a batch is told of."""
+    storage = MemoryStorage()
+    without = [data for n, data in enumerate(log(100)) if n != 40]
+    broker(storage, 0, without, mark=100)
+    broker(storage, 1, log(100), mark=98)
+    broker(storage, 2, log(40), mark=40)
+    (finding,) = [f for f in check(storage).findings if f.rule == "I-4"]
+    assert (finding.broker, finding.offset) == ("0", 80)
+    assert finding.message.startswith("missing here, present on broker 1: epoch 1, offsets 80…81")
+
+
+def test_one_that_differs_from_both_agrees_with_none() -> None:
+    storage = MemoryStorage()
+    for number, value in enumerate((b"one", b"two", b"three")):
+        broker(storage, number, log(100, at_80=value), mark=100)
+    found = check(storage).findings
+    assert [(f.broker, f.offset) for f in found] == [("1", 80), ("2", 80)]
+    assert all("not as on broker 0: " in f.message for f in found)
 
 
 def test_above_the_high_watermark_replicas_may_differ() -> None:
@@ -342,6 +382,17 @@ def test_another_leader_epoch_for_the_same_offsets() -> None:
     assert "here leader epoch 1 at offsets 0…59; there leader epoch 2" in finding.message
 
 
+def test_a_wrong_leader_epoch_does_not_hide_that_they_parted_later() -> None:
+    storage = MemoryStorage()
+    usual = [batch(n, epoch=2 if n >= 50 else 1) for n in range(0, 100, 2)]
+    other = [batch(n, epoch=2 if n >= 60 else 1) for n in range(0, 100, 2)]
+    other[5] = batch(10, epoch=7)
+    broker(storage, 0, usual, mark=100)
+    broker(storage, 1, other, mark=100, epochs=False)
+    found = [(f.rule, f.offset) for f in check(storage).findings if f.severity is Severity.ERROR]
+    assert found == [("I-8", 10), ("I-4", 50)]
+
+
 def test_a_topic_of_another_id_is_another_topic() -> None:
     """F-37. It was deleted and made anew while this broker was away."""
     storage = replicas(2)
@@ -350,6 +401,19 @@ def test_a_topic_of_another_id_is_another_topic() -> None:
     report = check(storage)
     assert told(report) == [("error", "F-37", "1")]
     assert "/b0/orders-0/partition.metadata" in report.findings[0].message
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_replica_without_topic_id_is_compared(number: int) -> None:
+    """Whichever of them is the reference. An id that only one has does not hide the others."""
+    storage = replicas()
+    rewrite(storage, 1, 60)
+    storage.remove(f"/b{number}/orders-0/partition.metadata")
+    assert told(check(storage)) == [("error", "I-4", "1")]
+    set_topic_id(storage, 0, "XPvAc-Y_RgmzDRjYssQJcA")
+    storage.write_file("/b0/log-start-offset-checkpoint", b"0\n1\norders 0 180\n")
+    found = told(check(storage, 2, 1, 0))
+    assert ("error", "I-4", "1") in found
 
 
 def test_directories_of_different_clusters_have_nothing_in_common() -> None:

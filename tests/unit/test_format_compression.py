@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import cramjam
@@ -69,6 +70,25 @@ def test_content_comes_back(codec: Compression) -> None:
 def test_concatenated_streams_are_one(codec: Compression) -> None:
     streams = stream_of(codec, TEXT) + stream_of(codec, NOISE) + stream_of(codec, b"end")
     assert bytes(decompress(codec, streams)) == TEXT + NOISE + b"end"
+
+
+@codec_cases
+def test_content_is_the_callers_own(codec: Compression) -> None:
+    """Room to unpack into is used again, after an error and by several threads too."""
+    contents = [TEXT[at : at + 20_000] for at in range(0, 120_000, 2_500)]
+    streams = [stream_of(codec, content) for content in contents]
+    cut = streams[0][: len(streams[0]) // 2]
+
+    def unpack(_: int) -> list[bytes]:
+        kept = []
+        for stream in streams:
+            with suppress(CorruptBatchError):
+                decompress(codec, cut)
+            kept.append(decompress(codec, stream))
+        return [bytes(content) for content in kept]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(found == contents for found in pool.map(unpack, range(8)))
 
 
 def test_none_is_the_identity() -> None:

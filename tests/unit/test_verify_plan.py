@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from test_compare import copy
 from verify_logs import LOG_DIR, PARTITION, log_dir, names, patch
 
+from logstore.storage.base import FileInfo
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import SegmentJob, SegmentResult, VerifyOptions, replicas, verify
 from logstore.verify.plan import Plan
@@ -59,3 +61,47 @@ def test_a_job_has_what_concerns_its_segment() -> None:
     assert check.jobs[7].snapshots == (80,)
     assert check.jobs[7].epoch_starts == (70, 80)
     assert check.jobs[-1].next_base == -1
+
+
+def test_what_is_given_twice_is_checked_once() -> None:
+    """It is no replica of itself, and nothing is counted twice."""
+    storage = log_dir()
+    once = verify([LOG_DIR], storage=storage)
+    for paths in ([LOG_DIR, LOG_DIR + "/", f"{LOG_DIR}/../{LOG_DIR}"], [PARTITION, LOG_DIR]):
+        again = verify(paths, storage=storage)
+        assert again.to_dict() == once.to_dict(), paths
+    logs = names(storage, ".log")
+    assert verify([*logs, *logs], storage=storage).files == verify(logs, storage=storage).files
+
+
+def test_a_directory_of_log_directories_is_none() -> None:
+    """Brokers' directories are often called broker-0: these are no partitions of a topic."""
+    storage = log_dir()
+    storage.make_dir("/all")
+    storage.make_dir("/all/broker-0")
+    storage.write_file("/all/broker-0/meta.properties", b"version=1\nnode.id=0\ncluster.id=c\n")
+    storage.make_dir("/all/broker-0/orders-0")
+    report = verify(["/all"], storage=storage)
+    assert report.partitions == []
+    assert report.unusable == [
+        "/all/broker-0: a log directory inside another directory: its own path is wanted"
+    ]
+
+
+def test_a_partition_deleted_meanwhile_is_told_and_the_rest_is_checked() -> None:
+    """F-288. Its broker renames the directory, and removes it a minute later."""
+
+    class Deleting(MemoryStorage):
+        def scan_dir(self, path: str) -> list[FileInfo]:
+            if path == f"{LOG_DIR}/aaa-0":
+                raise FileNotFoundError(2, "No such file or directory", path)
+            return super().scan_dir(path)
+
+    made, storage = log_dir(), Deleting()
+    copy(made, LOG_DIR, storage, LOG_DIR)
+    storage.make_dir(f"{LOG_DIR}/aaa-0")
+    for progress in (None, lambda done, total: None):
+        report = verify([LOG_DIR], storage=storage, progress=progress)
+        assert [(f.rule, f.topic, f.partition) for f in report.findings] == [("F-288", "aaa", 0)]
+        assert report.clean
+        assert [part.topic for part in report.partitions] == ["orders"]
