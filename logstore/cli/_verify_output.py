@@ -77,7 +77,7 @@ def _print_partitions(console: Any, partitions: list[PartitionReport]) -> None:
     table.add_column("offsets", no_wrap=True)
     if compared:
         table.add_column("compared", no_wrap=True)
-    table.add_column("fingerprint", no_wrap=True)
+    table.add_column("fingerprint", overflow="fold")  # gives way to counts
     for part in partitions:
         table.add_row(
             escape(

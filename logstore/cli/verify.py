@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +16,7 @@ from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify import verify as verify_here
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # What Spark says of itself has no place beside a report; --conf brings it back.
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
@@ -113,13 +115,25 @@ def _verify_on_spark(
         if not equals:
             raise click.UsageError(f"--conf {pair}: KEY=VALUE is wanted")
         settings[key] = value
-    session = on_spark.session(master, app_name="logstore verify", conf=settings)
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
+    with _nothing_logged():
+        session = on_spark.session(master, app_name="logstore verify", conf=settings)
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
 
+        try:
+            return on_spark.verify(session, *paths, options=options, progress=progress).report
+        except (PySparkException, Py4JError) as error:
+            fail(f"Spark: {error}")
+        finally:
+            session.stop()
+
+
+@contextmanager
+def _nothing_logged() -> Iterator[None]:
+    """PySpark and py4j log what they raise as well: pages of tracebacks when one presses Ctrl-C."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
     try:
-        return on_spark.verify(session, *paths, options=options, progress=progress).report
-    except (PySparkException, Py4JError) as error:
-        fail(f"Spark: {error}")
+        yield
     finally:
-        session.stop()
+        logging.disable(before)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
 
+from logstore.format import filenames
 from logstore.spark.verify_tables import findings_table, partitions_table
 from logstore.storage.uri import open_storage
 from logstore.verify import Progress, VerifyOptions, VerifyReport
@@ -61,10 +62,14 @@ class Verification:
 
 
 class _Work(NamedTuple):
-    """A segment to check, with its number among all, and what opens its storage."""
+    """A segment to check, with its number among all, and what opens its storage.
+
+    ``directory`` is that of the job, made absolute by the driver: an executor works elsewhere.
+    """
 
     number: int
     uri: str
+    directory: str
     job: SegmentJob
     size: int
 
@@ -93,12 +98,13 @@ def verify(
         replicas.prepare(plan.report)
         for check in replicas.checks:
             for job, size in zip(check.jobs, check.sizes, strict=True):
-                work.append(_Work(len(work), check.uri, job, size))
+                work.append(_Work(len(work), check.uri, absolute(job.directory), job, size))
         ends.append(len(work))
     packed = _run(spark.sparkContext, work, plan.options, progress)
     start = 0
     for replicas, end in zip(replica_sets, ends, strict=True):
-        replicas.finish([_unpack(packed.pop(n)) for n in range(start, end)], plan.report)
+        outcomes = [_outcome(work[n], packed.pop(n)) for n in range(start, end)]
+        replicas.finish(outcomes, plan.report)
         start = end
     return Verification(plan.report, spark)
 
@@ -116,24 +122,29 @@ def _run(
     done = context.accumulator(0)
 
     def check(task: Iterable[list[_Work]]) -> Iterator[tuple[int, bytes]]:
-        for number, uri, job, size in (item for items in task for item in items):
-            outcome = _check(uri, job, options)
-            done.add(size)
-            yield number, zlib.compress(pickle.dumps(outcome), 1)
+        for item in (item for items in task for item in items):
+            outcome = _check(item, options)
+            done.add(item.size)
+            yield item.number, zlib.compress(pickle.dumps(outcome), 1)
 
     total = sum(item.size for item in work)
     with _watched(lambda: min(done.value, total), total, progress):
         return dict(context.parallelize(tasks, len(tasks)).mapPartitions(check).collect())
 
 
-def _check(uri: str, job: SegmentJob, options: VerifyOptions) -> SegmentResult | Failure:
-    # The working directory of an executor is not that of the driver.
-    job = replace(job, directory=absolute(job.directory))
-    return run_job(open_storage(uri)[0], job, options)
+def _check(item: _Work, options: VerifyOptions) -> SegmentResult | Failure:
+    job = replace(item.job, directory=item.directory)
+    return run_job(open_storage(item.uri)[0], job, options)
 
 
-def _unpack(packed: bytes) -> SegmentResult | Failure:
+def _outcome(item: _Work, packed: bytes) -> SegmentResult | Failure:
+    """Unpacked. A segment that only the executor does not find was not deleted meanwhile: its
+    machine lacks the mount, and nothing was checked."""
     outcome: SegmentResult | Failure = pickle.loads(zlib.decompress(packed))
+    if isinstance(outcome, SegmentResult) and filenames.LOG_SUFFIX in outcome.vanished:
+        path = item.job.path(filenames.LOG_SUFFIX)
+        if open_storage(item.uri)[0].info(path) is not None:
+            return Failure("not found by an executor: paths must mean the same on all machines")
     return outcome
 
 

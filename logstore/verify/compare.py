@@ -91,9 +91,7 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
             side.compared(start, end)
             reference.compared(start, end)
         elif committed and min(side.end, reference.end) > start:
-            message = (
-                f"not compared: high watermark {side.mark}, the others begin at offset {start}"
-            )
+            message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
             notes.append(side.finding(Severity.INFO, "I-4", message))
     return [*notes, *judge(disagreements, reference, others)]
 

@@ -32,9 +32,18 @@ def run_job(
     try:
         return verify_segment(storage, job, options, progress)
     except OSError as failure:
-        return Failure(str(failure))
+        return Failure(_reason(job, failure))
     except MemoryError:
         return Failure("not enough memory to check it")
+
+
+def _reason(job: SegmentJob, failure: OSError) -> str:
+    """Without the directory, which an executor may have under another name."""
+    if failure.strerror is None:
+        return str(failure)
+    name = os.path.basename(os.fsdecode(failure.filename or ""))
+    is_log = name in ("", os.path.basename(job.path(filenames.LOG_SUFFIX)))
+    return failure.strerror if is_log else f"{name}: {failure.strerror}"
 
 
 def _vanished(check: PartitionCheck) -> Finding:

@@ -172,12 +172,28 @@ def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.Mon
     """Executors may have another working directory; the report says what was asked for."""
     monkeypatch.chdir(root)
     report = verification.verify(spark, "0", "1/orders-0").report
-    assert report.clean
+    assert report.findings == []
     assert [part.directory for part in report.partitions] == [
         "0/orders-0",
         "1/orders-0",
         "0/orders-1",
     ]
+    unreadable_segment(root)
+    report = verification.verify(spark, *BROKERS).report
+    assert report.unusable == [f"0/orders-0/{SECOND}.log: Is a directory"]
+    assert report.to_dict() == verify_here(BROKERS).to_dict()
+
+
+def test_a_path_that_executors_do_not_have_is_not_clean(
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was checked; to them it looks as if a broker had deleted the segments."""
+    monkeypatch.setattr(verification, "absolute", lambda path: path.replace("brokers", "nowhere"))
+    report = verification.verify(spark, root / "0").report
+    assert len(report.unusable) == 8
+    assert "0.log: not found by an executor: paths must mean the same" in report.unusable[0]
+    assert not report.clean
+    assert report.partitions == []
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -231,7 +247,10 @@ def test_progress_ends_with_all_bytes(spark: SparkSession, root: Path) -> None:
 
 def work(*sizes: int) -> list[Any]:
     job = SegmentJob("/data/orders-0", 0)
-    return [verification._Work(number, "", job, size) for number, size in enumerate(sizes)]
+    return [
+        verification._Work(number, "", job.directory, job, size)
+        for number, size in enumerate(sizes)
+    ]
 
 
 def test_a_thousand_small_segments_are_a_few_tasks() -> None:
@@ -284,10 +303,18 @@ def test_without_a_jdk(root: Path, tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_without_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_master_that_is_none(root: Path) -> None:
+    result = run(root / "0", "--spark", "local[x]")
+    assert result.returncode == 2
+    assert "did not start with master local[x]: Could not parse Master URL" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow"])
+def test_without_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     for name in [n for n in sys.modules if n.startswith("logstore.spark.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(vars(sys.modules["logstore.spark"]), "session", raising=False)
     result = CliRunner().invoke(main, ["verify", str(root / "0"), "--spark", "local[2]"])
     assert result.exit_code == 2

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from verify_logs import LOG_DIR, log_dir, names, patch
+from verify_logs import LOG_DIR, copy, log_dir, names, patch
 
 from logstore.config import LogConfig
 from logstore.format.batch import encode_batch
@@ -41,15 +41,6 @@ def replicas(count: int = 3, *, batches: int = 60, clean: bool = True) -> Memory
         set_id(storage, number, "cluster.id", "FAGVjHTzQc-7MaP0JSxQAg")
         set_topic_id(storage, number, "FAGVjHTzQc-7MaP0JSxQAg")
     return storage
-
-
-def copy(source: Storage, path: str, target: Storage, to: str) -> None:
-    target.make_dir(to)
-    for entry in source.scan_dir(path):
-        if entry.is_dir:
-            copy(source, f"{path}/{entry.name}", target, f"{to}/{entry.name}")
-        else:
-            target.write_file(f"{to}/{entry.name}", source.read_file(f"{path}/{entry.name}"))
 
 
 def set_id(storage: Storage, broker: int, key: str, value: str) -> None:

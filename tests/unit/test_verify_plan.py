@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_compare import copy
-from verify_logs import LOG_DIR, PARTITION, log_dir, names, patch
+from verify_logs import LOG_DIR, PARTITION, copy, log_dir, names, patch
 
 from logstore.storage.base import FileInfo
 from logstore.storage.memory import MemoryStorage

@@ -47,6 +47,15 @@ def log_dir(
     return storage
 
 
+def copy(source: Storage, path: str, target: Storage, to: str) -> None:
+    target.make_dir(to)
+    for entry in source.scan_dir(path):
+        if entry.is_dir:
+            copy(source, f"{path}/{entry.name}", target, f"{to}/{entry.name}")
+        else:
+            target.write_file(f"{to}/{entry.name}", source.read_file(f"{path}/{entry.name}"))
+
+
 def fill(
     log: PartitionLog,
     clock: ManualClock,
