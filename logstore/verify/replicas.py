@@ -20,9 +20,13 @@ from logstore.verify.side import Replica
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a segment could not be read."""
+    """Why a segment could not be read; ``name`` is that of the file, if it was not its log.
+
+    The directory is left out: an executor may have it under another name.
+    """
 
     reason: str
+    name: str = ""
 
 
 def run_job(
@@ -32,18 +36,10 @@ def run_job(
     try:
         return verify_segment(storage, job, options, progress)
     except OSError as failure:
-        return Failure(_reason(job, failure))
+        name = os.path.basename(os.fsdecode(failure.filename or ""))
+        return Failure(failure.strerror or str(failure), name)
     except MemoryError:
         return Failure("not enough memory to check it")
-
-
-def _reason(job: SegmentJob, failure: OSError) -> str:
-    """Without the directory, which an executor may have under another name."""
-    if failure.strerror is None:
-        return str(failure)
-    name = os.path.basename(os.fsdecode(failure.filename or ""))
-    is_log = name in ("", os.path.basename(job.path(filenames.LOG_SUFFIX)))
-    return failure.strerror if is_log else f"{name}: {failure.strerror}"
 
 
 def _vanished(check: PartitionCheck) -> Finding:
@@ -111,7 +107,8 @@ class ReplicaSet:
             own = list(islice(following, len(check.jobs)))
             for job, outcome in zip(check.jobs, own, strict=True):
                 if isinstance(outcome, Failure):
-                    report.refuse(job.path(filenames.LOG_SUFFIX), outcome.reason)
+                    name = outcome.name or filenames.segment_file_name(job.base, ".log")
+                    report.refuse(os.path.join(job.directory, name), outcome.reason)
             results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
             try:
                 partition = check.finish(results)
