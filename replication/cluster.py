@@ -12,12 +12,17 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from checkpoints.errors import CheckpointError
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
 from logstore.fetch import LATEST
+from logstore.random_id import new_uuid, random_id
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import Record
@@ -58,6 +63,10 @@ POLL_S = 0.002
 PRODUCER_IDS = "/latest_producer_id_block"
 
 
+def _new_cluster_id() -> str:
+    return topic_id_to_text(new_uuid(random_id))
+
+
 class Cluster:
     """Brokers 0, 1, 2, … in one process. Use as a context manager, or call ``close``.
 
@@ -71,7 +80,8 @@ class Cluster:
         storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
         session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
             that is named, not of a service.
-        cluster_id: for ``meta.properties``; a random one by default.
+        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
+            already, else a random one.
     Raises:
         LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
@@ -100,7 +110,6 @@ class Cluster:
         self._broker_config = broker_config
         self._config = config or ReplicationConfig()
         self._log_dirs = log_dirs_per_broker
-        self._cluster_id = cluster_id
         self._runtime = ThreadRuntime("cluster")
         self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
         self._sessions: dict[int, Coordinator] = {}
@@ -108,6 +117,7 @@ class Cluster:
         self._closed = False
         self.client = Client(LocalTransport(self.network, CLIENT), lambda: self.network.bound)
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
+        self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
         try:
             for broker_id in self.broker_ids:
                 self._start(broker_id)
@@ -120,6 +130,17 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+
+    def _found_cluster_id(self) -> str | None:
+        for broker_id in self.broker_ids:
+            storage = self._storages.get(broker_id, self._storage)
+            for log_dir in self.log_dirs(broker_id):
+                path = os.path.join(log_dir, META_PROPERTIES)
+                with suppress(CheckpointError):  # which its broker will tell of
+                    meta = MetaPropertiesFile(path, storage).read()
+                    if meta is not None and meta.cluster_id is not None:
+                        return meta.cluster_id
+        return None
 
     def _open_coordinator(
         self, coordinator: str | CoordinatorService, session_timeout_ms: int

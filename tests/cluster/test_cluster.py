@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from checkpoints.meta_properties import MetaPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidRecordError
 from logstore.partitioner import murmur2, murmur3
+from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
 from replication.cluster import Cluster
 from replication.config import ReplicationConfig
@@ -332,3 +335,22 @@ def _fields(config: ReplicationConfig, **changes: object) -> dict[str, object]:
     from dataclasses import fields
 
     return {f.name: getattr(config, f.name) for f in fields(config)} | changes
+
+
+def test_all_brokers_carry_one_cluster_id_and_keep_it(tmp_path: Path) -> None:
+    """Also the one whose directory was lost (F-41)."""
+
+    def ids() -> set[str | None]:
+        files = [MetaPropertiesFile(str(path), LocalStorage()).read()
+                 for path in tmp_path.glob("broker-*/meta.properties")]  # fmt: skip
+        assert len(files) == 3
+        return {meta.cluster_id for meta in files if meta is not None}
+
+    with Cluster(3, tmp_path):
+        pass
+    first = ids()
+    assert len(first) == 1
+    shutil.rmtree(tmp_path / "broker-0")
+    with Cluster(3, tmp_path):
+        pass
+    assert ids() == first
