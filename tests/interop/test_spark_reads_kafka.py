@@ -158,6 +158,10 @@ def test_faults_in_a_replica_of_a_real_cluster_are_found(
 # --- on a cluster -------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(
+    "LOGSTORE_SLOW" not in os.environ,
+    reason="make test-slow; tests/spark/test_standalone.py has a cluster in every run",
+)
 def test_a_standalone_cluster_reads_and_verifies_the_same(
     kafka_directory: KafkaDirectory, tmp_path: Path
 ) -> None:

@@ -137,6 +137,8 @@ class ZooKeeperServer:
         """Neither answer nor close connections, as a partitioned server; ``resume`` ends it."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        # On a busy machine its threads may go on for a while: wait until all have stopped.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         assert self._process is not None

@@ -70,8 +70,11 @@ def test_save_modes(spark, tmp_path):
 
 
 def test_a_job_that_fails_leaves_nothing(spark, tmp_path):
-    broken = numbers(spark, 1000).selectExpr(
-        "if(value = 'value-999', raise_error('planted'), value) AS value"
+    """One task: another one may still be writing when Spark aborts, and leaves its file behind."""
+    broken = (
+        numbers(spark, 1000)
+        .coalesce(1)
+        .selectExpr("if(value = 'value-999', raise_error('planted'), value) AS value")
     )
     write = broken.write.format("logstore").mode("append").option("topic", "t")
     with pytest.raises(PySparkException, match="planted"):
