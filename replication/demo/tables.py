@@ -25,7 +25,7 @@ def replica_table(outcome: ClusterOutcome) -> Table:
 
 def answer_table(outcome: SparkOutcome) -> Table:
     table = numbers_table(
-        "\nDelays at departure, by Spark SQL; the five worst carriers",
+        "\nLate departures, by Spark SQL: the worst five",
         "carrier", "flights", "departed", "minutes late on average",
     )  # fmt: skip
     for each in outcome.answer[:5]:
