@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.format import attributes as bits
+from logstore.format.header import MAGIC
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.splits import ReadSettings, Split
-
-_MAGIC = 2
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +52,7 @@ class BatchFilter:
             yield pc.greater_equal(table.column("last_offset"), split.from_offset)
         if cells[1][-1] >= split.end_offset:
             # A legacy wrapper carries its last offset, and may have smaller ones inside (F-101).
-            legacy = pc.less(table.column("magic"), _MAGIC)
+            legacy = pc.less(table.column("magic"), MAGIC)
             yield pc.or_(pc.less(table.column("base_offset"), split.end_offset), legacy)
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)

@@ -6,7 +6,6 @@ import fnmatch
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -18,6 +17,8 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheck
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
+from logstore.format.reader import MAX_OFFSET
+from logstore.spark.at_once import at_once
 from logstore.spark.errors import DuplicatePartitionError, NotALogDirectoryError
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import join_uri, open_storage, shown
@@ -26,7 +27,6 @@ UNKNOWN = -1
 MISSING = -1
 """Size of a file that is not there."""
 
-_LISTING_THREADS = 16  # an object store answers a listing in tens of milliseconds
 _LOG_DIR_FILES = (HIGH_WATERMARK, LOG_START, META_PROPERTIES)
 _PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METADATA)
 
@@ -71,6 +71,11 @@ class PartitionLayout:
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    def bounded(self) -> Iterator[tuple[SegmentFile, int]]:
+        """Each segment with the offset where the next one begins, ``MAX_OFFSET`` for the last."""
+        bases = [segment.base_offset for segment in self.segments]
+        return zip(self.segments, [*bases[1:], MAX_OFFSET], strict=False)
+
     def path_of(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
         return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix))
 
@@ -95,11 +100,10 @@ def list_partitions(
         OSError: the medium refused.
     """
     found: dict[str, PartitionLayout] = {}
-    with ThreadPoolExecutor(_LISTING_THREADS, thread_name_prefix="logstore-list") as pool:
-        for path in chain.from_iterable(map(_expand, paths)):
-            for layout in _Lister(path, wanted, broker, pool).layouts():
-                storage, local = open_storage(layout.uri)
-                found.setdefault(storage.real_path(local), layout)  # the same path given twice
+    for path in chain.from_iterable(map(_expand, paths)):
+        for layout in _Lister(path, wanted, broker).layouts():
+            storage, local = open_storage(layout.uri)
+            found.setdefault(storage.real_path(local), layout)  # the same path given twice
     layouts = _told_apart(list(found.values()))
     if not replicas:
         _refuse_copies(layouts)
@@ -136,7 +140,6 @@ class _Lister:
     path: str
     wanted: TopicFilter | None
     broker: str
-    pool: ThreadPoolExecutor
     storage: Storage = field(init=False)
 
     def layouts(self) -> Iterable[PartitionLayout]:
@@ -186,7 +189,7 @@ class _Lister:
         files.read()
         if not self._has(files):
             return []
-        found = self.pool.map(lambda item: self._listed(files, *item), here.items())
+        found = at_once(lambda item: self._listed(files, *item), here.items())
         return [layout for layout in found if layout is not None]
 
     def _listed(self, files: _LogDirFiles, name: str, tp: TopicPartition) -> PartitionLayout | None:

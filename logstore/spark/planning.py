@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from logstore.errors import ConfigError
 from logstore.format.reader import MAX_OFFSET
+from logstore.spark.at_once import at_once
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout, SegmentFile
 from logstore.spark.options import EARLIEST, LATEST, ReadOptions
@@ -18,7 +18,6 @@ from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.splits import AbortedTransaction, Split
 from logstore.spark.transactions import aborted_transactions, overlapping
 
-_PLANNING_THREADS = 16  # an object store answers in tens of milliseconds
 _OPEN_COST = 256 << 10  # opening a file and a window, in bytes that could be read meanwhile
 
 logger = logging.getLogger(__name__)
@@ -36,8 +35,7 @@ class OffsetRange:
 
 def resolve_all(layouts: Iterable[PartitionLayout], options: ReadOptions) -> list[OffsetRange]:
     """``resolve`` for many partitions at a time."""
-    with ThreadPoolExecutor(_PLANNING_THREADS, thread_name_prefix="logstore-plan") as pool:
-        return list(pool.map(lambda layout: resolve(layout, options), layouts))
+    return at_once(lambda layout: resolve(layout, options), list(layouts))
 
 
 def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
@@ -119,19 +117,13 @@ def plan_splits(
         OSError: the medium refused.
     """
     jobs = [_SegmentJob(r, *job) for r in ranges for job in _segments(r)]
-
-    def plan(job: _SegmentJob) -> list[Split]:
-        return job.splits(split_bytes, start_timestamp)
-
-    with ThreadPoolExecutor(_PLANNING_THREADS, thread_name_prefix="logstore-plan") as pool:
-        return list(chain.from_iterable(pool.map(plan, jobs)))
+    found = at_once(lambda job: job.splits(split_bytes, start_timestamp), jobs)
+    return list(chain.from_iterable(found))
 
 
 def _segments(wanted: OffsetRange) -> Iterable[tuple[SegmentFile, int]]:
     """The segments that touch a range, each with the base offset of the one after it."""
-    segments = wanted.layout.segments
-    nexts = [*(segment.base_offset for segment in segments[1:]), MAX_OFFSET]
-    for segment, next_base in zip(segments, nexts, strict=True):
+    for segment, next_base in wanted.layout.bounded():
         if segment.size and segment.base_offset < wanted.end and next_base > wanted.start:
             yield segment, next_base
 

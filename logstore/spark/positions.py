@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from logstore.errors import ConfigError, CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
 from logstore.spark.layout import UNKNOWN, PartitionLayout, SegmentFile
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.transactions import last_stable_offset
-from logstore.spark.windows import Windows
-from logstore.storage.uri import open_storage, shown
+from logstore.storage.uri import shown
 
 
 def log_end_offset(layout: PartitionLayout) -> int:
@@ -28,10 +25,7 @@ def log_end_offset(layout: PartitionLayout) -> int:
         return end
     segment = layout.segments[-1]
     index = SegmentIndex(layout, segment)
-    storage, path = open_storage(index.path)
-    with closing(storage.open(path, writable=False)) as file:
-        start = index.floor(MAX_OFFSET)
-        windows = Windows(file, index.path, start, segment.size, open_end=True)
+    with index.windows(MAX_OFFSET, open_end=True) as windows:
         end = max(end, segment.base_offset)
         for _, _, table in windows.tables():
             end = max(end, table.cells("last_offset")[-1] + 1)
@@ -68,9 +62,7 @@ def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
         CorruptBatchError: a batch on the way is damaged.
         OSError: the medium refused.
     """
-    bases = [segment.base_offset for segment in layout.segments]
-    nexts = [*bases[1:], MAX_OFFSET]
-    for segment, next_base in zip(layout.segments, nexts, strict=True):
+    for segment, next_base in layout.bounded():
         if next_base > layout.log_start_offset:
             found = _first_in(layout, segment, timestamp, next_base == MAX_OFFSET)
             if found is not None:
@@ -83,10 +75,7 @@ def _first_in(
 ) -> int | None:
     index = SegmentIndex(layout, segment)
     first = max(index.first_offset_from(timestamp), layout.log_start_offset)
-    storage, path = open_storage(index.path)
-    with closing(storage.open(path, writable=False)) as file:
-        start = index.floor(first)
-        windows = Windows(file, index.path, start, segment.size, open_end=is_last)
+    with index.windows(first, open_end=is_last) as windows:
         for window, position, table in windows.tables():
             names = ("max_timestamp", "last_offset", "attributes")
             for row, (latest, last, attributes) in enumerate(

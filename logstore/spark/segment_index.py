@@ -11,7 +11,7 @@ import logging
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import NamedTuple, overload
 
 from logstore.format import filenames
@@ -70,6 +70,19 @@ class SegmentIndex:
         self.layout, self.segment = layout, segment
         self.path = layout.path_of(segment.base_offset)
         self._files: dict[str, bytes] = {}
+
+    @contextmanager
+    def windows(
+        self, offset: int, end_position: int | None = None, *, open_end: bool
+    ) -> Iterator[Windows]:
+        """The ``.log``, open from a batch at or below ``offset`` on.
+
+        ``end_position`` is its size as listed, unless given; for it and ``open_end`` see
+        ``Windows``.
+        """
+        end = self.segment.size if end_position is None else end_position
+        with closing(_open(self.path)) as file:
+            yield Windows(file, self.path, self.floor(offset), end, open_end=open_end)
 
     # -- offsets and positions -----------------------------------------------------------------
 
@@ -156,9 +169,7 @@ class SegmentIndex:
         return offset + 1
 
     def _batch_with(self, offset: int) -> Batch | None:
-        with closing(_open(self.path)) as file:
-            start = self.floor(offset)
-            windows = Windows(file, self.path, start, self.segment.size, open_end=True)
+        with self.windows(offset, open_end=True) as windows:
             for _, position, table in windows.tables():
                 lasts = table.cells("last_offset")
                 row = bisect_left(lasts, offset)

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from logstore.clock import Clock, SystemClock
 from logstore.errors import ConfigError
+from logstore.spark.at_once import at_once
 from logstore.spark.columns import check_schema
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout, list_partitions
@@ -35,7 +36,7 @@ from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
 from logstore.spark.segment_reader import read_split
 from logstore.spark.source import Task
 from logstore.spark.splits import Split
-from logstore.spark.stream_log import LogView, at_once
+from logstore.spark.stream_log import LogView
 from logstore.spark.stream_offsets import Mark, Marks, from_json, share, to_json
 from logstore.spark.transactions import aborted_transactions
 from logstore.types import TopicPartition

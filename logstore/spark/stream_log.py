@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
@@ -23,22 +19,9 @@ from logstore.spark.options import ReadOptions
 from logstore.spark.positions import log_end_offset, readable_end
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, common_end
-from logstore.spark.windows import Windows
 from logstore.storage.uri import join_uri, open_storage, shown
 
-_THREADS = 16  # an object store answers in tens of milliseconds
-_T = TypeVar("_T")
-_R = TypeVar("_R")
-
 logger = logging.getLogger(__name__)
-
-
-def at_once(call: Callable[[_T], _R], items: Collection[_T]) -> list[_R]:
-    """``call`` of every item, for calls that wait for a medium; results in order."""
-    if len(items) < 2:
-        return [call(item) for item in items]
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="logstore-stream") as pool:
-        return list(pool.map(call, items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +49,7 @@ def batch_with(layout: PartitionLayout, offset: int) -> Batch | None:
     segment = layout.segments[at]
     index = SegmentIndex(layout, segment)
     end = index.ceiling(offset + 1)
-    storage, path = open_storage(index.path)
-    with closing(storage.open(path, writable=False)) as file:
-        open_end = end == segment.size
-        windows = Windows(file, index.path, index.floor(offset), end, open_end=open_end)
+    with index.windows(offset, end, open_end=end == segment.size) as windows:
         for window, _, table in windows.tables():
             row = bisect_left(table.cells("last_offset"), offset)
             if row < table.rows:
@@ -189,4 +169,4 @@ def _epochs(layout: PartitionLayout) -> Epochs:
     return tuple(ascending)
 
 
-__all__ = ["Batch", "LogView", "at_once", "batch_with"]
+__all__ = ["Batch", "LogView", "batch_with"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import closing
-from itertools import pairwise
 
 from logstore.errors import CorruptSnapshotError
 from logstore.format import attributes as bits
@@ -17,7 +15,6 @@ from logstore.format.reader import MAX_OFFSET
 from logstore.spark.layout import PartitionLayout
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.splits import AbortedTransaction
-from logstore.spark.windows import Windows
 from logstore.storage.uri import open_storage
 
 logger = logging.getLogger(__name__)
@@ -61,11 +58,8 @@ def last_stable_offset(layout: PartitionLayout, end: int) -> int:
         OSError: the medium refused.
     """
     start, open_since = _snapshot(layout, end)
-    bases = [segment.base_offset for segment in layout.segments]
-    for segment, (base, next_base) in zip(
-        layout.segments, pairwise([*bases, MAX_OFFSET]), strict=True
-    ):
-        if next_base > start and base < end:
+    for segment, next_base in layout.bounded():
+        if next_base > start and segment.base_offset < end:
             _walk(SegmentIndex(layout, segment), start, end, open_since, next_base == MAX_OFFSET)
     return min(open_since.values(), default=end)
 
@@ -93,10 +87,7 @@ def _walk(
     index: SegmentIndex, start: int, end: int, open_since: dict[int, int], is_last: bool
 ) -> None:
     """Follow the transactions of the batches of a segment with offsets in ``[start, end)``."""
-    storage, path = open_storage(index.path)
-    with closing(storage.open(path, writable=False)) as file:
-        first = index.floor(start)
-        windows = Windows(file, index.path, first, index.segment.size, open_end=is_last)
+    with index.windows(start, open_end=is_last) as windows:
         for window, _, table in windows.tables():
             if table.has_any(bits.TRANSACTIONAL):
                 columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))

@@ -377,6 +377,14 @@ def test_an_empty_log_has_no_rows(tmp_path: Path) -> None:
     assert read(tmp_path / "logs", isolation="read_committed", upTo="highWatermark") == []
 
 
+@pytest.mark.parametrize("options", [{}, {"startingTimestamp": "5"}])
+def test_a_partition_without_segments_has_no_rows(tmp_path: Path, options: dict[str, str]) -> None:
+    """As a broker that is killed while it makes the directory leaves it."""
+    (tmp_path / "logs" / "orders-0").mkdir(parents=True)
+    latest = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert read(tmp_path / "logs", **options, **latest) == []
+
+
 # ---- options and columns ---------------------------------------------------------------------
 
 
