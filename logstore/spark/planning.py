@@ -170,6 +170,23 @@ class _SegmentJob:
         )
 
 
+def plan_tasks(
+    ranges: Sequence[OffsetRange], options: ReadOptions, start_timestamp: int | None = None
+) -> list[tuple[Split, ...]]:
+    """``plan_splits``, packed: what each task reads; ``minPartitions`` as far as indexes allow.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    split_bytes, least = options.split_bytes, options.min_partitions
+    splits = plan_splits(ranges, split_bytes, start_timestamp)
+    tasks = pack(splits, split_bytes)
+    if splits and len(tasks) < least:
+        split_bytes = min(split_bytes, -(-sum(split.size for split in splits) // least))
+        tasks = pack(plan_splits(ranges, split_bytes, start_timestamp), split_bytes)
+    return tasks
+
+
 def pack(splits: Sequence[Split], split_bytes: int) -> list[tuple[Split, ...]]:
     """Neighbours joined into tasks of up to ``split_bytes``: small segments share one."""
     tasks: list[tuple[Split, ...]] = []

@@ -11,18 +11,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from logstore.format import filenames
 from logstore.spark.batch_filter import BatchFilter
 from logstore.spark.batch_rows import BatchRows
 from logstore.spark.errors import DataLossError
 from logstore.spark.record_rows import RecordRows
-from logstore.spark.splits import ReadSettings, Split
+from logstore.spark.splits import ReadSettings, Split, Task
 from logstore.spark.windows import Windows
 from logstore.storage.base import File
 from logstore.storage.uri import join_uri, open_storage
 
 logger = logging.getLogger(__name__)
+
+
+def read_task(
+    task: InputPartition, settings: ReadSettings, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """``read_split`` of all splits of a ``Task``."""
+    assert isinstance(task, Task)
+    for split in task.splits:
+        yield from read_split(split, settings, schema)
 
 
 def read_split(split: Split, settings: ReadSettings, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,10 +14,10 @@ from logstore.spark.columns import check_schema, ddl
 from logstore.spark.filters import PushedFilters
 from logstore.spark.layout import list_partitions
 from logstore.spark.options import Options, ReadOptions, chosen_columns
-from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
+from logstore.spark.planning import OffsetRange, plan_tasks, resolve_all
 from logstore.spark.positions import offset_for_timestamp
-from logstore.spark.segment_reader import read_split
-from logstore.spark.splits import Split
+from logstore.spark.segment_reader import read_task
+from logstore.spark.splits import Task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -54,13 +54,6 @@ def _read_options(given: Any) -> ReadOptions:
     return parsed
 
 
-@dataclass
-class Task(InputPartition):
-    """What one task reads: a part of a segment, or several small ones."""
-
-    splits: tuple[Split, ...]
-
-
 class BatchReader(DataSourceReader):
     """One query. Spark sends it to every task, so it holds no plan."""
 
@@ -75,19 +68,15 @@ class BatchReader(DataSourceReader):
         return _OptionalPushDown(self)
 
     def partitions(self) -> list[InputPartition]:
-        o, filters = self.options, self.filters
+        filters = self.filters
         ranges = [
             replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
             for wanted in self._ranges()
             if filters.takes(broker=wanted.layout.broker)
         ]
-        split_bytes = o.split_bytes
-        if o.min_partitions:
-            total = sum(segment.size for wanted in ranges for segment in wanted.layout.segments)
-            split_bytes = min(split_bytes, -(-total // o.min_partitions))
-        splits = plan_splits(ranges, split_bytes, filters.start_timestamp)
+        tasks = plan_tasks(ranges, self.options, filters.start_timestamp)
         # Without any, Spark would make up a partition of its own.
-        return [Task(task) for task in pack(splits, split_bytes)] or [Task(())]
+        return [Task(splits) for splits in tasks] or [Task(())]
 
     def _end(self, wanted: OffsetRange) -> int:
         end, latest = min(wanted.end, self.filters.end_offset), self.filters.end_timestamp
@@ -111,10 +100,8 @@ class BatchReader(DataSourceReader):
         return resolve_all(layouts, o)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Task)
         settings = self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
-        for split in partition.splits:
-            yield from read_split(split, settings, self.schema)
+        return read_task(partition, settings, self.schema)
 
 
 class _OptionalPushDown:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from pyspark.sql.datasource import InputPartition
+
 from logstore.format.filenames import LOG_SUFFIX, segment_file_name
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage.uri import join_uri, shown
@@ -62,3 +64,10 @@ class ReadSettings:
     max_batch_bytes: int = 64 << 20
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads: a part of a segment, or several small ones."""
+
+    splits: tuple[Split, ...]

@@ -32,10 +32,9 @@ from logstore.spark.columns import check_schema
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout, list_partitions
 from logstore.spark.options import Options, ReadOptions
-from logstore.spark.planning import OffsetRange, pack, plan_splits, resolve_all
-from logstore.spark.segment_reader import read_split
-from logstore.spark.source import Task
-from logstore.spark.splits import Split
+from logstore.spark.planning import OffsetRange, plan_tasks, resolve_all
+from logstore.spark.segment_reader import read_task
+from logstore.spark.splits import Task
 from logstore.spark.stream_log import LogView
 from logstore.spark.stream_offsets import Mark, Marks, from_json, share, to_json
 from logstore.spark.transactions import aborted_transactions
@@ -254,22 +253,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             for tp, view in unread.items()
         ]
-        return [Task(splits) for splits in self._tasks(ranges)]
-
-    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[Split, ...]]:
-        split_bytes, least = self._options.read.split_bytes, self._options.read.min_partitions
-        splits = plan_splits(ranges, split_bytes)
-        tasks = pack(splits, split_bytes)
-        if splits and len(tasks) < least:
-            split_bytes = min(split_bytes, -(-sum(split.size for split in splits) // least))
-            tasks = pack(plan_splits(ranges, split_bytes), split_bytes)
-        return tasks
+        return [Task(splits) for splits in plan_tasks(ranges, self._options.read)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        assert isinstance(partition, Task)
-        settings = self._options.read.settings()
-        for split in partition.splits:
-            yield from read_split(split, settings, self._schema)
+        return read_task(partition, self._options.read.settings(), self._schema)
 
 
 def _marks(views: Views, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:

@@ -26,7 +26,8 @@ from logstore.log import PartitionLog, run_inline
 from logstore.log_manager import LogManager
 from logstore.spark.columns import known_columns
 from logstore.spark.options import Options, chosen_columns
-from logstore.spark.source import BatchReader, LogstoreDataSource, Task
+from logstore.spark.source import BatchReader, LogstoreDataSource
+from logstore.spark.splits import Task
 from logstore.testing import ManualClock
 
 TYPES: dict[str, DataType] = {

@@ -1,0 +1,104 @@
+"""The locks of a log directory, and the one order in which they are taken.
+
+A thread takes locks in the order of their rank, lowest first, and never one that it holds
+already. Nothing waits for a disk while it holds ``WRITE``: appends need it. Readers take none of
+the first six.
+
+Tests put another factory in place (``replace_factory``): locks that assert the order, or locks at
+which a scheduler switches between actors.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Protocol
+
+
+class Rank(IntEnum):
+    """Who holds it; outermost first."""
+
+    CREATION = 1  # who creates or deletes the log of one partition
+    STRUCTURE = 10  # who takes segments out of a log: truncation, retention, close
+    CHECKPOINT = 15  # who writes the checkpoint files of a log directory
+    FLUSH = 20  # who syncs the files of a log
+    WRITE = 30  # who changes offsets, segments, producers or epochs; held for no disk sync
+    INDEX = 40  # who maps, cuts or searches one index file
+    FILES = 50  # who opens or closes the files of segments
+    MANAGER = 60  # who changes which logs and directories there are
+
+
+class Lock(Protocol):
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def locked(self) -> bool: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+
+LockFactory = Callable[[Rank], Lock]
+
+
+def _plain(rank: Rank) -> Lock:
+    return threading.Lock()
+
+
+_factory: LockFactory = _plain
+
+
+def make_lock(rank: Rank) -> Lock:
+    """A lock that is not reentrant."""
+    return _factory(rank)
+
+
+@contextmanager
+def replace_factory(factory: LockFactory) -> Iterator[None]:
+    """Locks made inside the block come from ``factory``; for tests."""
+    global _factory
+    before, _factory = _factory, factory
+    try:
+        yield
+    finally:
+        _factory = before
+
+
+class LockOrderError(AssertionError):
+    """A thread took locks in an order that can deadlock."""
+
+
+class CheckedLock:
+    """A lock that refuses to be taken out of order, or twice by one thread."""
+
+    _held = threading.local()
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank = rank
+        self._lock = threading.Lock()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        held: list[CheckedLock] = self._held.__dict__.setdefault("locks", [])
+        highest = max((lock.rank for lock in held), default=0)
+        if self.rank <= highest:
+            raise LockOrderError(
+                f"{self.rank.name} taken by a thread that holds "
+                f"{', '.join(lock.rank.name for lock in held)}"
+            )
+        if not self._lock.acquire(blocking, timeout):
+            return False
+        held.append(self)
+        return True
+
+    def release(self) -> None:
+        self._held.locks.remove(self)
+        self._lock.release()
+
+    def locked(self) -> bool:
+        return self._lock.locked()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
