@@ -22,7 +22,6 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEntry, LeaderEpochCache
 from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
 from logstore.format import filenames
-from logstore.gate import ReaderGate
 from logstore.kernels import (
     SCAN_COLUMNS,
     SCAN_REASONS,
@@ -30,7 +29,8 @@ from logstore.kernels import (
 )
 from logstore.producer_state import ProducerStateManager
 from logstore.replay import rebuild_producers, replay_from, scan_segment
-from logstore.segment import WINDOW, Segment
+from logstore.segment import Segment
+from logstore.segment_view import WINDOW
 from logstore.segments import Segments
 from logstore.storage.base import FileInfo, Storage
 from logstore.types import TopicPartition
@@ -88,7 +88,6 @@ class LoadedLog:
     log_end_offset: int
     topic_id: uuid.UUID | None
     report: RecoveryReport
-    gate: ReaderGate
 
 
 def load_log(
@@ -128,7 +127,6 @@ class _Loader:
         self.parsed = filenames.parse_partition_dir(name)
         self._segments: list[Segment] = []
         self._scratch: ProducerStateManager | None = None
-        self.gate = ReaderGate()
         self._flushed = 0  # what lies below it is on the disk
 
     def load(
@@ -192,7 +190,7 @@ class _Loader:
         report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
-            leo, topic_id, report, self.gate,
+            leo, topic_id, report,
         )  # fmt: skip
 
     # -- files ---------------------------------------------------------------------------------
@@ -303,9 +301,7 @@ class _Loader:
                 path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
                 size = found[filenames.LOG_SUFFIX]
                 raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
-            segment = Segment(
-                self.storage, self.directory, base, self.config, self.clock, found, self.gate
-            )
+            segment = Segment(self.storage, self.directory, base, self.config, self.clock, found)
             segment.name_durable = True  # once the directory is synced, at the end of the load
             self._found[base] = found
             segments.append(segment)
@@ -601,9 +597,7 @@ class _Loader:
         rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
 
     def _create_segment(self, base_offset: int) -> Segment:
-        segment = Segment(
-            self.storage, self.directory, base_offset, self.config, self.clock, gate=self.gate
-        )
+        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         segment.create()
         return segment
 

@@ -10,7 +10,7 @@ from typing import Any
 import kafka_logs
 
 from logstore import LogConfig, LogManager, PartitionLog, Record, TopicPartition
-from logstore.fetch import FetchData
+from logstore.log.reading import FetchData
 from logstore.format.reader import Batch, iter_batches
 
 RecordFields = dict[str, Any]

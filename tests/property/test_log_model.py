@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkpoints.errors import CheckpointError
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.fetch import FetchData
+from logstore.log.reading import FetchData
 from logstore.log import EARLIEST, LATEST, PartitionLog
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
