@@ -91,6 +91,12 @@ class LogFile:
         """Make the file, and hold it."""
         return self._adopt(self._storage.open(self._path(), create=True))
 
+    def renamed(self) -> None:
+        """The path has changed; the open file is to say so in errors."""
+        with _lock:
+            if self._file is not None:
+                self._file.path = self._path()
+
     def let_go(self) -> None:
         done: list[File] = []
         with _lock:

@@ -401,6 +401,7 @@ class Segment:
             before = self.log_path
             self._storage.rename(before, self.path(filenames.LOG_SUFFIX))
             self.suffix = ""
+            self.file.renamed()
             self.name_durable = False
 
     def close(self) -> None:

@@ -92,11 +92,12 @@ class SegmentView:
         return self.segment.file.window(position, size)
 
     def read_at(self, position: int, size: int) -> bytes:
-        file = self.segment.file.hold()
+        log_file = self.segment.file  # another one takes its place when it is cut by copy
+        file = log_file.hold()
         try:
             return file.read_at(position, size)
         finally:
-            self.segment.file.let_go()
+            log_file.let_go()
 
     # -- timestamps ----------------------------------------------------------------------------
 

@@ -60,9 +60,9 @@ class LogMaintenance:
     def after_append(self, last_offset: int, *, sync: bool = False) -> None:
         """What an append leaves to do, once it has let go of the WRITE lock."""
         writer = self._writer
-        if writer.settle_due:
-            writer.settle_due = False
-            self._background(self._settle_later)
+        if writer.upkeep_due:
+            writer.upkeep_due = False
+            self._background(self.upkeep)
         if sync or last_offset >= writer.flush_at:
             self.flush(last_offset + 1)
 
@@ -140,20 +140,14 @@ class LogMaintenance:
 
     # -- rolls and cuts that are not durable ---------------------------------------------------
 
-    def _settle_later(self) -> None:
-        """In the background; nobody waits for the result."""
-        try:
-            self.settle()
-        except LogstoreError as error:
-            if not self._core.closed:
-                logger.error("flush after a roll: %s", error)
-
-    def settle(self) -> None:
-        """Make every sealed segment durable, and give its successor the final name."""
+    def upkeep(self) -> None:
+        """Make every sealed segment durable, give its successor the final name, and write the
+        epochs. Nothing is left to do where the log was closed meanwhile."""
         with self.flush_lock:
             if self._core.failure is None:
                 with self._core.doing("flush after a roll"):
                     self._settle_flush_locked()
+                    self._save_epochs_flush_locked()
 
     def _settle_flush_locked(self) -> None:
         """Oldest roll first: sync what was sealed, then rename what follows it.

@@ -263,8 +263,6 @@ def check_follower_epochs(
     They lie outside the checksum: a flipped bit would part the epoch cache from the leader's.
     ``epoch_of_last``: of the last batch in the log, −1 if unknown.
     """
-    if analysis.min_epoch == analysis.max_epoch == epoch_of_last and leader_epoch is None:
-        return
     above = 2**31 if leader_epoch is None else leader_epoch
     known = epoch_of_last
     for header in headers(data, analysis.size):

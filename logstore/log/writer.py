@@ -1,7 +1,7 @@
 """Appends: who holds the WRITE lock, and all that it guards.
 
 An append is checked, placed behind the last one, written to the page cache and published. Nothing
-here waits for a disk: a roll leaves the sync of the old segment to ``LogMaintenance.settle``, and
+here waits for a disk: a roll leaves the sync of the old segment to ``LogMaintenance.upkeep``, and
 an append that meets a cut which is not durable lets go of the lock until it is.
 """
 
@@ -96,7 +96,7 @@ class LogWriter:
         self.recovery_point = loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
         self.unsettled: list[UnsettledRoll] = []
-        self.settle_due = False  # a roll happened since somebody asked
+        self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
         self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
         self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
         self.version = 0
@@ -355,18 +355,20 @@ class LogWriter:
     def _assign_epochs_locked(
         self, data: Buffer, analysis: BatchAnalysis, leader_epoch: int | None, leo: int
     ) -> None:
-        """Note the epochs of the batches. The file may wait: a crash reads them from the batches,
-        and a flush writes it before the recovery point passes them."""
+        """Note the epochs of the batches. The file is written soon after: a crash reads them from
+        the batches, and no recovery point passes them before."""
         epochs = self.epochs
         if leader_epoch is not None:
             if leader_epoch != epochs.latest_epoch:
                 epochs.assign(leader_epoch, leo, durable=False)
+                self.upkeep_due = True
         elif analysis.magic_max < 2:
             epochs.clear(durable=False)
         elif analysis.max_epoch != analysis.min_epoch or analysis.last_epoch != epochs.latest_epoch:
             for header in headers(data, analysis.size):
                 if header.leader_epoch != epochs.latest_epoch:
                     epochs.assign(header.leader_epoch, header.base_offset, durable=False)
+                    self.upkeep_due = True
 
     # -- producers -----------------------------------------------------------------------------
 
@@ -461,7 +463,7 @@ class LogWriter:
         self._sealed = (*self._sealed, view)
         self.segments.add(segment)
         self.unsettled.append(UnsettledRoll(active, segment, snapshot))
-        self.settle_due = True
+        self.upkeep_due = True
         self.publish_locked()
 
     def repair_active_locked(self, offset_index: bytes, time_index: bytes) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from logstore.errors import LogstoreError
 from logstore.format.compression import Compression
 from logstore.log import PartitionLog
+from logstore.log.retention import deletable_segments
 from logstore.log_manager import LogManager
 from logstore.producer_state import AppendOrigin
-from logstore.log.retention import deletable_segments
 from logstore.testing import ManualClock
 from logstore.types import TopicPartition
 from tests.crash.model import Batch, Model, as_client, data_batch, marker_batch, replay
