@@ -9,6 +9,7 @@ segments than descriptors.
 from __future__ import annotations
 
 import errno
+import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -17,7 +18,8 @@ from contextlib import contextmanager
 from logstore.format.filenames import SWAP_SUFFIX
 from logstore.storage.base import File, Storage
 
-_IDLE_MAX = 256
+# A quarter of what the process may open, as sockets, indexes and active segments need the rest.
+_IDLE_MAX = max(16, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 # Nothing is opened or closed under it, so it is held for a moment only, whoever waits.
 _lock = threading.Lock()
