@@ -334,7 +334,9 @@ class _Loader:
                 self.storage, self.directory, self.producers.expiration_ms
             )
             scratch.set_snapshots(snapshots)
-            scratch.load_for_replay(0, self.clock.wall_ms())
+            for offset in scratch.load_for_replay(0, self.clock.wall_ms()):
+                self._act(f"removed {self._snapshot_name(offset)}: it cannot be read")
+                self.producers.remove_snapshot(offset)  # its name is in the list of this one
         for segment in self._segments:
             if segment.base_offset < base_offset:
                 replay_from(scratch, segment, scratch.map_end_offset, base_offset)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-from array import array
 
 from logstore.format import filenames
-from logstore.kernels import (
-    SCAN_COLUMNS,
-    SCAN_END,
-    SCAN_FULL,
-    SCAN_INCOMPLETE,
-    SCAN_TAIL,
-    scan_batches,
-)
+from logstore.kernels import SCAN_COLUMNS
 from logstore.recovery_report import RecoveryReport
 from logstore.resync import find_batch
-from logstore.segment import SCAN_ROWS, WINDOW, Segment
+from logstore.segment import WINDOW, Segment
 from logstore.storage.base import Storage
 
 CUT_SUFFIX = ".cut"
 UNFINISHED_SUFFIX = CUT_SUFFIX + filenames.TEMPORARY_SUFFIX
 
-_SEARCHES_MAX = 64
-_SIZE, _VALID = SCAN_COLUMNS.index("size"), SCAN_COLUMNS.index("valid")
+_SEARCHES_MAX = 1000
+_SIZE = SCAN_COLUMNS.index("size")
 
 
 class Remover:
@@ -139,20 +131,18 @@ class Remover:
 def valid_bytes(segment: Segment, position: int) -> int:
     """Bytes of whole batches with a matching CRC from ``position`` on, wherever they begin.
 
-    A lower bound where the damage is in very many places, but 0 only where none was found.
+    A lower bound where the damage is in very many places, but 0 only where there are none.
     """
-    total, start, size = 0, position, segment.size
+    total = 0
     for _ in range(_SEARCHES_MAX):
-        valid, position = _framed(segment, position)
-        total += valid
-        found = find_batch(segment.log, position, size, segment.base_offset)
+        run = 0
+        for rows, columns, capacity in segment.scan(position, check_crc=True):
+            run += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
+        total += run
+        found = find_batch(segment.log, position + run + 1, segment.size, segment.base_offset)
         if found is None:
             break
         position = found[0]
-    if not total:  # a wrong length may have led past every good batch
-        found = find_batch(segment.log, start, size, segment.base_offset)
-        if found is not None:
-            return next(segment.walk(found[0])).size
     return total
 
 
@@ -161,25 +151,3 @@ def has_valid_batch(segment: Segment) -> bool:
     if any(rows for rows, _, _ in segment.scan(0, check_crc=True)):
         return True
     return find_batch(segment.log, 0, segment.size, segment.base_offset) is not None
-
-
-def _framed(segment: Segment, position: int) -> tuple[int, int]:
-    """Bytes of valid batches from ``position`` on, good or bad, as their lengths lead from one to
-    the next; and where that ends."""
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * SCAN_ROWS))
-    valid, window, end = 0, WINDOW, segment.size
-    while position < end:
-        want = min(window, end - position)
-        with segment.view(position, want) as view:
-            rows, done, status = scan_batches(view, 0, columns, True, False)
-        sizes = columns[_SIZE * SCAN_ROWS : _SIZE * SCAN_ROWS + rows]
-        flags = columns[_VALID * SCAN_ROWS : _VALID * SCAN_ROWS + rows]
-        valid += sum(size for size, good in zip(sizes, flags, strict=True) if good)
-        last_window = position + want == end
-        position += done
-        if status == SCAN_FULL:
-            continue
-        if last_window or status not in (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE):
-            break
-        window = WINDOW if done else window * 2  # a batch longer than the window
-    return valid, position
