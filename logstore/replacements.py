@@ -75,14 +75,14 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
     """How to divide a segment at whose batches ``scan`` ended; one piece if it is to stay whole.
 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
-    base offsets (F-62), so a jump is believed only if what follows it does not go back below it,
-    nor the next segment, whose base is ``limit``.
+    base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
+    base is ``limit``, goes on from before the jump.
     """
     pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
     end, status = scan.valid_bytes, scan.status
     while (span := _stopped_at(segment, scan)) is not None:
         if span.base_offset < ends[-1] or span.last_offset - pieces[-1].base_offset <= MAX_INT:
-            while len(pieces) > 1 and span.base_offset < pieces[-1].base_offset:
+            while len(pieces) > 1 and ends[-2] <= span.base_offset < pieces[-1].base_offset:
                 end = pieces.pop().position
                 ends.pop()
             break
@@ -154,11 +154,11 @@ class Replacements:
         swaps = {name: p for name, p in files.items() if p.transition == SWAP_SUFFIX}
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
-            low = min(swaps[name].offset for name in logs)
-            high = max(self._next_offset(name, swaps[name].offset) for name in logs)
+            ranges = [(base, self._next_offset(base)) for base in (swaps[n].offset for n in logs)]
             for name, p in files.items():
-                if name not in swaps and low <= p.offset < high:
-                    self._remove(name, f"replaced by the segments [{low}, {high})")
+                # Range by range: what lies between two of them may have its final name already.
+                if name not in swaps and any(low <= p.offset < high for low, high in ranges):
+                    self._remove(name, "it was replaced")
             self._storage.sync_dir(self._directory)  # no original comes back beside its replacement
         # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
         for names in (logs, [name for name in swaps if name not in logs]):
@@ -229,11 +229,13 @@ class Replacements:
         if info is not None:  # where records have no timestamps, the age of the file counts (F-148)
             self._storage.set_mtime(copy.log_path, info.mtime_ms)
 
-    def _next_offset(self, name: str, base_offset: int) -> int:
+    def _next_offset(self, base_offset: int) -> int:
+        """Where the range of a ``.log.swap`` ends; its base lies in it also if it is empty."""
+        name = filenames.segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
         info = self._storage.info(self._path(name))
         segment = self._segment(base_offset, SWAP_SUFFIX, info.size if info else 0)
         try:
-            return segment.read_next_offset()[0]
+            return max(segment.read_next_offset()[0], base_offset + 1)
         finally:
             segment.close()
 
