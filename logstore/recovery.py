@@ -195,6 +195,7 @@ class _Loader:
     def _open_segments(self, files: dict[str, FileInfo]) -> list[Segment]:
         """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
         self._found: dict[int, dict[str, int]] = {}
+        self._rolled_files: dict[int, dict[str, int]] = {}
         sizes: dict[int, dict[str, int]] = {}
         snapshots = []
         for name, info in files.items():
@@ -216,7 +217,7 @@ class _Loader:
             if filenames.LOG_SUFFIX in found:
                 segments.append(self._open_segment(base, found))
             elif _ROLLED in found:
-                self._found[base] = found
+                self._rolled_files[base] = found
             else:
                 for suffix in found:
                     self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
@@ -236,7 +237,7 @@ class _Loader:
 
     def _open_rolled(self, base: int, suffix: str) -> Segment:
         """A segment that waits for the one before it, under the name its ``.log`` has now."""
-        found = dict(self._found[base])
+        found = dict(self._rolled_files[base])
         found[filenames.LOG_SUFFIX] = found.pop(_ROLLED)
         segment = self._open_segment(base, found)
         segment.suffix = suffix
@@ -423,9 +424,9 @@ class _Loader:
         producers = self._scratch_producers(base)
         while pending or self._settle_roll(done, pending, log_start_offset):
             segment = pending.popleft()
-            limit = pending[0].base_offset if pending else 2**63
+            following = pending[0].base_offset if pending else next(iter(self._rolled), 2**63)
             scan = self._scan(segment, producers)
-            split = self._split(segment, scan, limit, pending)
+            split = self._split(segment, scan, following, pending)
             if len(split) > 1:
                 pending.extendleft(reversed(split))
                 self._segments = [*done, *pending]

@@ -65,7 +65,7 @@ def snapshot_size(header: Buffer, path: str = "") -> int:
     """
     if len(header) < _HEADER.size:
         raise CorruptSnapshotError(path, 0, f"{len(header)} bytes, a header has {_HEADER.size}")
-    count = _HEADER.unpack_from(header)[2]
+    count: int = _HEADER.unpack_from(header)[2]
     size = _HEADER.size + count * _ENTRY.size
     if not _HEADER.size <= size <= SIZE_MAX:
         raise CorruptSnapshotError(path, 6, f"{count} producers")

@@ -282,6 +282,13 @@ def test_a_segment_that_spans_too_many_offsets_is_split(more: bool) -> None:
     assert len(list(log.records())) == 3 * len(batches) + 1
 
 
+def test_a_roll_behind_a_segment_that_is_split() -> None:
+    rolled_after = {segment_path(FARTHER + 6, ".log.swap"): joined(AFTER)}
+    storage = disk_with(WIDE_FILES | rolled_after)
+    log = open_log(storage)
+    assert_split(storage, log, [*WIDE, *AFTER], FARTHER + 6)
+
+
 def test_a_split_keeps_the_age_of_the_file() -> None:
     storage = disk_with(WIDE_FILES)
     storage.set_mtime(segment_path(0), T0)
