@@ -25,9 +25,11 @@ from logstore.errors import (
 )
 from logstore.format import filenames
 from logstore.format.producer_snapshot import (
+    HEADER_SIZE,
     ProducerSnapshotEntry,
     decode_snapshot,
     encode_snapshot,
+    snapshot_size,
 )
 from logstore.storage.base import Storage
 
@@ -343,21 +345,27 @@ class ProducerStateManager:
         else:
             self.on_log_start_changed(log_start_offset)
 
-    def load_for_replay(self, offset: int, now_ms: int) -> None:
-        """Load the newest readable snapshot without touching the files, as a base for a replay."""
-        self._load(offset, now_ms, keep_files=True)
+    def load_for_replay(self, offset: int, now_ms: int) -> list[int]:
+        """Load the newest readable snapshot as a base for a replay; ``offset`` where there is none.
 
-    def _load(self, log_start_offset: int, now_ms: int, *, keep_files: bool = False) -> None:
+        The files stay as they are: the offsets of those that cannot be read are returned.
+        """
+        unreadable: list[int] = []
+        self._load(offset, now_ms, unreadable)
+        return unreadable
+
+    def _load(
+        self, log_start_offset: int, now_ms: int, unreadable: list[int] | None = None
+    ) -> None:
         while self.snapshots:
             offset = self.snapshots[-1]
-            path = self.snapshot_path(offset)
             try:
-                entries = decode_snapshot(self._storage.read_file(path), path)
-            except (CorruptSnapshotError, FileNotFoundError):
-                if keep_files:
-                    self.snapshots.remove(offset)
+                entries = self._read_snapshot(offset)
+            except (CorruptSnapshotError, FileNotFoundError):  # the next older one is tried (F-130)
+                if unreadable is None:
+                    self.remove_snapshot(offset)
                 else:
-                    self.remove_snapshot(offset)  # the next older one is tried (F-130)
+                    unreadable.append(self.snapshots.pop())
                 continue
             for stored in entries:
                 entry = _from_snapshot(stored)
@@ -366,6 +374,12 @@ class ProducerStateManager:
             self.last_snapshot_offset = self.map_end_offset = offset
             return
         self.last_snapshot_offset = self.map_end_offset = log_start_offset
+
+    def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry]:
+        """A damaged file costs no more memory than its header asks for."""
+        path = self.snapshot_path(offset)
+        size = snapshot_size(self._storage.read_file(path, HEADER_SIZE), path)
+        return decode_snapshot(self._storage.read_file(path, size + 1), path)
 
     def _install(self, entry: ProducerEntry) -> None:
         self.producers[entry.producer_id] = entry

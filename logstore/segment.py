@@ -50,11 +50,13 @@ class Segment:
         clock: Clock,
         sizes: Mapping[str, int] | None = None,
         suffix: str = "",
+        index_suffix: str = "",
     ) -> None:
         """``sizes`` of the files on disk by suffix, from a listing.
 
-        ``suffix`` of the ``.log`` alone: ``.swap`` from a roll on until what lies before the
-        segment is durable (docs/recovery.md, "Rolls").
+        ``suffix`` of the ``.log``: ``.swap`` from a roll on until what lies before the segment is
+        durable (docs/recovery.md, "Rolls"). ``index_suffix`` of the others: ``.cleaned`` while
+        the segment is being written to replace another.
         """
         sizes = sizes or {}
         self._storage = storage
@@ -63,6 +65,7 @@ class Segment:
         self.config = config
         self._clock = clock
         self.suffix = suffix
+        self.index_suffix = index_suffix
         self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)
         self.state = state = SegmentState(base_offset)
         state.size = self.file_size
@@ -82,7 +85,9 @@ class Segment:
     # -- identity ------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        name = filenames.segment_file_name(self.base_offset, suffix)
+        """Of a file of the segment, under its final name if it is the ``.log``."""
+        transition = "" if suffix == filenames.LOG_SUFFIX else self.index_suffix
+        name = filenames.segment_file_name(self.base_offset, suffix, transition)
         return f"{self.directory}/{name}"
 
     @property

@@ -33,7 +33,6 @@ from logstore.kernels._vocabulary import (
     RECORD_TRAILING,
     RECORDS_SIZE_MAX,
     SCAN_BAD_CRC,
-    SCAN_BAD_EPOCH,
     SCAN_BAD_HEADER,
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
@@ -311,8 +310,8 @@ class RecoveryScan:
         expected_offset: where the segment's first batch may start at the earliest, or, with
             ``contiguous``, must start; −1 when nothing is known.
         last_epoch: latest epoch known before this segment; only higher ones are collected.
-        strict: offsets must ascend from the segment's base, and leader epochs may not fall. No
-            crc covers them (F-62), and Kafka does not look.
+        strict: offsets must ascend from the segment's base. No crc covers them (F-62), and Kafka
+            does not look.
         contiguous: every batch must start at the offset that follows the one before, as in a log
             that was never compacted.
 
@@ -345,8 +344,12 @@ class RecoveryScan:
         self.record_count = 0
         """Records present; those inside compressed legacy entries are not counted."""
         self.epochs: list[tuple[int, int]] = []
+        self.epoch_falls = 0
+        """Batches whose leader epoch is below that of the batch before: kept, as in Kafka."""
+        self.first_fall_offset = -1
+        """Base offset of the first of them, −1 when there is none."""
         self._expected, self._started = expected_offset, False
-        self._latest_epoch, self._segment_epoch = last_epoch, -1
+        self._latest_epoch = self._epoch_before = last_epoch
         self._last_index_position = 0
         self._last_indexed_offset = self._last_indexed_timestamp = self._last_timed_offset = -1
         self._offset_index, self._time_index = bytearray(), bytearray()
@@ -429,11 +432,8 @@ class RecoveryScan:
                     return SCAN_BAD_OFFSET
             elif b.last_offset < self.next_offset:
                 return SCAN_BAD_OFFSET
-        if self.strict:
-            if b.base_offset < self.next_offset:
-                return SCAN_BAD_OFFSET
-            if b.magic == 2 and 0 <= b.leader_epoch < self._segment_epoch:
-                return SCAN_BAD_EPOCH
+        if self.strict and b.base_offset < self.next_offset:
+            return SCAN_BAD_OFFSET
         return _OK
 
     def _accept(self, b: _Batch, position: int) -> int:
@@ -452,7 +452,11 @@ class RecoveryScan:
             if b.leader_epoch > self._latest_epoch:
                 self.epochs = [*self.epochs, (b.leader_epoch, b.base_offset)]
                 self._latest_epoch = b.leader_epoch
-            self._segment_epoch = max(self._segment_epoch, b.leader_epoch)
+            if 0 <= b.leader_epoch < self._epoch_before:
+                if not self.epoch_falls:
+                    self.first_fall_offset = b.base_offset
+                self.epoch_falls += 1
+            self._epoch_before = b.leader_epoch
         if has_producer:
             self._producer_rows.append(
                 (

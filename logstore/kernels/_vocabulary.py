@@ -48,7 +48,6 @@ SCAN_BAD_CRC: Final = 5
 SCAN_BAD_MAGIC: Final = 6
 SCAN_BAD_HEADER: Final = 7
 SCAN_BAD_OFFSET: Final = 8
-SCAN_BAD_EPOCH: Final = 9
 
 SCAN_REASONS: Final = {
     SCAN_END: "end of the log",
@@ -60,7 +59,6 @@ SCAN_REASONS: Final = {
     SCAN_BAD_MAGIC: "an unknown magic",
     SCAN_BAD_HEADER: "header fields that contradict each other",
     SCAN_BAD_OFFSET: "an offset that does not follow the one before or does not fit the segment",
-    SCAN_BAD_EPOCH: "a leader epoch below an earlier one",
 }
 """Why a scan stopped, in words."""
 

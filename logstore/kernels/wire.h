@@ -233,7 +233,6 @@ enum {
     LS_BAD_MAGIC = 6,
     LS_BAD_HEADER = 7,
     LS_BAD_OFFSET = 8,
-    LS_BAD_EPOCH = 9,
     LS_OK = 100
 };
 

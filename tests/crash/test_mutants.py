@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkpoints import clean_shutdown
-from logstore import recovery, replay
+from logstore import recovery, replay, set_aside
 from logstore.epochs import LeaderEpochCache
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writer import Cut
@@ -91,7 +91,7 @@ class _Shifted:
 
 def tail_not_cut(patch: pytest.MonkeyPatch) -> None:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    patch.setattr(recovery._Loader, "_cut", lambda self, segment, scan: None)
+    patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason: None)
 
 
 def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:
