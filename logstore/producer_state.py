@@ -309,12 +309,15 @@ class ProducerStateManager:
             with suppress(FileNotFoundError):
                 self._storage.remove(self.snapshot_path(offset))
 
-    def detach_snapshot(self, offset: int) -> str | None:
-        """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
+    def forget_snapshot(self, offset: int) -> str | None:
+        """The path of a snapshot, which no longer counts; None if there is none."""
         if offset not in self.snapshots:
             return None
         self.snapshots.remove(offset)
-        path = self.snapshot_path(offset)
+        return self.snapshot_path(offset)
+
+    def mark_deleted(self, path: str) -> str | None:
+        """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
         try:
             self._storage.rename(path, path + filenames.DELETED_SUFFIX)
         except FileNotFoundError:
@@ -422,6 +425,10 @@ class ProducerStateManager:
         ongoing = (entry.current_txn_first_offset, entry.producer_id)
         if entry.current_txn_first_offset >= 0 and ongoing not in self._ongoing:
             insort(self._ongoing, ongoing)
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of each open transaction, by producer id."""
+        return {producer_id: first_offset for first_offset, producer_id in self._ongoing}
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """LSO once ``completed`` is decided: first other open transaction, else past it (F-123)."""

@@ -23,7 +23,6 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEntry, LeaderEpochCache
 from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
 from logstore.format import filenames
-from logstore.gate import ReaderGate
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.producer_state import ProducerStateManager
 from logstore.recovery_report import RecoveryOptions, RecoveryReport
@@ -47,7 +46,6 @@ class LoadedLog:
     log_end_offset: int
     topic_id: uuid.UUID | None
     report: RecoveryReport
-    gate: ReaderGate
 
 
 def load_log(
@@ -87,7 +85,6 @@ class _Loader:
         self.parsed = filenames.parse_partition_dir(name)
         self._segments: list[Segment] = []
         self._scratch: ProducerStateManager | None = None
-        self.gate = ReaderGate()
         self._flushed = 0  # what lies below it is on the disk
 
     def load(
@@ -163,7 +160,7 @@ class _Loader:
         report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
-            leo, topic_id, report, self.gate,
+            leo, topic_id, report,
         )  # fmt: skip
 
     # -- files ---------------------------------------------------------------------------------
@@ -223,13 +220,13 @@ class _Loader:
                     self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
         return segments
 
-    def _open_segment(self, base: int, found: dict[str, int]) -> Segment:
+    def _open_segment(self, base: int, found: dict[str, int], suffix: str = "") -> Segment:
         size = found[filenames.LOG_SUFFIX]
         if size > MAX_INT:  # no position in it would fit an index
             path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
             raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
         segment = Segment(
-            self.storage, self.directory, base, self.config, self.clock, found, self.gate
+            self.storage, self.directory, base, self.config, self.clock, found, suffix
         )
         segment.name_durable = True  # once the directory is synced, at the end of the load
         self._found[base] = found
@@ -239,9 +236,7 @@ class _Loader:
         """A segment that waits for the one before it, under the name its ``.log`` has now."""
         found = dict(self._rolled_files[base])
         found[filenames.LOG_SUFFIX] = found.pop(_ROLLED)
-        segment = self._open_segment(base, found)
-        segment.suffix = suffix
-        return segment
+        return self._open_segment(base, found, suffix)
 
     # -- segments that span too many offsets ---------------------------------------------------
 
@@ -586,9 +581,7 @@ class _Loader:
         rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
 
     def _create_segment(self, base_offset: int) -> Segment:
-        segment = Segment(
-            self.storage, self.directory, base_offset, self.config, self.clock, gate=self.gate
-        )
+        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         segment.create()
         return segment
 

@@ -20,7 +20,8 @@ from logstore.kernels import (
     RecoveryScan,
 )
 from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
-from logstore.segment import WINDOW, Segment
+from logstore.segment import Segment
+from logstore.segment_view import WINDOW
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20

@@ -8,7 +8,8 @@ from logstore.format import filenames
 from logstore.kernels import SCAN_COLUMNS
 from logstore.recovery_report import RecoveryReport
 from logstore.resync import find_batch
-from logstore.segment import WINDOW, Segment
+from logstore.segment import Segment
+from logstore.segment_view import WINDOW
 from logstore.storage.base import Storage
 
 CUT_SUFFIX = ".cut"
@@ -69,10 +70,6 @@ class Remover:
             target = next(t for t in self._names(name, 0) if self._storage.info(t) is None)
             self._storage.rename(path, target)
             self._note(target, segment.size)
-        elif segment.suffix:
-            segment.close()
-            self._storage.remove(path)
-        segment.suffix = ""
         for renamed in segment.mark_deleted():
             self._storage.remove(renamed)
 

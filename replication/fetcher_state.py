@@ -12,8 +12,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
-from logstore.fetch import EARLIEST, LATEST
 from logstore.kernels import AppendInfo
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.types import Buffer
 from replication.errors import ReplicationError
 from replication.messages import (

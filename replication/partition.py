@@ -21,10 +21,10 @@ from logstore.errors import (
     StorageFailedError,
     UnexpectedAppendOffsetError,
 )
-from logstore.fetch import EARLIEST, LATEST
 from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.log_manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.types import Buffer

@@ -37,7 +37,7 @@ if _wanted not in ("", "native", "reference"):
 IMPLEMENTATION = "native"
 if _wanted != "reference":
     try:
-        from logstore.kernels._append import AppendInfo, SegmentState
+        from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
         from logstore.kernels._codec import (
             ColumnBuilder,
             Encoded,
@@ -88,6 +88,7 @@ else:
 if IMPLEMENTATION == "reference":
     from logstore.kernels._append_reference import (  # type: ignore[assignment]
         AppendInfo,
+        LogSnapshot,
         SegmentState,
     )
     from logstore.kernels._partition_reference import partition_column
@@ -147,6 +148,7 @@ __all__ = [
     "BatchSurvey",
     "ColumnBuilder",
     "Encoded",
+    "LogSnapshot",
     "RecoveryScan",
     "SegmentState",
     "analyse_batches",
