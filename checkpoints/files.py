@@ -37,12 +37,14 @@ class OsFiles:
         with open(path, "rb", buffering=0) as file:
             if limit < 0:
                 return file.readall()
-            data, asked = b"", 0
-            while len(data) == asked < limit:  # a short answer is the end of the file
-                # Room for what is there, not for the limit: most files are a few bytes.
-                left = max(os.fstat(file.fileno()).st_size - asked, 0)
-                asked = min(asked + left + 1, limit)
-                data += file.read(asked - len(data)) or b""
+            # read(limit) would make room for limit bytes first, and most files have a few.
+            room = os.fstat(file.fileno()).st_size + 1
+            data = b""
+            while missing := limit - len(data):
+                part = file.read(min(missing, room))
+                if not part:
+                    break
+                data += part
             return data
 
     def write_file(self, path: str, data: bytes) -> None:

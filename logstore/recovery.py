@@ -220,12 +220,14 @@ class _Loader:
                     self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
         return segments
 
-    def _open_segment(self, base: int, found: dict[str, int]) -> Segment:
+    def _open_segment(self, base: int, found: dict[str, int], suffix: str = "") -> Segment:
         size = found[filenames.LOG_SUFFIX]
         if size > MAX_INT:  # no position in it would fit an index
             path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
             raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
-        segment = Segment(self.storage, self.directory, base, self.config, self.clock, found)
+        segment = Segment(
+            self.storage, self.directory, base, self.config, self.clock, found, suffix
+        )
         segment.name_durable = True  # once the directory is synced, at the end of the load
         self._found[base] = found
         return segment
@@ -234,9 +236,7 @@ class _Loader:
         """A segment that waits for the one before it, under the name its ``.log`` has now."""
         found = dict(self._rolled_files[base])
         found[filenames.LOG_SUFFIX] = found.pop(_ROLLED)
-        segment = self._open_segment(base, found)
-        segment.suffix = suffix
-        return segment
+        return self._open_segment(base, found, suffix)
 
     # -- segments that span too many offsets ---------------------------------------------------
 

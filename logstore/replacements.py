@@ -38,11 +38,12 @@ class Piece(NamedTuple):
 def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
     """Bases of the segments that wait for the one before them, ascending.
 
-    A roll has no other ``.swap`` and no ``.cleaned`` file of its base, and no final segment at or
-    above it: marks are settled from the oldest on. Below the recovery point it cannot be.
+    A roll has no ``.swap`` or ``.cleaned`` index of its base, and no final segment at or above it:
+    they are settled from the oldest on. Below the recovery point it cannot be. A ``.log.cleaned``
+    beside it is of a truncation.
     """
     swaps: dict[int, set[str]] = {}
-    others: set[int] = set()
+    unfinished: set[int] = set()
     newest = -1
     for name in names:
         p = filenames.parse_segment_file(name)
@@ -50,15 +51,15 @@ def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
             continue
         if p.transition == SWAP_SUFFIX and name[:20].isdecimal():
             swaps.setdefault(p.offset, set()).add(p.suffix)
-        elif p.transition == CLEANED_SUFFIX:
-            others.add(p.offset)
+        elif p.transition == CLEANED_SUFFIX and p.suffix != LOG_SUFFIX:
+            unfinished.add(p.offset)
         elif not p.transition and p.suffix == LOG_SUFFIX:
             newest = max(newest, p.offset)
     return sorted(
         base
         for base, suffixes in swaps.items()
         if suffixes == {LOG_SUFFIX}
-        and base not in others
+        and base not in unfinished
         and base > newest
         and base >= recovery_point
     )
@@ -107,6 +108,13 @@ def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
     if scan.status != SCAN_BAD_OFFSET:
         return None
     return next(segment.walk(scan.valid_bytes), None)
+
+
+class _UnnamedSegment(Segment):
+    """All of its files are ``.cleaned``."""
+
+    def path(self, suffix: str) -> str:
+        return super().path(suffix) + CLEANED_SUFFIX
 
 
 class Replacements:
@@ -211,7 +219,10 @@ class Replacements:
     ) -> None:
         """The ``.cleaned`` files of a piece, durable but for their names."""
         size = end - piece.position
-        copy = self._segment(piece.base_offset, CLEANED_SUFFIX, size)
+        copy = _UnnamedSegment(
+            self._storage, self._directory, piece.base_offset, self._config, self._clock,
+            {LOG_SUFFIX: size},
+        )  # fmt: skip
         file = self._storage.open(copy.log_path, create=True)
         try:
             file.truncate(0)
@@ -234,17 +245,14 @@ class Replacements:
         """Where the range of a ``.log.swap`` ends; its base lies in it also if it is empty."""
         name = filenames.segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
         info = self._storage.info(self._path(name))
-        segment = self._segment(base_offset, SWAP_SUFFIX, info.size if info else 0)
+        segment = Segment(
+            self._storage, self._directory, base_offset, self._config, self._clock,
+            {LOG_SUFFIX: info.size if info else 0}, SWAP_SUFFIX,
+        )  # fmt: skip
         try:
             return max(segment.read_next_offset()[0], base_offset + 1)
         finally:
             segment.close()
-
-    def _segment(self, base_offset: int, suffix: str, size: int) -> Segment:
-        return Segment(
-            self._storage, self._directory, base_offset, self._config, self._clock,
-            {LOG_SUFFIX: size}, suffix=suffix, index_suffix=suffix,
-        )  # fmt: skip
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

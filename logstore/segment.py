@@ -50,13 +50,11 @@ class Segment:
         clock: Clock,
         sizes: Mapping[str, int] | None = None,
         suffix: str = "",
-        index_suffix: str = "",
     ) -> None:
         """``sizes`` of the files on disk by suffix, from a listing.
 
         ``suffix`` of the ``.log``: ``.swap`` from a roll on until what lies before the segment is
-        durable (docs/recovery.md, "Rolls"). ``index_suffix`` of the others: ``.cleaned`` while
-        the segment is being written to replace another.
+        durable (docs/recovery.md, "Rolls").
         """
         sizes = sizes or {}
         self._storage = storage
@@ -65,7 +63,6 @@ class Segment:
         self.config = config
         self._clock = clock
         self.suffix = suffix
-        self.index_suffix = index_suffix
         self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)
         self.state = state = SegmentState(base_offset)
         state.size = self.file_size
@@ -85,9 +82,8 @@ class Segment:
     # -- identity ------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        """Of a file of the segment, under its final name if it is the ``.log``."""
-        transition = "" if suffix == filenames.LOG_SUFFIX else self.index_suffix
-        name = filenames.segment_file_name(self.base_offset, suffix, transition)
+        """Of a file of the segment, under its final name."""
+        name = filenames.segment_file_name(self.base_offset, suffix)
         return f"{self.directory}/{name}"
 
     @property

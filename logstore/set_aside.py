@@ -70,10 +70,6 @@ class Remover:
             target = next(t for t in self._names(name, 0) if self._storage.info(t) is None)
             self._storage.rename(path, target)
             self._note(target, segment.size)
-        elif segment.suffix:
-            segment.close()
-            self._storage.remove(path)
-        segment.suffix = ""
         for renamed in segment.mark_deleted():
             self._storage.remove(renamed)
 

@@ -178,6 +178,7 @@ NAMES: list[tuple[tuple[str, ...], int, list[int]]] = [
     (("0.log", "8.log.swap", "8.timeindex.swap"), 0, []),
     (("0.log", "8.log.swap", "8.txnindex.swap"), 0, []),
     (("0.log", "8.log.swap", "8.index.cleaned"), 0, []),
+    (("0.log", "8.log.swap", "8.log.cleaned"), 0, [8]),
     (("0.log", "8.log.swap", "4.log.cleaned"), 0, [8]),
     (("0.log", "8.log.swap", "8.log"), 0, []),
     (("0.log", "8.log.swap", "9.log"), 0, []),

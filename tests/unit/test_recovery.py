@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -197,7 +198,8 @@ def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, d
 def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log = PartitionLog.open(str(directory))
-    batch = data_batch(0, 0, [(b"k", b"v", T0)], producer=7, producer_epoch=0, sequence=0)
+    now_ms = time.time_ns() // 1_000_000  # producers of long ago are forgotten
+    batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
     log.append_as_follower(batch.data)
     log.roll()
     log.crash()
