@@ -26,6 +26,7 @@ from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
 from logstore.log.reading import EARLIEST, LATEST
 from logstore.log_manager import LogManager
+from logstore.open_files import with_idle_closed
 from logstore.producer_state import AppendOrigin
 from logstore.types import Buffer
 from replication.config import ReplicationConfig
@@ -286,12 +287,13 @@ class Partition:
         manager = self._env.log_manager
         config = _topic_config(manager.config, tuple(change.config.items()))
         # Never another log in place of one that failed: it would be empty.
-        log = self.log or self._storage(
-            lambda: manager.get_or_create(
+        def find() -> PartitionLog:
+            return manager.get_or_create(
                 *self.tp, topic_id=change.topic_id, config=config,
                 is_new=may_start_empty(change.registration, self._env.broker_id),
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+
+        log = self.log or self._storage(with_idle_closed, find)
         if log.failed:
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:

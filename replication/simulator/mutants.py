@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from checkpoints import clean_shutdown
-from logstore import recovery
+from logstore import recovery, set_aside
 from logstore.errors import ConfigError
 from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
@@ -375,7 +375,7 @@ def clean_marker_kept() -> list[Patch]:
 @_mutant
 def torn_tail_not_cut() -> list[Patch]:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    return [Patch(recovery._Loader, "_cut", lambda self, segment, scan: None)]
+    return [Patch(set_aside.Remover, "cut", lambda self, segment, position, reason: None)]
 
 
 @_mutant
