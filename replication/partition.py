@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from checkpoints.types import TopicPartition
@@ -241,7 +241,8 @@ class Partition:
             followers = {r: self._followers.get(r, Progress()) for r in remote}
             if begins:
                 start = log.log_end_offset
-                self._storage(log.assign_epoch, new.leader_epoch, start)
+                assign = partial(log.assign_epoch, new.leader_epoch, start)
+                self._storage(with_idle_closed, assign)
                 now = self._env.now_ms()
                 # Of an epoch that we did not hear of another leader made followers cut their logs:
                 # what they had of ours before counts no more.
