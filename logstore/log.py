@@ -106,6 +106,7 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
     ) -> None:
         self.directory = directory
@@ -116,6 +117,8 @@ class PartitionLog:
         self._background = background
         self._replicated = replicated
         self._on_failure = on_failure
+        self._on_restart = on_restart
+        self._restarts = 0
         self._random_id = random_id
         self._segments: Segments = loaded.segments
         self._epochs: LeaderEpochCache = loaded.epochs
@@ -184,6 +187,7 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
     ) -> PartitionLog:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
@@ -193,6 +197,8 @@ class PartitionLog:
                 ``recovery_point`` on is scanned, and cut at the first bad batch.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
             background: runs what may happen later (the flush of a rolled segment).
+            on_restart: called before a truncation that reaches the log start changes anything:
+                what the caller stores of this log by its name must be gone when it returns.
             random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
         Raises:
             StorageFailedError: the disk refused.
@@ -215,7 +221,7 @@ class PartitionLog:
         log = cls(
             path, loaded, config, storage, clock,
             background=background, replicated=replicated, on_failure=on_failure,
-            random_id=random_id,
+            on_restart=on_restart, random_id=random_id,
         )  # fmt: skip
         if topic_id is not None:
             try:
@@ -299,6 +305,11 @@ class PartitionLog:
         return self._hw if self._replicated else self.log_end_offset
 
     _high_watermark = high_watermark
+
+    @property
+    def restarts(self) -> int:
+        """How often a truncation reached the log start; counts once all of it is published."""
+        return self._restarts
 
     @property
     def topic_id(self) -> uuid.UUID | None:
@@ -1000,10 +1011,14 @@ class PartitionLog:
                     # A leadership that began here and wrote nothing must be forgotten (F-278).
                     self._epochs.truncate_from_end(self._leo)
                     return False
+                restart = offset <= self._log_start_offset
+                if restart and self._on_restart is not None:
+                    self._on_restart()
                 if offset < self._segments[0].base_offset:
                     self._truncate_fully(offset, offset)
                 else:
                     self._truncate(offset)
+                self._restarts += restart
                 return True
             except (OSError, CheckpointError) as error:
                 raise self._fail("truncate", error) from error
@@ -1042,7 +1057,10 @@ class PartitionLog:
             self._check()
             try:
                 start = offset if log_start_offset is None else log_start_offset
+                if self._on_restart is not None:
+                    self._on_restart()
                 self._truncate_fully(offset, start)
+                self._restarts += 1
             except (OSError, CheckpointError) as error:
                 raise self._fail("truncate", error) from error
 
