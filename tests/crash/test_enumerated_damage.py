@@ -18,7 +18,7 @@ from logstore.errors import (
     OutOfOrderSequenceError,
 )
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from logstore.errors import LogstoreError
 from logstore.format.compression import Compression
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.retention import deletable_segments
 from logstore.testing import ManualClock

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import clean_shutdown
 from logstore.config import LogConfig
 from logstore.errors import ConfigError, LogstoreError, StorageFailedError
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.builders import batch, log_config
 
