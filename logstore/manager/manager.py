@@ -280,6 +280,11 @@ class LogManager:
                 fatal = fatal or error
         if fatal is not None:
             raise fatal
+        if failure is None:
+            try:
+                log_dir.offsets.settle(log_dir.items)
+            except CheckpointError as error:
+                failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
         if failure is not None:
             self._directories.fail(log_dir.path, failure)
         elif log_dir.failure is None:

@@ -87,6 +87,16 @@ class OffsetCheckpoints:
             for tp in gone:
                 self._beginning_anew.pop(tp, None)
 
+    def settle(self, logs: Logs) -> None:
+        """After a load: lower entries that are above what was found.
+
+        Once the log has grown again, the next start would take them for its own: records for
+        flushed or committed that are not.
+        """
+        with self._lock:
+            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
+            self._lower_locked(RECOVERY_POINT, logs, recovery_point)
+
     def begin_anew(self, tp: TopicPartition, log: PartitionLog) -> None:
         """``log`` will lose all its records: forget it durably, until it has lost them."""
         with self._lock:
@@ -116,10 +126,19 @@ class OffsetCheckpoints:
         one lock, so what was collected before a truncation never replaces what came after it.
         """
         with self._lock:
+            # After a truncation; nobody waits for the next checkpoint of high watermarks.
+            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
             points = self._collect_locked(logs, recovery_point)
             self._write_locked(LOG_START, self._collect_locked(logs, moved_start))
             self._write_locked(RECOVERY_POINT, points)
             return points
+
+    def _lower_locked(self, name: str, logs: Logs, offset_of: Callable[[PartitionLog], int]) -> None:
+        stored = self._stored.get(name)
+        if stored:
+            above = {tp: offset for tp, log in logs() if stored.get(tp, 0) > (offset := offset_of(log))}
+            if above:
+                self._write_locked(name, stored | above)
 
     def _collect_locked(self, logs: Logs, offset_of: OffsetOf) -> Offsets:
         found = {}
