@@ -133,10 +133,14 @@ class OffsetCheckpoints:
             self._write_locked(RECOVERY_POINT, points)
             return points
 
-    def _lower_locked(self, name: str, logs: Logs, offset_of: Callable[[PartitionLog], int]) -> None:
+    def _lower_locked(
+        self, name: str, logs: Logs, offset_of: Callable[[PartitionLog], int]
+    ) -> None:
         stored = self._stored.get(name)
         if stored:
-            above = {tp: offset for tp, log in logs() if stored.get(tp, 0) > (offset := offset_of(log))}
+            above = {
+                tp: offset for tp, log in logs() if stored.get(tp, 0) > (offset := offset_of(log))
+            }
             if above:
                 self._write_locked(name, stored | above)
 

@@ -18,6 +18,8 @@ class Life:
     base: int = 0
     values: list[bytes] = field(default_factory=list)
     """Of the records from ``base`` on; no two lives share any."""
+    bases: list[int] = field(default_factory=list)
+    """Where its batches begin."""
     start: int = 0
     starts: set[int] = field(default_factory=lambda: {0})
     """Log starts that this life had: a crash may bring back an older one."""
@@ -33,8 +35,15 @@ class Life:
     def end(self) -> int:
         return self.base + len(self.values)
 
+    def cuts(self) -> list[int]:
+        """Where a truncation leaves no batch in two; the first reaches the log start."""
+        floor = max((base for base in self.bases if base <= self.start), default=self.start)
+        return sorted({floor, *(base for base in self.bases if base > self.start)})
+
     def copy(self, **changes: object) -> Life:
-        fresh: dict[str, object] = {"values": list(self.values), "starts": set(self.starts)}
+        fresh: dict[str, object] = {
+            "values": list(self.values), "bases": list(self.bases), "starts": set(self.starts)
+        }  # fmt: skip
         return replace(self, **(fresh | changes))  # type: ignore[arg-type]
 
     def truncated(self, offset: int) -> Life:
@@ -44,6 +53,7 @@ class Life:
         start = min(self.start, offset)
         return self.copy(
             values=self.values[: offset - self.base],
+            bases=[base for base in self.bases if base < offset],
             start=start,
             starts={s for s in self.starts if s <= offset} | {start},
             flushed=min(self.flushed, offset),
@@ -53,7 +63,7 @@ class Life:
     def begun_anew(self, offset: int) -> Life:
         """``truncate_fully_and_start_at``."""
         return self.copy(
-            base=offset, values=[], start=offset, starts={offset}, flushed=0,
+            base=offset, values=[], bases=[], start=offset, starts={offset}, flushed=0,
             high_watermark=offset,
         )  # fmt: skip
 
@@ -94,7 +104,8 @@ class Life:
         if end > self.end:  # all records are lost, but not that the log starts behind them
             base, values = end, []
         return self.copy(
-            base=base, values=values, start=start, starts={s for s in self.starts if s <= start},
+            base=base, values=values, bases=[b for b in self.bases if base <= b < end],
+            start=start, starts={s for s in self.starts if s <= start},
             flushed=min(self.flushed, end) if killed else end,
             high_watermark=log.high_watermark, reached=0, cut=False,
         )  # fmt: skip

@@ -69,12 +69,14 @@ class Search:
         self.names: dict[TopicPartition, Candidates] = {tp: [None] for tp in TPS}
         self.whole: list[TopicPartition] = []  # all of them must be there, or none
         self.count = 0
+        self.focus = TPS[0]  # most steps are about one log: what goes wrong takes several
         self.steps: dict[Callable[[], str], int] = {
             self.create: 4, self.create_one: 2, self.add_partitions: 1, self.append: 14,
             self.flush: 5, self.roll: 2, self.delete_records: 5, self.raise_high_watermark: 4,
             self.checkpoint: 7, self.truncate: 2, self.begin_anew: 2, self.delete: 4,
-            self.delete_topic: 2, self.alter: 1, self.work_later: 2, self.wait: 2,
-            self.restart: 1, self.live_again: 5,
+            self.delete_topic: 2, self.alter: 2, self.work_later: 2, self.wait: 2,
+            self.restart: 1, self.live_again: 5, self.cut_and_grow: 4,
+            self.checkpoint_deletion: 4,
         }  # fmt: skip
         self.crash_share = rng.choice((0.02, 0.06, 0.25))
 
@@ -87,16 +89,23 @@ class Search:
                 self.storage.crash_after(self.rng.randint(1, 14))
             try:
                 step = self.rng.choices([*self.steps], [*self.steps.values()])[0]
-                self.note(step())
-                self.run.done[step.__name__] += 1
-                self.learn()
+                self.do(step)
             except SimulatedCrash as crash:
                 self.note(f"{step.__name__}: crash {crash}")
                 self.crash()
+                if self.rng.random() < 0.3:  # before anything rewrites what the crash left
+                    self.do(self.rng.choice((self.create, self.append)), self.append)
+                    self.crash()
                 continue
             if self.rng.random() < self.crash_share / 2:
                 self.crash()
         self.crash()
+
+    def do(self, *steps: Callable[[], str]) -> None:
+        for step in steps:
+            self.note(step())
+            self.run.done[step.__name__] += 1
+            self.learn()
 
     def note(self, text: str) -> None:
         self.run.trace.append(text)
@@ -190,10 +199,11 @@ class Search:
         found = sorted(self.logs())
         if not found:
             return None
-        tp = self.rng.choice(found)
-        life = self.names[tp][0]
+        if self.focus not in found or self.rng.random() < 0.15:
+            self.focus = self.rng.choice(found)
+        life = self.names[self.focus][0]
         assert life is not None
-        return tp, self.logs()[tp], life
+        return self.focus, self.logs()[self.focus], life
 
     def mark(self) -> int:
         self.count += 1
@@ -269,10 +279,35 @@ class Search:
         assert log.failed
         return f"delete {tp}"
 
+    # -- several steps in a row ----------------------------------------------------------------
+
     def live_again(self) -> str:
         """A name changes hands with nothing in between; some of its entries are on the disk."""
-        told = [self.checkpoint(), self.delete_topic(), self.create()]
-        return "; ".join([*told, self.append()])
+        self.do(self.checkpoint)
+        if self.rng.random() < 0.3:
+            self.storage.crash_after(self.rng.randint(1, 40))
+        self.do(self.delete_topic, self.create, self.append)
+        return "(live again)"
+
+    def cut_and_grow(self) -> str:
+        """What is on the disk of a log before a cut fits the log again after it."""
+        assert self.manager is not None
+        self.do(self.append, self.raise_high_watermark, self.flush)
+        self.manager.checkpoint_recovery_points()
+        self.manager.checkpoint_high_watermarks()
+        if self.rng.random() < 0.3:
+            self.storage.crash_after(self.rng.randint(1, 30))
+        self.do(self.rng.choice((self.truncate, self.begin_anew)), self.append, self.append)
+        if self.rng.random() < 0.3:
+            self.crash()
+        return "(cut and grow)"
+
+    def checkpoint_deletion(self) -> str:
+        self.do(self.append, self.raise_high_watermark, self.delete_records)
+        if self.rng.random() < 0.3:
+            self.storage.crash_after(self.rng.randint(1, 10))
+        self.do(self.checkpoint)
+        return "(checkpoint deletion)"
 
     def delete_topic(self) -> str:
         assert self.manager is not None
@@ -298,7 +333,7 @@ class Search:
             before, count = life.copy(), self.rng.randint(1, 4)
             self.count += 1
             values = [b"%d.%d" % (self.count, n) for n in range(count)]
-            after = life.copy(values=[*life.values, *values])
+            after = life.copy(values=[*life.values, *values], bases=[*life.bases, life.end])
             self.names[tp] = [after, before, *self.names[tp][1:]]
             log.append([(b"k", value, self.clock.wall_ms()) for value in values])
             life = after
@@ -351,15 +386,10 @@ class Search:
         picked = self.pick()
         if picked is None:
             return "nothing to truncate"
-        tp, log, life = picked
-        bases = sorted({life.start, *self.batch_bases(log)})
-        offset = self.rng.choice(bases)
+        tp, _, life = picked
+        offset = self.rng.choice(life.cuts())
         return self.change(tp, life, life.truncated(offset),
                            lambda m: m.truncate_to({tp: offset}), f"truncate {tp} to {offset}")  # fmt: skip
-
-    def batch_bases(self, log: PartitionLog) -> list[int]:
-        """Where a cut leaves no batch in two."""
-        return [s.base_offset for s in log.segments if s.base_offset >= log.log_start_offset]
 
     def begin_anew(self) -> str:
         picked = self.pick()
@@ -398,6 +428,8 @@ class Search:
         if picked is None or self.replicated:
             return "nothing to alter"
         topic, mark = picked[0].topic, self.mark()
+        if self.rng.random() < 0.3:
+            self.storage.crash_after(self.rng.randint(1, 8))
         tps = [tp for tp in self.logs() if tp.topic == topic]
         for tp in tps:
             changed = [life and life.copy(mark=mark) for life in self.names[tp]]
@@ -436,4 +468,3 @@ class Search:
         self.open()
         self.compare(True)
         return "closed and opened"
-
