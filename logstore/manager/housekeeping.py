@@ -19,6 +19,7 @@ from logstore.manager.pending import PendingDeletes
 logger = logging.getLogger(__name__)
 
 PURGE_INTERVAL_MS = 1000
+CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for
 LONGEST_WAIT_MS = 1000  # so that the end of the manager, and its configuration, are noticed
 SHORTEST_WAIT_MS = 10
 
@@ -137,9 +138,16 @@ class Schedule:
         self._flush_interval_ms = config.log_flush_scheduler_interval_ms
         self._flush_due = now
         self._due = dict.fromkeys(self._tasks, now + config.log_initial_task_delay_ms)
+        self._last_checkpoint = now - CHECKPOINT_PAUSE_MS
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000
+
+    def checkpoint_soon(self) -> None:
+        """Segments were flushed that are done with: a crash need not look through them again."""
+        soon = max(self._now_ms(), self._last_checkpoint + CHECKPOINT_PAUSE_MS)
+        task = self._keeper.checkpoint_recovery_points
+        self._due[task] = min(self._due[task], soon)
 
     def run_due(self) -> int:
         """Run what is due; in how many ms to come again."""
@@ -147,6 +155,8 @@ class Schedule:
             now = self._now_ms()
             if now >= self._due[task]:
                 self._due[task] = now + interval_ms
+                if task == self._keeper.checkpoint_recovery_points:
+                    self._last_checkpoint = now
                 _run(task)
         now = self._now_ms()
         if now >= self._flush_due or self._keeper.ms_until_flush() == 0:
@@ -161,26 +171,37 @@ class HousekeepingThread:
     """Runs a schedule until ``stop``; ends by itself when nobody holds the schedule any more."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self._stop = threading.Event()
+        self._schedule = schedule
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(
             target=_keep_house,
-            args=(weakref.ref(schedule), self._stop),
+            args=(weakref.ref(schedule), self._wake, self._stopped),
             name="logstore-background",
             daemon=True,
         )
         self._thread.start()
 
+    def checkpoint_soon(self) -> None:
+        self._schedule.checkpoint_soon()
+        self._wake.set()
+
     def stop(self, *, wait: bool = True) -> None:
-        self._stop.set()
+        self._stopped.set()
+        self._wake.set()
         if wait and self._thread is not threading.current_thread():
             self._thread.join()
 
 
-def _keep_house(schedule: weakref.ref[Schedule], stop: threading.Event) -> None:
+def _keep_house(
+    schedule: weakref.ref[Schedule], wake: threading.Event, stopped: threading.Event
+) -> None:
     wait_ms = 0
-    while not stop.wait(wait_ms / 1000):
+    while True:
+        wake.wait(wait_ms / 1000)
+        wake.clear()
         current = schedule()
-        if current is None:
+        if current is None or stopped.is_set():
             return
         wait_ms = current.run_due()
         del current

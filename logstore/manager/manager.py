@@ -7,59 +7,35 @@ simulation calls itself. With ``run_later`` no other thread is ever used.
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
-from checkpoints.errors import CheckpointError
-from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
-from checkpoints.partition_metadata import topic_id_to_text
 from logstore.clock import Clock, SystemClock
 from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import (
-    ConfigError,
-    LogstoreError,
-    StorageFailedError,
-    UnknownTopicOrPartitionError,
-)
+from logstore.errors import LogstoreError, UnknownTopicOrPartitionError
 from logstore.locks import Rank, make_lock
 from logstore.log import Background, PartitionLog
 from logstore.manager.directories import Directories
 from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
-from logstore.manager.log_dir import LogDir
+from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics
 from logstore.manager.workers import LaterThread, Outcome, run_all
-from logstore.random_id import RandomId, new_uuid, random_id
+from logstore.random_id import RandomId, random_id
 from logstore.recovery import RecoveryOptions, RecoveryReport
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
-
 SYNC_THREADS = 8  # measured: syncs of so many files at once end together; more gain nothing
 
-Progress = Callable[["LoadProgress"], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """Told after each partition: how many of ``total`` are open, and what the last one needed."""
-
-    directory: str
-    done: int
-    total: int
-    report: RecoveryReport
 
 
 class LogManager:
@@ -114,8 +90,6 @@ class LogManager:
         self.broker_config = broker_config or BrokerConfig()
         self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
-        self._random_id = random_id
-        self._progress = progress
         self._flusher = LaterThread("logstore-flusher") if run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
@@ -129,21 +103,26 @@ class LogManager:
         self._opener = LogOpener(
             self._storage, self._clock, options or RecoveryOptions(),
             self.broker_config.producer_id_expiration_ms, replicated, random_id, later,
-            self._directories,
+            self._directories, self._checkpoint_soon,
         )  # fmt: skip
         self._topics = Topics(
             self._directories, self._opener, self._configs, self._pending,
             SYNC_THREADS if threaded else 1,
         )  # fmt: skip
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
-        self._schedule: Schedule | None = None
         self._housekeeping: HousekeepingThread | None = None
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
-        self._node_id = node_id
-        paths = self._distinct(directories)
+        loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
+        paths = loader.distinct(directories)
         try:
-            self._open(paths, cluster_id)
+            loader.open_all(paths)
+            self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
+            loader.load_all()
+            self._previous_broker_epoch = loader.broker_epoch(paths)
+            # Before a name can be used: what an interrupted creation left may be anywhere.
+            self._topics.finish_creations()
+            self._topics.settle_configs()
         except BaseException:
             self._release()
             raise
@@ -155,140 +134,6 @@ class LogManager:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         self.close()
-
-    # -- opening -------------------------------------------------------------------------------
-
-    def _distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
-        paths = [os.fspath(d).rstrip("/") or "/" for d in directories]
-        if not paths:
-            raise ConfigError("at least one log directory is needed")
-        seen: dict[str, str] = {}
-        for path in paths:
-            real = self._storage.real_path(path)
-            if real in seen:
-                raise ConfigError(f"{path} and {seen[real]} are the same directory")
-            seen[real] = path
-        return paths
-
-    def _open(self, paths: list[str], cluster_id: str | None) -> None:
-        for path in paths:
-            try:
-                self._directories.add(LogDir.open(path, self._storage))
-            except StorageFailedError as error:
-                self._directories.fail(path, error)
-        self._check_meta(cluster_id)
-        for log_dir in self._directories.live():
-            self._load(log_dir)
-        live = self._directories.live()
-        if not live:
-            first = next(iter(self.offline_directories.values()))
-            raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
-        # Before a name can be used: what an interrupted creation left may be in any directory.
-        self._topics.finish_creations()
-        self._topics.settle_configs()
-        epochs = {log_dir.broker_epoch for log_dir in live}
-        agreed = len(epochs) == 1 and not self.offline_directories
-        self._previous_broker_epoch = (
-            epochs.pop() if agreed else clean_shutdown.UNKNOWN_BROKER_EPOCH
-        )
-
-    def _check_meta(self, cluster_id: str | None) -> None:
-        """F-39 … F-45: the directories agree; one without the file gets it."""
-        found: dict[str, MetaProperties] = {}
-        for path in self.live_directories:
-            try:
-                meta = self._meta_file(path).read()
-            except CheckpointError as error:
-                failure = StorageFailedError(path, "read meta.properties", str(error))
-                self._directories.fail(path, failure)
-                continue
-            if meta is not None:
-                found[path] = meta
-        ids = {m.cluster_id for m in found.values() if m.cluster_id is not None}
-        nodes = {m.node_id for m in found.values() if m.node_id is not None}
-        if cluster_id is not None:
-            ids.add(cluster_id)
-        if len(ids) > 1 or len(nodes) > 1:
-            raise ConfigError(
-                f"the log directories belong to different clusters or nodes: {sorted(ids)}, "
-                f"{sorted(nodes)}"
-            )
-        directory_ids = [m.directory_id for m in found.values() if m.directory_id]
-        if len(set(directory_ids)) != len(directory_ids):
-            raise ConfigError("two log directories carry the same directory.id")
-        self.cluster_id = next(iter(ids), None) or topic_id_to_text(new_uuid(self._random_id))
-        self.node_id = next(iter(nodes), self._node_id)
-        for path in [p for p in self.live_directories if p not in found]:
-            meta = MetaProperties(
-                1,
-                cluster_id=self.cluster_id,
-                node_id=self.node_id,
-                directory_id=new_uuid(self._random_id),
-            )
-            try:
-                self._meta_file(path).write(meta, self._clock.wall_ms())
-            except CheckpointError as error:
-                failure = StorageFailedError(path, "write meta.properties", str(error))
-                self._directories.fail(path, failure)
-
-    def _meta_file(self, path: str) -> MetaPropertiesFile:
-        return MetaPropertiesFile(posixpath.join(path, META_PROPERTIES), self._storage)
-
-    def _load(self, log_dir: LogDir) -> None:
-        """F-236, step 6: the partitions in parallel; an I/O error takes the directory offline."""
-        try:
-            found = log_dir.find()
-        except StorageFailedError as error:
-            self._directories.fail(log_dir.path, error)
-            return
-        self._pending.add((0, path) for path in found.deleted)
-        done = 0
-        count_lock = threading.Lock()
-
-        def load(tp: TopicPartition) -> PartitionLog:
-            nonlocal done
-            config = self._configs.load(tp.topic, log_dir.directory_of(tp))
-            log = self._opener.load(log_dir, tp, config)
-            with count_lock:
-                done += 1
-                progress = LoadProgress(log_dir.path, done, len(found.logs), log.recovery_report)
-            if self._progress is not None:
-                self._progress(progress)
-            return log
-
-        outcomes = log_dir.load(found.logs, load, self._threads)
-        self._collect(log_dir, found.logs, outcomes)
-
-    def _collect(
-        self,
-        log_dir: LogDir,
-        partitions: list[TopicPartition],
-        outcomes: list[Outcome[PartitionLog]],
-    ) -> None:
-        fatal: BaseException | None = None
-        failure: StorageFailedError | None = None
-        for tp, (log, error) in zip(partitions, outcomes, strict=False):
-            if log is not None:
-                try:
-                    self._directories.register([(log_dir, log)])
-                except ConfigError as twice:
-                    log.crash()
-                    fatal = fatal or twice
-            elif isinstance(error, StorageFailedError | CheckpointError):
-                failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
-            else:
-                fatal = fatal or error
-        if fatal is not None:
-            raise fatal
-        if failure is None:
-            try:
-                log_dir.offsets.settle(log_dir.items)
-            except CheckpointError as error:
-                failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
-        if failure is not None:
-            self._directories.fail(log_dir.path, failure)
-        elif log_dir.failure is None:
-            log_dir.loaded = True
 
     # -- finding and creating ------------------------------------------------------------------
 
@@ -493,8 +338,12 @@ class LogManager:
     def start(self) -> None:
         """Do the periodic work on a thread, for a manager that was opened without; idempotent."""
         if self._housekeeping is None and not self._closed:
-            self._schedule = Schedule(self._keeper, self.broker_config, self._clock)
-            self._housekeeping = HousekeepingThread(self._schedule)
+            schedule = Schedule(self._keeper, self.broker_config, self._clock)
+            self._housekeeping = HousekeepingThread(schedule)
+
+    def _checkpoint_soon(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.checkpoint_soon()
 
     # -- closing -------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class LogOpener:
     """
     Attributes:
         later: runs what may wait, such as the flush of a rolled segment.
+        on_flushed: called after such a flush.
     """
 
     storage: Storage
@@ -41,6 +42,7 @@ class LogOpener:
     random_id: RandomId
     later: Callable[[Task], object]
     directories: Directories
+    on_flushed: Callable[[], None]
 
     def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
         """An empty log; what else lies in its directory is trusted.
@@ -112,5 +114,7 @@ class LogOpener:
                 task()
             except LogstoreError as error:
                 logger.error("background flush: %s", error)
+            else:
+                self.on_flushed()
 
         self.later(run)

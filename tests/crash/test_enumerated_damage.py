@@ -13,9 +13,9 @@ from logstore.errors import (
     CorruptBatchError,
     CorruptDataError,
     InvalidProducerEpochError,
-    InvalidTopicError,
     LogstoreError,
     OutOfOrderSequenceError,
+    StorageFailedError,
 )
 from logstore.log import PartitionLog
 from logstore.manager import LogManager

@@ -388,8 +388,9 @@ class Search:
             return "nothing to truncate"
         tp, _, life = picked
         offset = self.rng.choice(life.cuts())
+        told = f"truncate {tp} to {offset}"
         return self.change(tp, life, life.truncated(offset),
-                           lambda m: m.truncate_to({tp: offset}), f"truncate {tp} to {offset}")  # fmt: skip
+                           lambda m: m.truncate_to({tp: offset}), told)  # fmt: skip
 
     def begin_anew(self) -> str:
         picked = self.pick()
