@@ -49,7 +49,12 @@ class Housekeeper:
                 self._fail(log_dir, error)
                 continue
             for tp, log in log_dir.items():
-                log.drop_old_snapshots(points.get(tp, 0))
+                if tp not in points or log.failed:
+                    continue
+                try:
+                    log.drop_old_snapshots(points[tp])
+                except LogstoreError as error:
+                    logger.error("old snapshots of %s: %s", log.name, error)
 
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""
@@ -109,13 +114,15 @@ class Housekeeper:
 
     def remove_expired_producers(self) -> int:
         logs = self._directories.logs().values()
-        return sum(log.remove_expired_producers() for log in logs)
+        return sum(log.remove_expired_producers() for log in logs if not log.failed)
 
     def purge_deleted(self) -> int:
         """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
         now = self._clock.wall_ms()
-        purged = self._pending.purge(now)
-        return purged + sum(log.purge_deleted(now) for log in self._directories.logs().values())
+        logs = self._directories.logs().values()
+        return self._pending.purge(now) + sum(
+            log.purge_deleted(now) for log in logs if not log.failed
+        )
 
 
 class Schedule:
