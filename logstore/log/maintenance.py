@@ -251,6 +251,7 @@ class LogMaintenance:
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
+                        self._settle_flush_locked()  # a roll that came before appends waited
                         with core.doing("plan a truncation"):
                             planned = self._plan_cut(offset)
                             producers = self._producers_at(planned.end_offset)
@@ -513,7 +514,8 @@ class LogMaintenance:
     def release(self) -> None:
         """Let go of all files as they are, as the end of the process does."""
         with self.structure_lock, self.flush_lock:
-            self._core.mark_closed()
+            with self._writer.lock:
+                self._core.mark_closed()  # no append from here on
             self._release()
 
     def _release(self) -> None:
