@@ -167,33 +167,34 @@ class LogMaintenance:
                     self._save_epochs_flush_locked()
 
     def _settle_flush_locked(self) -> None:
-        """Oldest roll first: sync what was sealed, then rename what follows it.
+        """Sync what was sealed, then rename what follows it, the oldest first.
 
+        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
         The recovery point stays if a sync fails (KAFKA-9892).
         """
         writer = self._writer
-        while writer.unsettled:
-            roll = writer.unsettled[0]
+        with writer.lock:
+            rolls = tuple(writer.unsettled)
+            if not rolls:
+                return
+            sealed = writer.segments.between(writer.recovery_point, rolls[-1].segment.base_offset)
+        segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
+        for segment in segments:
+            segment.flush(indexes=True)
+        for roll in rolls:
             if roll.snapshot is not None:
                 writer.producers.sync_snapshot(roll.snapshot)
-            start = writer.recovery_point
-            with writer.lock:
-                segments = writer.segments.between(start, roll.segment.base_offset)
-            segments = tuple(dict.fromkeys((*segments, roll.before)))
-            for segment in segments:
-                segment.flush(indexes=True)
-            self._sync_dir(segments)
-            self._save_epochs_flush_locked()
+        self._sync_dir(segments)
+        self._save_epochs_flush_locked()
+        for roll in rolls:
             roll.segment.take_final_name()
             roll.before.let_go()
-            with writer.lock:
-                del writer.unsettled[0]
-                if writer.cut is Cut.NOT_DURABLE:
-                    self._cut_is_durable_locked()
-                end = min(roll.segment.base_offset, writer.log_end_offset)
-                if end > writer.recovery_point:
-                    writer.set_recovery_point_locked(end)
-            self.last_flush_ms = self._core.clock.wall_ms()
+        with writer.lock:
+            del writer.unsettled[: len(rolls)]
+            end = min(rolls[-1].segment.base_offset, writer.log_end_offset)
+            if end > writer.recovery_point:
+                writer.set_recovery_point_locked(end)
+        self.last_flush_ms = self._core.clock.wall_ms()
 
     def settle_cut(self) -> None:
         """Make a truncation durable, names and all, before anything is written behind it."""
