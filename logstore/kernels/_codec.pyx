@@ -11,17 +11,19 @@ from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
 from cpython.object cimport PyTypeObject, Py_TYPE
-from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check, PyLong_CheckExact
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 cimport cython
 from logstore.kernels._common cimport *
 
-from operator import index as _index
+from datetime import datetime
 
-from logstore.errors import CorruptBatchError
-from logstore.kernels._vocabulary import batch_error, record_error
+from logstore.errors import InvalidRecordError
+from logstore.kernels._vocabulary import (
+    TIMESTAMPS_KIND, batch_error, lengths_differ, record_error, record_refused, records_lack_keys, take_sequence,
+    timestamp_ms)
 from logstore.types import Record
 
 cdef extern from *:
@@ -115,8 +117,9 @@ cdef class Encoded:
     cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max, count
 
 
-cdef int take_bytes(object data, const uint8_t **bytes, int32_t *size, list kept) except -1:
-    """Point to the bytes of a key or value; copies of what may change under us go to ``kept``."""
+cdef int take_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
+                    list kept) except -1:
+    """Point to the bytes of a field; copies of what may change under us go to ``kept``."""
     cdef Py_ssize_t n
     if data is None:
         bytes[0] = NULL
@@ -124,13 +127,13 @@ cdef int take_bytes(object data, const uint8_t **bytes, int32_t *size, list kept
         return 0
     if not PyBytes_Check(data):
         if not isinstance(data, (bytearray, memoryview)):
-            raise TypeError(f"expected bytes or None, not {type(data).__name__}")
+            raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}")
         data = data.tobytes() if isinstance(data, memoryview) else PyBytes_FromStringAndSize(
             PyByteArray_AS_STRING(data), len(data))
         kept.append(data)
     n = PyBytes_GET_SIZE(data)
     if n > INT32_LAST:
-        raise ValueError(f"{n} bytes in one field: a field holds at most {INT32_LAST}")
+        raise ValueError(f"{field} has {n} bytes: a field holds at most {INT32_LAST}")
     bytes[0] = <const uint8_t *> PyBytes_AS_STRING(data)
     size[0] = <int32_t> n
     return 0
@@ -141,12 +144,20 @@ cdef int64_t take_timestamp(object timestamp, int64_t default) except? -2:
     cdef long long value
     if timestamp is None:
         return default
-    if not PyLong_Check(timestamp):
-        timestamp = _index(timestamp)
+    if not PyLong_CheckExact(timestamp):
+        timestamp = timestamp_ms(timestamp)
     value = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
     if overflow or value < -1:
         raise ValueError(f"timestamp {timestamp} is outside -1…2^63-1")
     return value
+
+
+cdef int64_t take_default(object timestamp) except? -2:
+    """The timestamp of records without one."""
+    try:
+        return take_timestamp(timestamp, -1)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecordError(str(error)) from None
 
 
 cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
@@ -179,7 +190,7 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
             raise TypeError(f"a header key must be str, not {type(key).__name__}")
         name = PyUnicode_AsUTF8AndSize(key, &name_size)
         kept = []
-        take_bytes(value, &bytes, &size, kept)
+        take_bytes(value, "a header value", &bytes, &size, kept)
         if name_size > INT32_LAST:
             raise ValueError("header key is too long")
         if not reserve(block, 10 + name_size + (size if size > 0 else 0)):
@@ -226,7 +237,7 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     with nogil:
         total = measure(entries, n)
     if total < 0:
-        raise ValueError(f"records need more than {RECORDS_SIZE_LAST} bytes")
+        raise InvalidRecordError(f"the records need more than {RECORDS_SIZE_LAST} bytes")
     result.buffer = PyByteArray_FromStringAndSize(NULL, LS_HEADER_SIZE + total)
     start = <uint8_t *> PyByteArray_AS_STRING(result.buffer)
     memset(start, 0, LS_HEADER_SIZE)
@@ -244,75 +255,95 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     return result
 
 
-cdef ls_entry *new_entries(int64_t n) except NULL:
+cdef ls_entry *new_entries(Block *block, int64_t n) except NULL:
+    """Room for ``n`` entries in ``block``; a large one is kept for the next batch, see memory.h."""
     if n > INT32_LAST:
-        raise ValueError(f"{n} records do not fit one batch")
-    cdef ls_entry *entries = <ls_entry *> malloc((n + 1) * sizeof(ls_entry))
-    if entries == NULL:
+        raise InvalidRecordError(f"{n} records do not fit one batch")
+    if not reserve(block, (n + 1) * sizeof(ls_entry)):
         raise MemoryError
-    return entries
+    return <ls_entry *> block.data
 
 
-def encode_records(records, default_timestamp=-1):
+cdef int take_row(object row, ls_entry *entry, int64_t default, Block *headers,
+                  list kept) except -1:
+    """The fields of a Record or a tuple, which outlives ``entry``."""
+    cdef Py_ssize_t size
+    cdef Py_ssize_t first = 0
+    entry.headers_size = 0
+    if Py_TYPE(row) == record_type:
+        first = 2
+        size = PyTuple_GET_SIZE(row)
+        if size != 5:
+            raise ValueError("a Record has five fields")
+    else:
+        if not PyTuple_Check(row):
+            raise TypeError("a record must be a tuple (key, value, timestamp, headers) or a "
+                            f"Record, not {type(row).__name__}")
+        size = PyTuple_GET_SIZE(row)
+        if size < 2 or size > 4:
+            raise ValueError(f"a record has two to four fields, not {size}")
+    take_bytes(<object> PyTuple_GET_ITEM(row, first), "a key", &entry.key, &entry.key_size, kept)
+    take_bytes(<object> PyTuple_GET_ITEM(row, first + 1), "a value", &entry.value,
+               &entry.value_size, kept)
+    entry.timestamp = default
+    if first:
+        entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(row, 1), default)
+        return take_headers(<object> PyTuple_GET_ITEM(row, 4), entry, headers)
+    if size > 2:
+        entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(row, 2), default)
+        if size > 3:
+            return take_headers(<object> PyTuple_GET_ITEM(row, 3), entry, headers)
+    return 0
+
+
+cdef int check_keys(const ls_entry *entries, int64_t n) except -1:
+    cdef int64_t i
+    for i in range(n):
+        if unlikely(entries[i].key_size < 0):
+            raise records_lack_keys([j for j in range(n) if entries[j].key_size < 0])
+    return 0
+
+
+def encode_records(records, default_timestamp=-1, *, bint keys_required=False):
     """Encode tuples or Records; see ``_reference.encode_records``."""
     # Rows are tuples and hold immutable bytes, so the pointers stay valid while `rows` lives.
-    cdef tuple rows = tuple(records)
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef tuple rows = take_sequence(records, "records")
+    cdef int64_t default = take_default(default_timestamp)
     cdef int64_t n = PyTuple_GET_SIZE(rows)
-    cdef int64_t i
-    cdef Py_ssize_t size
+    cdef int64_t i = 0
     cdef list kept = []
     cdef Block headers = Block(NULL, 0, 0)
-    cdef PyObject *row
-    cdef ls_entry *entries = new_entries(n)
-    cdef ls_entry *entry
+    cdef Block block = Block(NULL, 0, 0)
+    cdef ls_entry *entries
     try:
-        for i in range(n):
-            row = <PyObject *> PyTuple_GET_ITEM(rows, i)
-            entry = &entries[i]
-            entry.headers_size = 0
-            if Py_TYPE(<object> row) == record_type:
-                if PyTuple_GET_SIZE(<object> row) != 5:
-                    raise ValueError("a Record has five fields")
-                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 2), &entry.key,
-                           &entry.key_size, kept)
-                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 3), &entry.value,
-                           &entry.value_size, kept)
-                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 1),
-                                                 default)
-                take_headers(<object> PyTuple_GET_ITEM(<object> row, 4), entry, &headers)
-                continue
-            if not PyTuple_Check(<object> row):
-                raise TypeError(f"a record must be a tuple, not {type(<object> row).__name__}")
-            size = PyTuple_GET_SIZE(<object> row)
-            if size < 2 or size > 4:
-                raise ValueError(f"a record has two to four fields, not {size}")
-            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 0), &entry.key, &entry.key_size,
-                       kept)
-            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 1), &entry.value,
-                       &entry.value_size, kept)
-            entry.timestamp = default
-            if size > 2:
-                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 2),
-                                                 default)
-                if size > 3:
-                    take_headers(<object> PyTuple_GET_ITEM(<object> row, 3), entry, &headers)
+        entries = new_entries(&block, n)
+        try:
+            while i < n:
+                take_row(<object> PyTuple_GET_ITEM(rows, i), &entries[i], default, &headers, kept)
+                i += 1
+        except (TypeError, ValueError) as error:
+            raise record_refused(i, error) from None
+        if keys_required:
+            check_keys(entries, n)
         return encode(entries, n, headers.data)
     finally:
-        free(entries)
+        discard(&block)
         discard(&headers)
 
 
-def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1):
+def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1, *,
+                 bint keys_required=False):
     """Encode parallel lists; see ``_reference.encode_lists``."""
-    cdef tuple value_row = tuple(values)
-    cdef tuple key_row = None if keys is None else tuple(keys)
-    cdef tuple header_row = None if headers is None else tuple(headers)
+    cdef tuple value_row = take_sequence(values, "values")
+    cdef tuple key_row = None if keys is None else take_sequence(keys, "keys")
+    cdef tuple header_row = None if headers is None else take_sequence(headers, "headers")
     cdef tuple time_row = None
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t default = take_default(default_timestamp)
     cdef int64_t n = PyTuple_GET_SIZE(value_row)
-    cdef int64_t i
+    cdef int64_t i = 0
+    cdef int64_t key_count, header_count, time_count = n
     cdef list kept = []
+    cdef Block header_block = Block(NULL, 0, 0)
     cdef Block block = Block(NULL, 0, 0)
     cdef Py_buffer times
     cdef bint have_times = False
@@ -320,30 +351,31 @@ def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=
     cdef ls_entry *entry
     if timestamps is None:
         pass
-    elif PyLong_Check(timestamps):
-        default = take_timestamp(timestamps, -1)
+    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
+        default = take_default(timestamps)
     elif isinstance(timestamps, (list, tuple)):
         time_row = tuple(timestamps)
+        time_count = PyTuple_GET_SIZE(time_row)
     else:
         get_int64(timestamps, &times)
         have_times = True
+        time_count = times.len // 8
     try:
-        if ((key_row is not None and len(key_row) != n)
-                or (header_row is not None and len(header_row) != n)
-                or (time_row is not None and len(time_row) != n)
-                or (have_times and times.len // 8 != n)):
-            raise ValueError("keys, values, timestamps and headers differ in length")
-        entries = new_entries(n)
+        key_count = n if key_row is None else PyTuple_GET_SIZE(key_row)
+        header_count = n if header_row is None else PyTuple_GET_SIZE(header_row)
+        if not key_count == header_count == time_count == n:
+            raise lengths_differ(key_count, n, time_count, header_count)
+        entries = new_entries(&block, n)
         try:
-            for i in range(n):
+            while i < n:
                 entry = &entries[i]
                 entry.headers_size = 0
                 entry.key = NULL
                 entry.key_size = -1
                 if key_row is not None:
-                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), &entry.key,
+                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), "a key", &entry.key,
                                &entry.key_size, kept)
-                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), &entry.value,
+                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), "a value", &entry.value,
                            &entry.value_size, kept)
                 entry.timestamp = default
                 if time_row is not None:
@@ -354,19 +386,26 @@ def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=
                     if entry.timestamp < -1:
                         raise ValueError(f"timestamp {entry.timestamp} is outside -1…2^63-1")
                 if header_row is not None:
-                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &block)
-            return encode(entries, n, block.data)
-        finally:
-            free(entries)
-            discard(&block)
+                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &header_block)
+                i += 1
+        except (TypeError, ValueError) as error:
+            raise record_refused(i, error) from None
+        if keys_required:
+            check_keys(entries, n)
+        return encode(entries, n, header_block.data)
     finally:
+        discard(&block)
+        discard(&header_block)
         if have_times:
             PyBuffer_Release(&times)
 
 
 cdef int get_int64(object data, Py_buffer *view) except -1:
     """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
-    PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+    try:
+        PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+    except (BufferError, TypeError):
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__) from None
     cdef const char *format = view.format
     if format != NULL and format[0] in b"@=<":
         format += 1
@@ -374,7 +413,7 @@ cdef int get_int64(object data, Py_buffer *view) except -1:
             (view.itemsize == 8 and format != NULL and format[0] in b"ql")
             or (view.itemsize == 1 and (format == NULL or format[0] in b"bBc"))):
         PyBuffer_Release(view)
-        raise TypeError("timestamps must be a buffer of int64")
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__)
     return 0
 
 
@@ -508,12 +547,13 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                    default_timestamp=-1, *, headers=None, int key_offset_size=4,
                    int value_offset_size=4):
     """Encode rows of Arrow columns; see ``_reference.encode_columns``."""
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t default = take_default(default_timestamp)
     cdef Py_buffer times
     cdef bint have_times = False
     cdef int64_t i, bad = -1, bad_timestamp = -1, bad_header = -1
     cdef int code
     cdef Block block = Block(NULL, 0, 0)
+    cdef Block room = Block(NULL, 0, 0)
     cdef _HeaderLists lists = None
     cdef _Strings keys, values
     cdef ls_entry *entries
@@ -526,15 +566,15 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
         lists = _HeaderLists(headers, start, stop)
     if timestamps is None:
         pass
-    elif PyLong_Check(timestamps):
-        default = take_timestamp(timestamps, -1)
+    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
+        default = take_default(timestamps)
     else:
         get_int64(timestamps, &times)
         have_times = True
     try:
         if have_times and times.len // 8 < stop:
             raise ValueError("the timestamps end before stop")
-        entries = new_entries(stop - start)
+        entries = new_entries(&room, stop - start)
         try:
             with nogil:
                 for i in range(start, stop):
@@ -567,7 +607,7 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                     else f"header offsets of row {bad_header} descend or run past the data")
             return encode(entries, stop - start, block.data)
         finally:
-            free(entries)
+            discard(&room)
             discard(&block)
     finally:
         if have_times:
