@@ -93,6 +93,7 @@ class ColumnBuilder:
         values: bool = True,
         timestamps: bool = True,
         headers: bool = False,
+        column_bytes_max: int = ...,
     ) -> None: ...
     @property
     def rows(self) -> int: ...

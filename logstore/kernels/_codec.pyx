@@ -985,11 +985,15 @@ cdef class ColumnBuilder:
 
     cdef readonly int64_t rows
     cdef bint with_keys, with_values, with_timestamps, with_headers, busy
+    cdef int64_t column_bytes_max
     cdef Block offsets, timestamps, header_lists
     cdef Strings keys, values, header_names, header_values
 
     def __cinit__(self, bint keys=True, bint values=True, bint timestamps=True,
-                  bint headers=False):
+                  bint headers=False, int64_t column_bytes_max=INT32_LAST):
+        if not 0 <= column_bytes_max <= INT32_LAST:
+            raise ValueError(f"columns of {column_bytes_max} bytes: up to {INT32_LAST} are possible")
+        self.column_bytes_max = column_bytes_max
         self.with_keys, self.with_values = keys, values
         self.with_timestamps, self.with_headers = timestamps, headers
 
@@ -1003,12 +1007,12 @@ cdef class ColumnBuilder:
         discard_strings(&self.header_values)
 
     cdef inline bint fits(self, int64_t size) noexcept nogil:
-        """Whether a section of ``size`` bytes leaves every int32 offset in range."""
-        return (self.keys.data.size + size <= INT32_LAST
-                and self.values.data.size + size <= INT32_LAST
-                and self.header_names.data.size + size <= INT32_LAST
-                and self.header_values.data.size + size <= INT32_LAST
-                and self.header_names.count + size <= INT32_LAST)
+        """Whether a section of ``size`` bytes leaves every offset in range."""
+        return (self.keys.data.size + size <= self.column_bytes_max
+                and self.values.data.size + size <= self.column_bytes_max
+                and self.header_names.data.size + size <= self.column_bytes_max
+                and self.header_values.data.size + size <= self.column_bytes_max
+                and self.header_names.count + size <= self.column_bytes_max)
 
     cdef int add_section(self, const uint8_t *p, const uint8_t *end, const uint8_t *readable,
                          int64_t base_offset, int64_t base_timestamp, int32_t record_count,

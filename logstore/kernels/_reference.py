@@ -1226,7 +1226,8 @@ class ColumnBuilder:
     """Records as columns in Arrow's layout.
 
     ``max_rows`` and ``max_bytes`` of ``add_run`` speak of all that the builder holds, so runs can
-    be mixed with unpacked sections. One thread at a time.
+    be mixed with unpacked sections. No column grows beyond ``column_bytes_max`` bytes, which its
+    offsets of 32 bits bound. One thread at a time.
     """
 
     def __init__(
@@ -1235,7 +1236,13 @@ class ColumnBuilder:
         values: bool = True,
         timestamps: bool = True,
         headers: bool = False,
+        column_bytes_max: int = _INT32_MAX,
     ) -> None:
+        if not 0 <= column_bytes_max <= _INT32_MAX:
+            raise ValueError(
+                f"columns of {column_bytes_max} bytes: up to {_INT32_MAX} are possible"
+            )
+        self._column_bytes_max = column_bytes_max
         self._keys, self._values = keys, values
         self._timestamps, self._headers = timestamps, headers
         self._records: list[Record] = []
@@ -1272,7 +1279,7 @@ class ColumnBuilder:
                 return position, cast(int, status)
             if check_crc and not _crc_ok(view, b):
                 raise batch_error(SCAN_BAD_CRC, view, position)
-            if max(self._size) + b.size > _INT32_MAX:
+            if max(self._size) + b.size > self._column_bytes_max:
                 return position, DECODE_FULL
             self._add(_decode_batch(view, b, from_offset, end_offset))
             if b.last_offset >= end_offset:
@@ -1296,7 +1303,7 @@ class ColumnBuilder:
         view = _bytes_of(payload)
         if len(view) > _INT32_MAX:
             raise ValueError(f"{len(view)} bytes are too many for one section")
-        if max(self._size) + len(view) > _INT32_MAX:
+        if max(self._size) + len(view) > self._column_bytes_max:
             return DECODE_FULL
         self._add(
             _decode_section(

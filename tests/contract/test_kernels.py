@@ -1227,6 +1227,27 @@ def columns_as_records(columns):
     return [Record(*row) for row in zip(offsets, times, keys, values, headers, strict=True)]
 
 
+@pytest.mark.parametrize("limit", [0, 99, 100, 199])
+def test_a_column_never_outgrows_its_limit(kernels, limit):
+    """Refused as a whole batch, before anything of it is added; the next builder takes it."""
+    batches = [make_batch([(b"k", bytes(60))], base_offset=i) for i in range(3)]
+    size = len(batches[0])
+    data = b"".join(batches)
+    builder = kernels.ColumnBuilder(True, True, True, True, limit)
+    position, status = builder.add_run(data, 0, 100, 10**9, 0, END)
+    held = position // size
+    assert status == v.DECODE_FULL
+    assert builder.rows == held < 3
+    assert held == 0 or 60 * held <= limit < 60 * held + size
+    payload = batches[0][61:]
+    assert builder.add_payload(payload, 7, 0, 1, None, 0, END) == (
+        v.DECODE_FULL if 60 * held + len(payload) > limit else v.DECODE_END
+    )
+    for wrong in (-1, 2**31):
+        with pytest.raises(ValueError, match="columns of"):
+            kernels.ColumnBuilder(column_bytes_max=wrong)
+
+
 # ---- both twins, on anything ----
 
 
