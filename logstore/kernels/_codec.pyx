@@ -26,72 +26,26 @@ from logstore.kernels._vocabulary import (
     timestamp_ms)
 from logstore.types import Record
 
-cdef extern from *:
-    """
-    /* A Record is a tuple of another type. Made here, it costs what a tuple costs; and it is not
-     * shown to the cycle collector when it holds only bytes and numbers, as CPython itself does
-     * with such tuples sooner or later: a long list of them would be walked again and again.
-     * Steals the references; NULL among them is an error that is set already. */
-    static PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
-                                   PyObject *key, PyObject *value, PyObject *headers, int track)
-    {
-        PyTupleObject *record = NULL;
-        if (offset && timestamp && key && value && headers)
-            record = PyObject_GC_NewVar(PyTupleObject, type, 5);
-        if (record == NULL) {
-            Py_XDECREF(offset);
-            Py_XDECREF(timestamp);
-            Py_XDECREF(key);
-            Py_XDECREF(value);
-            Py_XDECREF(headers);
-            return NULL;
-        }
-    #if PY_VERSION_HEX >= 0x030E0000
-        record->ob_hash = -1; /* not computed yet */
-    #endif
-        PyTuple_SET_ITEM((PyObject *)record, 0, offset);
-        PyTuple_SET_ITEM((PyObject *)record, 1, timestamp);
-        PyTuple_SET_ITEM((PyObject *)record, 2, key);
-        PyTuple_SET_ITEM((PyObject *)record, 3, value);
-        PyTuple_SET_ITEM((PyObject *)record, 4, headers);
-        if (track)
-            PyObject_GC_Track((PyObject *)record);
-        return (PyObject *)record;
-    }
+cdef extern from "record.h":
+    ctypedef struct ls_shared_int:
+        PyObject *object
+        int64_t value
 
-    static PyObject *ls_bytes_or_none(const uint8_t *bytes, int32_t size)
-    {
-        if (size < 0)
-            return Py_NewRef(Py_None);
-        return PyBytes_FromStringAndSize((const char *)bytes, size);
-    }
-
-    static int ls_same_layout(PyObject *type)
-    {
-        PyTypeObject *t = (PyTypeObject *)type;
-        return t->tp_basicsize == PyTuple_Type.tp_basicsize &&
-               t->tp_itemsize == PyTuple_Type.tp_itemsize && t->tp_dictoffset == 0 &&
-               PyType_IsSubtype(t, &PyTuple_Type);
-    }
-    """
-    PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
-                            PyObject *key, PyObject *value, PyObject *headers, bint track) except NULL
-    PyObject *ls_bytes_or_none(const uint8_t *data, int32_t size)
-    bint ls_same_layout(object type)
+    int ls_adopt_record_type(PyTypeObject *type) except -1
+    PyObject *ls_new_record(int64_t offset, int64_t timestamp, ls_shared_int *last,
+                            const ls_record *r, PyObject *headers) except NULL
 
 cdef extern from "Python.h":
-    PyObject *PyLong_FromLongLong(long long value)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     int PyList_SetSlice(object items, Py_ssize_t low, Py_ssize_t high, PyObject *new) except -1
     int PyList_Append(object items, PyObject *item) except -1
     Py_ssize_t PyList_GET_SIZE(object items)
-    void Py_INCREF "Py_INCREF"(PyObject *)
-    void Py_DECREF "Py_DECREF"(PyObject *)
-
-if not ls_same_layout(Record):
-    raise ImportError("logstore.types.Record is not laid out as a plain tuple")
+    void Py_INCREF(PyObject *)
+    void Py_DECREF(PyObject *)
+    void Py_XDECREF(PyObject *)
 
 cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
+ls_adopt_record_type(record_type)
 cdef tuple no_headers = ()
 cdef int64_t INT32_LAST = 2147483647
 cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
@@ -652,6 +606,7 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
 # ---- decoding to Records ----
 
 cdef object make_headers(const ls_record *r, const uint8_t *end):
+    """A tuple of pairs; None where the bytes changed since ``ls_read_record`` saw them."""
     cdef const uint8_t *p = r.headers
     cdef const uint8_t *name = NULL
     cdef const uint8_t *value = NULL
@@ -659,6 +614,8 @@ cdef object make_headers(const ls_record *r, const uint8_t *end):
     cdef list items = []
     for _ in range(r.header_count):
         p = ls_header(p, end, &name, &name_size, &value, &value_size)
+        if unlikely(p == NULL):
+            return None
         # Kafka's reader replaces what is not UTF-8 instead of refusing the record.
         items.append((
             PyUnicode_DecodeUTF8(<char *> name, name_size, "replace"),
@@ -673,49 +630,48 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
                         const uint8_t **at) except -1:
     """Append the records of one section; the result is an LS_RECORD_ code, ``at`` its place."""
     cdef ls_record r
+    cdef ls_shared_int last = ls_shared_int(NULL, 0)
     cdef int32_t i
     cdef int32_t previous = -1
     cdef int64_t offset
-    cdef int64_t timestamp = log_append_time if log_append else base_timestamp
-    cdef int64_t last_timestamp = timestamp
+    cdef int64_t timestamp = log_append_time
     cdef int code
-    cdef object time_object = timestamp
-    cdef object headers
-    cdef PyObject *time_pointer
+    cdef object made
+    cdef PyObject *headers
     cdef PyObject *record
     at[0] = p
     if record_count < 0 or record_count > (end - p) // LS_RECORD_SIZE_MIN:
         return LS_RECORD_COUNT
-    for i in range(record_count):
+    try:
+        for i in range(record_count):
+            at[0] = p
+            code = ls_read_record(&p, end, &r)
+            if unlikely(code != LS_RECORD_OK):
+                return code
+            if unlikely(r.offset_delta <= previous):
+                return LS_RECORD_OFFSET
+            previous = r.offset_delta
+            offset = ls_add64(base_offset, r.offset_delta)
+            if offset < from_offset or offset >= end_offset:
+                continue
+            if not log_append:
+                timestamp = ls_add64(base_timestamp, r.timestamp_delta)
+            headers = NULL
+            if unlikely(r.header_count != 0):
+                made = make_headers(&r, p)
+                if made is None:
+                    return LS_RECORD_FIELD
+                headers = <PyObject *> made
+                Py_INCREF(headers)
+            record = ls_new_record(offset, timestamp, &last, &r, headers)
+            try:
+                PyList_Append(out, record)
+            finally:
+                Py_DECREF(record)
         at[0] = p
-        code = ls_read_record(&p, end, &r)
-        if unlikely(code != LS_RECORD_OK):
-            return code
-        if unlikely(r.offset_delta <= previous):
-            return LS_RECORD_OFFSET
-        previous = r.offset_delta
-        offset = ls_add64(base_offset, r.offset_delta)
-        if offset < from_offset or offset >= end_offset:
-            continue
-        if not log_append:
-            timestamp = ls_add64(base_timestamp, r.timestamp_delta)
-            if timestamp != last_timestamp:
-                time_object = timestamp
-                last_timestamp = timestamp
-        headers = no_headers if r.header_count == 0 else make_headers(&r, p)
-        time_pointer = <PyObject *> time_object
-        Py_INCREF(time_pointer)
-        Py_INCREF(<PyObject *> headers)
-        record = ls_new_record(
-            record_type, PyLong_FromLongLong(offset), time_pointer,
-            ls_bytes_or_none(r.key, r.key_size), ls_bytes_or_none(r.value, r.value_size),
-            <PyObject *> headers, r.header_count != 0)
-        try:
-            PyList_Append(out, record)
-        finally:
-            Py_DECREF(record)
-    at[0] = p
-    return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
+        return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
+    finally:
+        Py_XDECREF(last.object)
 
 
 def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
@@ -1094,8 +1050,8 @@ cdef class ColumnBuilder:
                 put(&self.values, r.value, r.value_size, readable)
             rows += 1
             if self.with_headers:
-                if not self.add_headers(&r, p, readable):
-                    code = LS_RECORD_MEMORY
+                code = self.add_headers(&r, p, readable)
+                if unlikely(code != LS_RECORD_OK):
                     break
                 (<int32_t *> self.header_lists.data)[rows] = <int32_t> self.header_names.count
         if unlikely(code != LS_RECORD_OK):
@@ -1112,23 +1068,25 @@ cdef class ColumnBuilder:
             self.header_lists.size = 4 * rows + 4
         return LS_RECORD_OK
 
-    cdef bint add_headers(self, const ls_record *r, const uint8_t *end,
-                          const uint8_t *readable) noexcept nogil:
-        """Append the headers of a record that ends at ``end``; false when memory ran out."""
+    cdef int add_headers(self, const ls_record *r, const uint8_t *end,
+                         const uint8_t *readable) noexcept nogil:
+        """Append the headers of a record that ends at ``end``: an LS_RECORD_ code."""
         cdef const uint8_t *name = NULL
         cdef const uint8_t *value = NULL
         cdef const uint8_t *header = r.headers
         cdef int32_t name_size = 0, value_size = 0
         if r.header_count == 0:
-            return True
+            return LS_RECORD_OK
         if (not make_room(&self.header_names, r.header_count, end - header)
                 or not make_room(&self.header_values, r.header_count, end - header)):
-            return False
+            return LS_RECORD_MEMORY
         for _ in range(r.header_count):
             header = ls_header(header, end, &name, &name_size, &value, &value_size)
+            if unlikely(header == NULL):  # the bytes changed since ls_read_record saw them
+                return LS_RECORD_FIELD
             put(&self.header_names, name, name_size, readable)
             put(&self.header_values, value, value_size, readable)
-        return True
+        return LS_RECORD_OK
 
     cdef void expect(self, const ls_batch *b, int64_t left, int64_t max_rows,
                      int64_t max_bytes) noexcept nogil:

@@ -397,7 +397,7 @@ enum {
 
 typedef struct {
     const uint8_t *key, *value;
-    const uint8_t *headers; /* first header; walked once already, so known to be sound */
+    const uint8_t *headers; /* first header; sound, unless the bytes changed since */
     int64_t timestamp_delta;
     int32_t offset_delta;
     int32_t key_size, value_size; /* -1 = null */
