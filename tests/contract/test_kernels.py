@@ -790,6 +790,27 @@ def test_columns_of_every_shape(kernels, from_offset, end_offset):
         assert columns_as_records(builder.finish()) == expected
 
 
+def test_a_window_that_is_read(tmp_path):
+    window = pytest.importorskip("logstore.kernels._window")
+    path = tmp_path / "f"
+    content = os.urandom(300_000)
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        read = window.ReadWindow(file.fileno(), 5000, 200_000)
+        past = window.ReadWindow(file.fileno(), 299_999, 200_000)
+        assert len(window.ReadWindow(file.fileno(), 300_000, 1)) == 0
+        with pytest.raises(OSError):
+            window.ReadWindow(-1, 0, 10)
+        for position, size in ((-1, 5), (0, 0), (0, -1)):
+            with pytest.raises(ValueError):
+                window.ReadWindow(file.fileno(), position, size)
+    view = memoryview(read)
+    assert (view, view.readonly, len(read)) == (content[5000:205_000], True, 200_000)
+    assert memoryview(past) == content[-1:]
+    del read
+    assert view == content[5000:205_000]
+
+
 def test_a_mapped_window(tmp_path):
     window = pytest.importorskip("logstore.kernels._window")
     path = tmp_path / "f"
