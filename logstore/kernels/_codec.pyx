@@ -8,7 +8,8 @@ write into one allocation. The second and third touch no Python object.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport (
-    PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
+    PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE)
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
 from cpython.object cimport PyTypeObject, Py_TYPE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check, PyLong_CheckExact
@@ -71,9 +72,18 @@ cdef class Encoded:
     cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max, count
 
 
-cdef int take_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
-                    list kept) except -1:
+cdef inline int take_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
+                           list kept) except -1:
     """Point to the bytes of a field; copies of what may change under us go to ``kept``."""
+    if likely(PyBytes_CheckExact(data) and PyBytes_GET_SIZE(data) <= INT32_LAST):
+        bytes[0] = <const uint8_t *> PyBytes_AS_STRING(data)
+        size[0] = <int32_t> PyBytes_GET_SIZE(data)
+        return 0
+    return take_any_bytes(data, field, bytes, size, kept)
+
+
+cdef int take_any_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
+                        list kept) except -1:
     cdef Py_ssize_t n
     if data is None:
         bytes[0] = NULL
@@ -160,36 +170,46 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
     return 0
 
 
-cdef int64_t measure(ls_entry *entries, int64_t n) noexcept nogil:
-    """Bytes of the records section, or -1 when it or one record is too large for an i32."""
+cdef int64_t measure(ls_entry *entries, int64_t n, int64_t *latest) noexcept nogil:
+    """Bytes of the records section, or -1 when it or one record is too large for an i32.
+
+    ``latest`` becomes the first entry with the largest timestamp.
+    """
     cdef int64_t total = 0
     cdef int64_t i, body
+    cdef int64_t best = 0
+    cdef int64_t first_time = entries[0].timestamp
     for i in range(n):
-        body = ls_body_size(
-            &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp), <int32_t> i)
+        body = ls_body_size(&entries[i], ls_sub64(entries[i].timestamp, first_time), <int32_t> i)
         entries[i].body = body
         if unlikely(body > INT32_LAST):
             return -1
         total += body + ls_varint_size(<int32_t> body)
         if unlikely(total > RECORDS_SIZE_LAST):
             return -1
+        if unlikely(entries[i].timestamp > entries[best].timestamp):
+            best = i
+    latest[0] = best
     return total
 
 
 cdef void write(const ls_entry *entries, int64_t n, const uint8_t *headers,
                 uint8_t *p) noexcept nogil:
     cdef int64_t i
+    cdef int64_t first_time = entries[0].timestamp
     for i in range(n):
-        p = ls_put_record(p, &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp),
+        p = ls_put_record(p, &entries[i], ls_sub64(entries[i].timestamp, first_time),
                           <int32_t> i, headers)
 
 
 cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     cdef Encoded result = Encoded.__new__(Encoded)
-    cdef int64_t total, i
+    cdef int64_t total = 0
+    cdef int64_t latest = 0
     cdef uint8_t *start
-    with nogil:
-        total = measure(entries, n)
+    if n > 0:
+        with nogil:
+            total = measure(entries, n, &latest)
     if total < 0:
         raise InvalidRecordError(f"the records need more than {RECORDS_SIZE_LAST} bytes")
     result.buffer = PyByteArray_FromStringAndSize(NULL, LS_HEADER_SIZE + total)
@@ -200,12 +220,9 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     if n > 0:
         with nogil:
             write(entries, n, headers, start + LS_HEADER_SIZE)
-            result.base_timestamp = result.max_timestamp = entries[0].timestamp
-            result.offset_of_max = 0
-            for i in range(1, n):
-                if entries[i].timestamp > result.max_timestamp:
-                    result.max_timestamp = entries[i].timestamp
-                    result.offset_of_max = i
+        result.base_timestamp = entries[0].timestamp
+        result.max_timestamp = entries[latest].timestamp
+        result.offset_of_max = latest
     return result
 
 
