@@ -54,7 +54,7 @@ static inline PyObject *ls_new_bytes(PyObject *kept, const uint8_t *bytes, int32
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
             ((PyBytesObject *)kept)->ob_shash = -1; /* not computed yet */
 #pragma GCC diagnostic pop
-            memcpy(PyBytes_AS_STRING(kept), bytes, (size_t)size);
+            ls_copy((uint8_t *)PyBytes_AS_STRING(kept), bytes, size);
             return kept;
         }
         Py_DECREF(kept);
