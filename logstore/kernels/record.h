@@ -7,9 +7,11 @@
  *
  * A scan makes and drops millions of records, each with four objects inside, and would spend most
  * of its time in malloc and free.  So dropped records are kept for the next ones, as CPython keeps
- * tuples, and with them those of their fields that nobody else holds: such a field is written anew
- * where the size is the same.  Nothing can see the difference, for a field with one reference is
- * reachable from nowhere else.
+ * tuples, and their fields with them: where a field that nobody else holds has the right size, it is
+ * written anew.  Nothing can see the difference, for a field with one reference is reachable from
+ * nowhere else.  Dropping a record does not even look at its fields, which have left the cache by
+ * then; so those of records with a large field are counted, and while there are any it does look,
+ * and keeps none of those.
  *
  * All of this runs under the GIL; without one nothing is kept.
  */
@@ -25,8 +27,7 @@
 enum { LS_OFFSET, LS_TIMESTAMP, LS_KEY, LS_VALUE, LS_HEADERS, LS_FIELDS };
 
 #define LS_RECORDS_KEPT 8192
-#define LS_FIELD_KEPT 512               /* bytes: malloc is no cost beside the copy of more */
-#define LS_FIELDS_KEPT (INT64_C(2) << 20) /* bytes of all kept keys and values */
+#define LS_FIELD_KEPT 256 /* bytes of a key or value: 5 MiB at most are kept, and mostly 2 */
 
 static PyTypeObject *ls_record_type;
 static PyObject *ls_no_headers; /* () */
@@ -34,22 +35,18 @@ static PyObject *ls_no_headers; /* () */
 static struct {
     PyTupleObject *records[LS_RECORDS_KEPT]; /* with a reference to their type */
     int count;
-    int64_t bytes;
+    int64_t large; /* plain records in use that have a field above LS_FIELD_KEPT */
 } ls_kept;
 
 /* ---- fields that are written anew ---- */
 
-/* The three below steal `kept`, which may be NULL, and return a new reference or NULL with an
- * error set. */
+/* Both below steal `kept`, the field of a dropped record or NULL, and return a new reference, or
+ * NULL with an error set. */
 
 static inline PyObject *ls_new_bytes(PyObject *kept, const uint8_t *bytes, int32_t size)
 {
-    if (LS_UNLIKELY(size < 0)) {
-        Py_XDECREF(kept);
-        return Py_NewRef(Py_None);
-    }
-    if (LS_LIKELY(kept != NULL)) {
-        if (LS_LIKELY(PyBytes_GET_SIZE(kept) == size)) {
+    if (LS_LIKELY(kept != NULL && kept != Py_None)) {
+        if (LS_LIKELY(Py_REFCNT(kept) == 1 && PyBytes_GET_SIZE(kept) == size && size > 1)) {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
             ((PyBytesObject *)kept)->ob_shash = -1; /* not computed yet */
@@ -58,8 +55,12 @@ static inline PyObject *ls_new_bytes(PyObject *kept, const uint8_t *bytes, int32
             return kept;
         }
         Py_DECREF(kept);
+    } else {
+        Py_XDECREF(kept);
     }
-    return PyBytes_FromStringAndSize((const char *)bytes, size);
+    if (size < 0)
+        return Py_NewRef(Py_None);
+    return PyBytes_FromStringAndSize((const char *)bytes, size); /* up to one byte: shared */
 }
 
 #if PY_VERSION_HEX < 0x030C0000
@@ -85,7 +86,7 @@ static inline PyObject *ls_new_int(PyObject *kept, int64_t value)
 {
     int digits = ls_int_digits(value);
     if (LS_LIKELY(kept != NULL)) {
-        if (LS_LIKELY(digits != 0 && LS_INT_DIGITS(kept) == digits)) {
+        if (LS_LIKELY(Py_REFCNT(kept) == 1 && digits != 0 && LS_INT_DIGITS(kept) == digits)) {
             LS_INT_DIGIT(kept)[0] = (digit)(value & PyLong_MASK);
             if (digits == 2)
                 LS_INT_DIGIT(kept)[1] = (digit)(value >> PyLong_SHIFT);
@@ -98,39 +99,17 @@ static inline PyObject *ls_new_int(PyObject *kept, int64_t value)
 
 /* ---- records that are kept ---- */
 
-static inline PyObject *ls_keep_int(PyObject *n)
+static inline int ls_is_large(PyObject *field) /* bytes or None */
 {
-    if (LS_LIKELY(Py_REFCNT(n) == 1))
-        return n;
-    Py_DECREF(n);
-    return NULL;
+    return field != Py_None && PyBytes_GET_SIZE(field) > LS_FIELD_KEPT;
 }
 
-static inline PyObject *ls_keep_bytes(PyObject *bytes) /* or None */
-{
-    if (LS_LIKELY(Py_REFCNT(bytes) == 1 && bytes != Py_None && PyBytes_GET_SIZE(bytes) <= LS_FIELD_KEPT &&
-                  PyBytes_GET_SIZE(bytes) > 1 && /* shorter ones are shared */
-                  ls_kept.bytes + PyBytes_GET_SIZE(bytes) <= LS_FIELDS_KEPT)) {
-        ls_kept.bytes += PyBytes_GET_SIZE(bytes);
-        return bytes;
-    }
-    Py_DECREF(bytes);
-    return NULL;
-}
-
-static inline int ls_is_bytes_or_none(PyObject *field)
-{
-    return PyBytes_CheckExact(field) || field == Py_None;
-}
-
-/* A record as ls_new_record makes most of them, in whose fields no other object can hide. */
+/* Whether ls_new_record made it, without headers: an ordinary record is tracked, but see below. */
 static inline int ls_is_plain(PyObject *self)
 {
-    PyObject **fields = ((PyTupleObject *)self)->ob_item;
     return Py_TYPE(self) == ls_record_type && !PyObject_GC_IsTracked(self) &&
-           Py_SIZE(self) == LS_FIELDS && PyLong_CheckExact(fields[LS_OFFSET]) &&
-           PyLong_CheckExact(fields[LS_TIMESTAMP]) && ls_is_bytes_or_none(fields[LS_KEY]) &&
-           ls_is_bytes_or_none(fields[LS_VALUE]) && fields[LS_HEADERS] == ls_no_headers;
+           Py_SIZE(self) == LS_FIELDS &&
+           ((PyTupleObject *)self)->ob_item[LS_HEADERS] == ls_no_headers;
 }
 
 static void ls_drop_record(PyObject *self)
@@ -138,12 +117,13 @@ static void ls_drop_record(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyObject **fields = ((PyTupleObject *)self)->ob_item;
     if (LS_LIKELY(ls_is_plain(self))) {
+        int large = 0;
+        if (LS_UNLIKELY(ls_kept.large > 0)) {
+            large = ls_is_large(fields[LS_KEY]) || ls_is_large(fields[LS_VALUE]);
+            ls_kept.large -= large;
+        }
 #ifndef Py_GIL_DISABLED
-        if (LS_LIKELY(ls_kept.count < LS_RECORDS_KEPT)) {
-            fields[LS_OFFSET] = ls_keep_int(fields[LS_OFFSET]);
-            fields[LS_TIMESTAMP] = ls_keep_int(fields[LS_TIMESTAMP]);
-            fields[LS_KEY] = ls_keep_bytes(fields[LS_KEY]);
-            fields[LS_VALUE] = ls_keep_bytes(fields[LS_VALUE]);
+        if (LS_LIKELY(!large && ls_kept.count < LS_RECORDS_KEPT)) {
             ls_kept.records[ls_kept.count++] = (PyTupleObject *)self;
             return;
         }
@@ -154,9 +134,12 @@ static void ls_drop_record(PyObject *self)
         Py_DECREF(type);
         return;
     }
-    /* What a tuple's own does; the interpreter calls this one for subclasses too, and a second time,
-     * untracked, for records that lie too deep in others. */
+    /* What a tuple's own does; the interpreter calls this one for subclasses too.  Records that lie
+     * too deep in others come here twice, untracked the second time: without their empty headers
+     * they are not taken for plain ones. */
     PyObject_GC_UnTrack(self);
+    if (Py_SIZE(self) == LS_FIELDS && fields[LS_HEADERS] == ls_no_headers)
+        Py_CLEAR(fields[LS_HEADERS]);
     Py_TRASHCAN_BEGIN(self, ls_drop_record)
     for (Py_ssize_t i = Py_SIZE(self); --i >= 0;)
         Py_XDECREF(fields[i]);
@@ -177,10 +160,16 @@ static inline PyTupleObject *ls_blank_record(void)
     PyTupleObject *record;
     if (LS_LIKELY(ls_kept.count > 0)) {
         record = ls_kept.records[--ls_kept.count];
-        if (record->ob_item[LS_KEY] != NULL)
-            ls_kept.bytes -= PyBytes_GET_SIZE(record->ob_item[LS_KEY]);
-        if (record->ob_item[LS_VALUE] != NULL)
-            ls_kept.bytes -= PyBytes_GET_SIZE(record->ob_item[LS_VALUE]);
+        if (LS_LIKELY(ls_kept.count >= 8)) { /* the next ones are not in the cache either */
+            PyObject **soon = ls_kept.records[ls_kept.count - 4]->ob_item;
+            __builtin_prefetch(ls_kept.records[ls_kept.count - 8], 1);
+            __builtin_prefetch(&ls_kept.records[ls_kept.count - 8]->ob_item[LS_KEY], 1);
+            __builtin_prefetch(soon[LS_OFFSET], 1);
+            __builtin_prefetch(soon[LS_KEY], 1);
+            __builtin_prefetch(soon[LS_VALUE], 1);
+            __builtin_prefetch((char *)soon[LS_VALUE] + 64, 1);
+            __builtin_prefetch((char *)soon[LS_VALUE] + 128, 1);
+        }
         _Py_NewReference((PyObject *)record);
     } else {
         record = PyObject_GC_NewVar(PyTupleObject, ls_record_type, LS_FIELDS);
@@ -232,6 +221,8 @@ static inline PyObject *ls_new_record(int64_t offset, int64_t timestamp, ls_shar
         PyObject_GC_Track((PyObject *)record);
         if (failed)
             Py_CLEAR(record);
+    } else {
+        ls_kept.large += r->key_size > LS_FIELD_KEPT || r->value_size > LS_FIELD_KEPT;
     }
     return (PyObject *)record;
 }

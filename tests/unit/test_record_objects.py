@@ -114,7 +114,7 @@ def test_records_of_others_are_dropped_as_tuples_are() -> None:
 
 @pytest.mark.skipif(IMPLEMENTATION != "native", reason="plain Python keeps nothing")
 def test_what_is_kept_is_bounded_and_nothing_leaks() -> None:
-    rows = [(b"%08d" % i, b"%0500d" % i, T0, ()) for i in range(12_000)]
+    rows = [(b"%08d" % i, b"%0250d" % i, T0, ()) for i in range(12_000)]
     payload = section(rows)
     decode_records(payload, 0, T0, len(rows))
     tracemalloc.start()
@@ -127,10 +127,19 @@ def test_what_is_kept_is_bounded_and_nothing_leaks() -> None:
             decode_records(payload, 10**6, T0, len(rows))
         gc.collect()
         last, _ = tracemalloc.get_traced_memory()
+        large = section([(b"k", bytes(3000), T0, ())] * 3000)
+        small = section([(b"k", bytes(100), T0, ())] * 3000)
+        for _ in range(3):  # records without and with large fields, alive together
+            mixed = decode_records(small, 10**6, T0, 3000) + decode_records(large, 0, T0, 3000)
+            del mixed[1::2], mixed
+        del large, small
+        gc.collect()
+        of_large, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert first < 6 << 20
     assert abs(last - first) < 100_000
+    assert of_large < first + (1 << 20)
 
 
 def test_threads_do_not_get_each_others_records() -> None:
