@@ -52,6 +52,11 @@ cdef int64_t INT32_LAST = 2147483647
 cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
 
 cdef enum:
+    # Work of a microsecond, for which it is not worth giving the GIL away.
+    SMALL = 16384  # bytes
+    FEW = 200  # records
+
+cdef enum:
     DECODE_END_ = 0
     DECODE_FULL_ = 1
     DECODE_SPECIAL_ = 2
@@ -207,9 +212,11 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     cdef int64_t total = 0
     cdef int64_t latest = 0
     cdef uint8_t *start
-    if n > 0:
+    if n > FEW:
         with nogil:
             total = measure(entries, n, &latest)
+    elif n > 0:
+        total = measure(entries, n, &latest)
     if total < 0:
         raise InvalidRecordError(f"the records need more than {RECORDS_SIZE_LAST} bytes")
     result.buffer = PyByteArray_FromStringAndSize(NULL, LS_HEADER_SIZE + total)
@@ -218,8 +225,11 @@ cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     result.count = n
     result.base_timestamp = result.max_timestamp = result.offset_of_max = -1
     if n > 0:
-        with nogil:
+        if total < SMALL:
             write(entries, n, headers, start + LS_HEADER_SIZE)
+        else:
+            with nogil:
+                write(entries, n, headers, start + LS_HEADER_SIZE)
         result.base_timestamp = entries[0].timestamp
         result.max_timestamp = entries[latest].timestamp
         result.offset_of_max = latest
@@ -611,7 +621,7 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
         ls_store16(p + 51, producer_epoch)
         ls_store32(p + 53, base_sequence)
         ls_store32(p + 57, record_count)
-        if view.len < 16384:  # a microsecond: not worth giving the GIL away
+        if view.len < SMALL:
             ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
         else:
             with nogil:
