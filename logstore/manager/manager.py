@@ -118,10 +118,10 @@ class LogManager:
         try:
             loader.open_all(paths)
             self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
-            loader.load_all()
+            unfinished = loader.load_all()
             self._previous_broker_epoch = loader.broker_epoch(paths)
             # Before a name can be used: what an interrupted creation left may be anywhere.
-            self._topics.finish_creations()
+            self._topics.finish_creations(unfinished)
             self._topics.settle_configs()
         except BaseException:
             self._release()
