@@ -52,7 +52,12 @@ Made = tuple[LogDir, PartitionLog]
 
 
 class Topics:
-    """Any method may be called from any thread that holds no lock of a log."""
+    """Any method may be called from any thread that holds no lock of a log.
+
+    Args:
+        threads: how many creations may wait for the disk at once.
+        on_change: called when there are new logs, or a configuration is another.
+    """
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class Topics:
         configs: TopicConfigs,
         pending: PendingDeletes,
         threads: int,
+        on_change: Callable[[], None],
     ) -> None:
         self.claims = Claims()
         self._directories = directories
@@ -68,6 +74,7 @@ class Topics:
         self._configs = configs
         self._pending = pending
         self._threads = threads
+        self._on_change = on_change
         self._storage = opener.storage
 
     # -- one partition -------------------------------------------------------------------------
@@ -112,6 +119,7 @@ class Topics:
             except LogstoreError:
                 log.crash()
                 raise
+            self._on_change()
             return log
 
     def _make(
@@ -242,6 +250,7 @@ class Topics:
             except BaseException:
                 self._undo(creation, concerned, made)
                 raise
+        self._on_change()
         logs = {log.topic_partition: log for _, log in made}
         return [logs[tp] for tp in tps]
 
@@ -354,6 +363,7 @@ class Topics:
             stored = self._configs.next(topic, config)
             self._configs.set(topic, wanted, stored)
             self._apply(known.values())
+            self._on_change()
 
     def settle_configs(self) -> None:
         """At the start: a crash may have left a change of a configuration to some partitions."""
