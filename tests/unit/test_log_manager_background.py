@@ -28,7 +28,7 @@ from logstore.storage.local import LocalStorage
 from logstore.types import TopicPartition
 from tests.builders import batch
 from tests.unit.test_log_manager import Machine
-from tests.waiting import in_another_thread, race
+from tests.waiting import race
 
 T0 = TopicPartition("t", 0)
 SOON = BrokerConfig(log_initial_task_delay_ms=0, log_flush_offset_checkpoint_interval_ms=50)
@@ -291,17 +291,6 @@ class TestFailures:
         machine.storage.heal()
         machine.directories = ("/a",)
         machine.start().close()
-        manager.close()
-
-    def test_needs_no_lock_that_a_log_may_hold(self) -> None:
-        machine = Machine("/a", "/b")
-        manager = machine.start()
-        first, _ = manager.create_topic("t", 2)
-        with first._lock:
-            in_another_thread(
-                lambda: manager._directories.fail("/a", StorageFailedError("", "", ""))
-            )
-        assert first.failed
         manager.close()
 
 

@@ -26,7 +26,7 @@ from logstore.storage.local import LocalStorage
 from logstore.testing import SimulatedCrash
 from tests.builders import batch
 from tests.unit.test_log_manager import Machine
-from tests.waiting import in_another_thread, race
+from tests.waiting import race
 
 
 def kill(machine: Machine, manager: LogManager) -> None:
@@ -420,18 +420,26 @@ class TestClaims:
             with claims.of("t"):
                 order.append("whole")
 
-        waiting = threading.Thread(target=whole)
-        other = claims.of("t", 1)
+        held, done = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with claims.of("t", 1):
+                held.set()
+                assert done.wait(10)
+
+        first, last = threading.Thread(target=other), threading.Thread(target=whole)
         with claims.of("t", 0):
-            in_another_thread(other.__enter__)  # does not wait
-            waiting.start()
-            waiting.join(0.05)
-            assert waiting.is_alive()
-        waiting.join(0.05)
-        assert waiting.is_alive()  # for partition 1
+            first.start()
+            assert held.wait(10)  # it does not wait for partition 0
+            last.start()
+            last.join(0.05)
+            assert last.is_alive()
+        last.join(0.05)
+        assert last.is_alive()  # for partition 1
         assert order == []
-        other.__exit__(None, None, None)
-        waiting.join(10)
+        done.set()
+        first.join(10)
+        last.join(10)
         assert order == ["whole"]
 
     def test_after_the_end_there_is_none(self) -> None:
