@@ -304,16 +304,18 @@ class ProducerStateManager:
             file.close()
 
     def remove_snapshot(self, offset: int) -> None:
-        if offset in self.snapshots:
-            self.snapshots.remove(offset)
+        path = self.forget_snapshot(offset)
+        if path is not None:
             with suppress(FileNotFoundError):
-                self._storage.remove(self.snapshot_path(offset))
+                self._storage.remove(path)
 
     def forget_snapshot(self, offset: int) -> str | None:
         """The path of a snapshot, which no longer counts; None if there is none."""
         if offset not in self.snapshots:
             return None
         self.snapshots.remove(offset)
+        if offset == self.last_snapshot_offset:  # else the next one would never be due (F-130)
+            self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else 0
         return self.snapshot_path(offset)
 
     def mark_deleted(self, path: str) -> str | None:
