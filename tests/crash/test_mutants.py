@@ -138,7 +138,7 @@ def indexes_not_rebuilt(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS: dict[Patch, int] = {
     flush_without_sync: 1, recovery_point_without_sync: 1, no_directory_sync: 1,
-    cut_not_made_durable: 80, roll_without_sync: 1, no_crc_in_recovery: 1, tail_not_cut: 1,
+    cut_not_made_durable: 80, roll_without_sync: 340, no_crc_in_recovery: 1, tail_not_cut: 1,
     marker_kept: 180, epochs_not_rebuilt: 1, snapshots_not_replayed: 1,
     stale_producers_after_truncation: 140, indexes_not_rebuilt: 1,
     tail_not_written_again: 31001066,
