@@ -22,6 +22,7 @@ from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writer import Cut, LogWriter, ProducerUpdates
 from logstore.segment import Segment
+from logstore.set_aside import Remover
 from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
 from replication.controller import partitions as decisions_module
@@ -375,7 +376,7 @@ def clean_marker_kept() -> list[Patch]:
 @_mutant
 def torn_tail_not_cut() -> list[Patch]:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    return [Patch(recovery._Loader, "_cut", lambda self, segment, scan: None)]
+    return [Patch(Remover, "cut", lambda self, segment, position, reason: None)]
 
 
 @_mutant
