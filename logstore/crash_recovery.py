@@ -10,6 +10,7 @@ from logstore.config import MAX_INT
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptIndexError
 from logstore.format import filenames
+from logstore.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.log_files import LogFiles
 from logstore.producer_state import ProducerStateManager
@@ -59,11 +60,14 @@ class CrashRecovery:
         elif filenames.TIME_INDEX_SUFFIX not in found and segment.size:
             bad = "the time index is missing"
         else:
-            state = segment.state
-            widths = {".index": 8, ".timeindex": 12, ".txnindex": 34}
-            if any(size % widths.get(suffix, 1) for suffix, size in found.items()):
+            get = found.get
+            if (
+                get(filenames.INDEX_SUFFIX, 0) % OFFSET_ENTRY.size
+                or get(filenames.TIME_INDEX_SUFFIX, 0) % TIME_ENTRY.size
+                or get(filenames.TXN_INDEX_SUFFIX, 0) % TXN_ENTRY.size
+            ):
                 bad = "the length of an index is not a multiple of its entry"
-            elif state.offset_entries > segment.size // 61 + 1:
+            elif segment.state.offset_entries > segment.size // 61 + 1:
                 bad = "the offset index has more entries than the log has batches"
         if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
             try:
