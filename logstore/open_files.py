@@ -14,9 +14,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+from logstore.errors import ResourceBusyError
 from logstore.format.filenames import SWAP_SUFFIX
 from logstore.storage.base import File, Storage
+
+T = TypeVar("T")
 
 # A quarter of what the process may open, as sockets, indexes and active segments need the rest.
 _IDLE_MAX = max(16, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
@@ -171,6 +175,15 @@ def close_idle() -> None:
         done = _evict(0)
     for file in done:
         file.close()
+
+
+def with_idle_closed(call: Callable[[], T]) -> T:
+    """``call``, and once more without idle files if descriptors or memory were short."""
+    try:
+        return call()
+    except ResourceBusyError:
+        close_idle()
+        return call()
 
 
 def _evict(limit: int) -> list[File]:

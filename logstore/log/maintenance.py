@@ -11,6 +11,7 @@ then change the files. So a reader either works on bytes that stay, or finds the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from logstore.config import LogConfig
@@ -20,6 +21,7 @@ from logstore.log.core import LogCore, logger
 from logstore.log.retention import deletable_segments
 from logstore.log.snapshot import LogView
 from logstore.log.writer import Cut, LogWriter
+from logstore.open_files import with_idle_closed
 from logstore.producer_state import ProducerStateManager
 from logstore.replay import rebuild_producers, scan_segment
 from logstore.segment import Segment, SegmentCut
@@ -58,13 +60,17 @@ class LogMaintenance:
     # -- flush ---------------------------------------------------------------------------------
 
     def after_append(self, last_offset: int, *, sync: bool = False) -> None:
-        """What an append leaves to do, once it has let go of the WRITE lock."""
+        """What an append leaves to do, once it has let go of the WRITE lock.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
         writer = self._writer
         if writer.upkeep_due:
             writer.upkeep_due = False
-            self._background(self.upkeep)
+            self._background(partial(with_idle_closed, self.upkeep))
         if sync or last_offset >= writer.flush_at:
-            self.flush(last_offset + 1)
+            with_idle_closed(partial(self.flush, last_offset + 1))
 
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.

@@ -16,13 +16,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from checkpoints import clean_shutdown
-from logstore import recovery
+from logstore import recovery, set_aside
 from logstore.errors import ConfigError
 from logstore.log import PartitionLog
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writer import Cut, LogWriter, ProducerUpdates
 from logstore.segment import Segment
-from logstore.set_aside import Remover
 from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
 from replication.controller import partitions as decisions_module
@@ -376,7 +375,7 @@ def clean_marker_kept() -> list[Patch]:
 @_mutant
 def torn_tail_not_cut() -> list[Patch]:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    return [Patch(Remover, "cut", lambda self, segment, position, reason: None)]
+    return [Patch(set_aside.Remover, "cut", lambda self, segment, position, reason: None)]
 
 
 @_mutant
