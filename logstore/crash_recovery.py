@@ -218,6 +218,8 @@ class CrashRecovery:
     def _scan(self, segment: Segment, producers: ProducerStateManager) -> RecoveryScan:
         """F-232: look at every batch, and replay producers and transactions."""
         producers.map_end_offset = segment.base_offset
+        producers.snapshots = self._producers.snapshots
+        producers.take_snapshot(sync=False)  # due behind a gap, or where one could not be read
         segment.txn_index.reset()
         return scan_segment(
             segment,
@@ -260,7 +262,6 @@ class CrashRecovery:
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
         self._write_again(segment)
         producers.map_end_offset = state.next_offset
-        producers.snapshots = self._producers.snapshots
         producers.take_snapshot(sync=False)
         return cut
 
