@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
@@ -220,6 +221,32 @@ def test_producers_survive_a_truncation_that_takes_their_newest_snapshot(
     log.close()
     log = open_log(disk, config, clean=True, recovery_point=2)
     assert set(log.producers.producers) == {2}
+    log.crash()
+
+
+def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyStorage) -> None:
+    """Killed before the segment behind the new end goes: its snapshot must still be of its base."""
+    log = open_log(disk)
+
+    def append(base: int, producer: int) -> None:
+        batch = data_batch(
+            base, 0, [(b"k", b"v", T0)] * 3, producer=producer, producer_epoch=0, sequence=0
+        )
+        log.append_as_follower(batch.data)
+
+    append(0, 1)
+    append(3, 2)
+    log.flush()
+    log.roll()
+    append(6, 3)
+    log.flush()
+    disk.fail("rename", "*.log", error=errno.EIO)
+    with pytest.raises(StorageFailedError):
+        log.truncate_to(3)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=6)
+    assert log.log_end_offset == 9
+    assert set(log.producers.producers) == {1, 2, 3}
     log.crash()
 
 
