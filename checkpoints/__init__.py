@@ -9,6 +9,7 @@ replication-offset-checkpoint      … high watermark                    `Offset
 cleaner-offset-checkpoint          … first offset not yet compacted    `OffsetCheckpoint`
 <partition>/leader-epoch-checkpoint ``epoch start_offset``             `LeaderEpochCheckpoint`
 <partition>/partition.metadata     topic id                            `PartitionMetadataFile`
+<partition>/topic.properties       configuration (not Kafka's)         `TopicPropertiesFile`
 meta.properties                    cluster, node and directory id      `MetaPropertiesFile`
 .kafka_cleanshutdown               JSON; its existence counts          `clean_shutdown`
 ================================== =================================== ==========================
@@ -44,6 +45,7 @@ from checkpoints.partition_metadata import (
     topic_id_from_text,
     topic_id_to_text,
 )
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
 from checkpoints.types import TopicPartition
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "META_PROPERTIES",
     "PARTITION_METADATA",
     "RECOVERY_POINT",
+    "TOPIC_PROPERTIES",
     "CheckpointError",
     "CheckpointFailedError",
     "FileState",
@@ -68,6 +71,8 @@ __all__ = [
     "PartitionMetadata",
     "PartitionMetadataFile",
     "TopicPartition",
+    "TopicProperties",
+    "TopicPropertiesFile",
     "clean_shutdown",
     "is_reserved_id",
     "random_topic_id",

@@ -93,7 +93,7 @@ class MetaPropertiesFile:
             "version": properties.version,
             "cluster.id": properties.cluster_id,
         }
-        lines = [f"{k}={_escape(str(v))}\n" for k, v in entries.items() if v is not None]
+        lines = [f"{k}={escape(str(v))}\n" for k, v in entries.items() if v is not None]
         text = f"#\n#{java_date(wall_ms)}\n{''.join(lines)}"
         store_file(self._files, self.path, text.encode("ascii"))
 
@@ -159,7 +159,7 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(replace, text)
 
 
-def _escape(value: str) -> str:
+def escape(value: str) -> str:
     """A value as ``Properties.store`` writes it, with every character beyond ASCII as ``\\uxxxx``:
     the reader takes bytes for Latin-1."""
     out = []

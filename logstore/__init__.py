@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from logstore.kernels import AppendInfo
     from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
     from logstore.log.reading import FetchData
-    from logstore.log_manager import LoadProgress, LogManager
+    from logstore.manager import LoadProgress, LogManager
     from logstore.producer_state import AppendOrigin
     from logstore.recovery import RecoveryOptions, RecoveryReport
     from logstore.types import Record
@@ -45,7 +45,7 @@ _HOMES = {
     "logstore.format.compression": ("Compression",),
     "logstore.kernels": ("AppendInfo",),
     "logstore.log": ("EARLIEST", "LATEST", "MAX_TIMESTAMP", "PartitionLog"),
-    "logstore.log_manager": ("LoadProgress", "LogManager"),
+    "logstore.manager": ("LoadProgress", "LogManager"),
     "logstore.producer_state": ("AppendOrigin",),
     "logstore.recovery": ("RecoveryOptions", "RecoveryReport"),
     "logstore.types": ("Record",),

@@ -226,11 +226,12 @@ class SegmentView:
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> Iterator[BatchSpan]:
         """Batches that may hold the first record at or after ``timestamp`` (F-149)."""
-        try:
-            floor = self._checked(self.segment.time_index.lookup(timestamp, self.time_entries))
-        except CorruptIndexError:
-            self.index_suspect = True
-            floor = TimestampOffset(-1, self.base_offset)
+        floor = TimestampOffset(-1, self.base_offset)
+        if self.time_entries:  # else there may be no file yet
+            try:
+                floor = self._checked(self.segment.time_index.lookup(timestamp, self.time_entries))
+            except CorruptIndexError:
+                self.index_suspect = True
         position = self.floor(max(floor.offset, start_offset))
         return (
             span

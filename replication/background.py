@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logstore.config import MAX_LONG
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from replication.runtime import Actor, Cancellable, Runtime, Task
 
 PURGE_INTERVAL_MS = 10_000  # how long files that are due for deletion may stay beyond that

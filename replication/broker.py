@@ -17,7 +17,7 @@ from typing import Any
 
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.random_id import RandomId, random_id
 from logstore.storage.base import Storage
 from replication.alter_partition import AlterPartitionManager
@@ -119,6 +119,7 @@ class Broker:
         self.log_manager = LogManager(
             directories, log_config, broker_config=broker_config, storage=storage,
             clock=runtime.clock, cluster_id=cluster_id, node_id=broker_id, replicated=True,
+            background=False,  # the replica manager does the periodic work
             run_later=run_later, on_directory_failure=self._on_directory_failure,
             random_id=random_id,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from replication.fetcher_manager import FetcherManager
 from replication.partition import Partition
 from replication.replica_manager import ReplicaManager

@@ -8,6 +8,7 @@ released. The log's own lock is taken inside it, or alone.
 
 from __future__ import annotations
 
+import posixpath
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
 from logstore.log.reading import EARLIEST, LATEST
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.open_files import with_idle_closed
 from logstore.producer_state import AppendOrigin
 from logstore.types import Buffer
@@ -287,6 +288,7 @@ class Partition:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
         config = _topic_config(manager.config, tuple(change.config.items()))
+
         # Never another log in place of one that failed: it would be empty.
         def find() -> PartitionLog:
             return manager.get_or_create(
@@ -751,13 +753,18 @@ class Partition:
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """R-138: cut, and write the recovery points that make a crash repeat it (F-231)."""
         with self._lock:
-            if self._storage(self._following(leader_epoch).truncate_to, offset):
-                self._env.log_manager.checkpoint_recovery_points()
+            log = self._following(leader_epoch)
+            if self._storage(log.truncate_to, offset):
+                self._checkpoint(log)
 
     def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
         with self._lock:
-            self._storage(self._following(leader_epoch).truncate_fully_and_start_at, offset)
-            self._env.log_manager.checkpoint_recovery_points()
+            log = self._following(leader_epoch)
+            self._storage(log.truncate_fully_and_start_at, offset)
+            self._checkpoint(log)
+
+    def _checkpoint(self, log: PartitionLog) -> None:
+        self._env.log_manager.checkpoint_recovery_points([posixpath.dirname(log.directory)])
 
 
 __all__ = [

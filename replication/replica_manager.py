@@ -14,7 +14,7 @@ from typing import TypeVar
 from checkpoints.types import TopicPartition
 from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
 from logstore.kernels import AppendInfo
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
@@ -72,7 +72,8 @@ class ReplicaManager:
     must be short.
 
     Args:
-        log_manager: opened with ``replicated``; its periodic work is done here, not by ``start``.
+        log_manager: opened with ``replicated`` and without ``background``: its periodic work is
+            done here.
         broker_epoch: this broker's present one.
     """
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from checkpoints.types import TopicPartition
 from logstore.errors import StorageFailedError, UnknownTopicOrPartitionError
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
 from replication.fetcher_manager import FetcherManager
 from replication.fetcher_state import InitialFetchState

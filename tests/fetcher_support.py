@@ -10,7 +10,7 @@ from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 from replication.config import ReplicationConfig

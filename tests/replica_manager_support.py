@@ -9,7 +9,7 @@ from typing import Any
 
 from checkpoints.types import TopicPartition
 from logstore.config import BrokerConfig, LogConfig
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.testing import FaultyStorage
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
@@ -122,6 +122,7 @@ class Host:
             storage=self.storage,
             clock=self.runtime.clock,
             replicated=True,
+            background=False,
             run_later=None if threads else lambda task: task(),
             on_directory_failure=lambda path, error: self.failed_directories.append((path, error)),
         )

@@ -16,7 +16,7 @@ from logstore.cli._input import BadInputError, Parsed, records_as_they_come
 from logstore.cli._records import find_partitions
 from logstore.errors import LogstoreError
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.partitioner import partitioner
 from logstore.storage.local import LocalStorage
 

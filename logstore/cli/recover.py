@@ -73,7 +73,7 @@ def is_partition(path: str) -> bool:
 
 def _is_log_dir(path: str) -> bool:
     from checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, RECOVERY_POINT
-    from logstore.log_manager import LOCK
+    from logstore.manager.log_dir import LOCK
 
     known = (LOCK, META_PROPERTIES, RECOVERY_POINT, CLEAN_SHUTDOWN)
     return any(os.path.exists(os.path.join(path, name)) for name in known)
@@ -93,7 +93,7 @@ def _partitions(path: str) -> list[str]:
 
 def _recover_all(path: str, options: Any) -> list[Any]:
     """Through the log manager, as a broker starts and stops."""
-    from logstore.log_manager import LogManager
+    from logstore.manager import LogManager
 
     _partitions(path)
     with LogManager([path], options=options) as manager:
@@ -119,7 +119,7 @@ def _recover_partition(path: str, options: Any, dry_run: bool) -> Any:
 @contextmanager
 def _locked(log_dir: str, create: bool = False) -> Iterator[None]:
     """Hold the lock of a log directory; where no lock file exists a dry run makes none (F-9)."""
-    from logstore.log_manager import LOCK
+    from logstore.manager.log_dir import LOCK
     from logstore.storage.local import LocalStorage
 
     path = os.path.join(log_dir, LOCK)

@@ -11,7 +11,7 @@ from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RE
 from logstore.demo.topic import CLUSTER_ID, TOPIC
 from logstore.errors import InvalidTopicError, LogstoreError
 from logstore.format import filenames
-from logstore.log_manager import LOCK
+from logstore.manager.log_dir import LOCK
 from logstore.storage.local import LocalStorage
 
 _FILES = {

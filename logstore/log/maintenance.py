@@ -30,6 +30,16 @@ from logstore.segment_view import SegmentView
 Background = Callable[[Callable[[], None]], None]
 
 
+class _Place(NamedTuple):
+    """Where a cut begins: ``position`` in the last of ``keep`` segments, at offset
+    ``end_offset``."""
+
+    keep: int
+    before: SegmentView
+    position: int
+    end_offset: int
+
+
 class _PlannedCut(NamedTuple):
     keep: int  # segments that stay, the last of them is cut and becomes active
     before: SegmentView  # this last segment, as it was
@@ -54,6 +64,7 @@ class LogMaintenance:
         self.structure_lock = make_lock(Rank.STRUCTURE)
         self.flush_lock = make_lock(Rank.FLUSH)
         self.last_flush_ms = core.clock.wall_ms()
+        self.restarts = 0  # truncations that reached the log start
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         writer.await_cut = self.settle_cut
 
@@ -156,33 +167,34 @@ class LogMaintenance:
                     self._save_epochs_flush_locked()
 
     def _settle_flush_locked(self) -> None:
-        """Oldest roll first: sync what was sealed, then rename what follows it.
+        """Sync what was sealed, then rename what follows it, the oldest first.
 
+        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
         The recovery point stays if a sync fails (KAFKA-9892).
         """
         writer = self._writer
-        while writer.unsettled:
-            roll = writer.unsettled[0]
+        with writer.lock:
+            rolls = tuple(writer.unsettled)
+            if not rolls:
+                return
+            sealed = writer.segments.between(writer.recovery_point, rolls[-1].segment.base_offset)
+        segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
+        for segment in segments:
+            segment.flush(indexes=True)
+        for roll in rolls:
             if roll.snapshot is not None:
                 writer.producers.sync_snapshot(roll.snapshot)
-            start = writer.recovery_point
-            with writer.lock:
-                segments = writer.segments.between(start, roll.segment.base_offset)
-            segments = tuple(dict.fromkeys((*segments, roll.before)))
-            for segment in segments:
-                segment.flush(indexes=True)
-            self._sync_dir(segments)
-            self._save_epochs_flush_locked()
+        self._sync_dir(segments)
+        self._save_epochs_flush_locked()
+        for roll in rolls:
             roll.segment.take_final_name()
             roll.before.let_go()
-            with writer.lock:
-                del writer.unsettled[0]
-                if writer.cut is Cut.NOT_DURABLE:
-                    self._cut_is_durable_locked()
-                end = min(roll.segment.base_offset, writer.log_end_offset)
-                if end > writer.recovery_point:
-                    writer.set_recovery_point_locked(end)
-            self.last_flush_ms = self._core.clock.wall_ms()
+        with writer.lock:
+            del writer.unsettled[: len(rolls)]
+            end = min(rolls[-1].segment.base_offset, writer.log_end_offset)
+            if end > writer.recovery_point:
+                writer.set_recovery_point_locked(end)
+        self.last_flush_ms = self._core.clock.wall_ms()
 
     def settle_cut(self) -> None:
         """Make a truncation durable, names and all, before anything is written behind it."""
@@ -220,8 +232,14 @@ class LogMaintenance:
         """See ``PartitionLog.truncate_to``."""
         core, writer = self._core, self._writer
         with self.structure_lock:
-            if core.failure is None and offset < writer.segments[0].base_offset:
-                return self._restart_structure_locked(offset, offset)
+            core.check()
+            if offset < writer.segments[0].base_offset:
+                self._restart_structure_locked(offset, offset)
+                return True
+            with core.doing("plan a truncation"):
+                restart = self._batch_at(offset).end_offset <= core.snapshot.log_start_offset
+            if restart:
+                self._forget_by_name()
             with self.flush_lock:
                 core.check()
                 with core.doing("truncate", whole=False):
@@ -234,6 +252,7 @@ class LogMaintenance:
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
+                        self._settle_flush_locked()  # a roll that came before appends waited
                         with core.doing("plan a truncation"):
                             planned = self._plan_cut(offset)
                             producers = self._producers_at(planned.end_offset)
@@ -241,23 +260,31 @@ class LogMaintenance:
                         writer.cut = previous  # nothing was changed
                         raise
                     self._cut_structure_flush_locked(planned, producers)
+                    self.restarts += restart
         return True
 
-    def _plan_cut(self, offset: int) -> _PlannedCut:
-        """Where the batch with ``offset`` begins, and what its segment will be without it.
+    def _forget_by_name(self) -> None:
+        """What others keep about the log by its name speaks of records that go."""
+        if self._on_restart is not None:
+            with self._core.doing("truncate", whole=False):
+                self._on_restart()
 
-        The log then ends at the base of this batch: nothing may be appended inside a batch.
-        """
+    def _batch_at(self, offset: int) -> _Place:
+        """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
+        ends there, because nothing may be appended inside a batch."""
         log = LogView(self._core.snapshot)
         at = log.floor(offset)
         before = log[at]
         span = before.find(offset)
         end = min(offset, log.snapshot.log_end_offset)
-        position = before.size
-        if span is not None:
-            end, position = min(end, span.base_offset), span.position
-        cut = before.segment.plan_cut(before, position, end)
-        return _PlannedCut(at + 1, before, cut, end)
+        if span is None:
+            return _Place(at + 1, before, before.size, end)
+        return _Place(at + 1, before, span.position, min(end, span.base_offset))
+
+    def _plan_cut(self, offset: int) -> _PlannedCut:
+        """What the segment with ``offset`` will be without its end."""
+        keep, before, position, end = self._batch_at(offset)
+        return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
         """The producers as they were at ``end_offset``, in an object of its own."""
@@ -299,41 +326,39 @@ class LogMaintenance:
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
         """See ``PartitionLog.truncate_fully_and_start_at``."""
         with self.structure_lock:
+            self._core.check()
             self._restart_structure_locked(offset, log_start_offset)
 
-    def _restart_structure_locked(self, offset: int, log_start_offset: int) -> bool:
+    def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
         core, writer = self._core, self._writer
-        core.check()
-        with core.doing("truncate", whole=False):
-            if self._on_restart is not None:
-                self._on_restart()  # what others keep about the log speaks of records that go
-            with self.flush_lock:
-                with writer.lock:
-                    core.check()
-                    writer.cut = Cut.UNDER_WAY
-                    old = list(writer.segments)
-                    segment = writer.new_segment(offset)
-                    segment.state.cut_pending = True
-                    writer.unsettled.clear()
-                    writer.replace_segments_locked([segment])
-                    writer.set_recovery_point_locked(min(writer.recovery_point, offset))
-                    writer.log_start_offset = log_start_offset
-                    writer.high_watermark = max(offset, log_start_offset)
-                    writer.epochs.clear(durable=False)
-                    producers = ProducerStateManager(
-                        core.storage, core.directory, writer.producers.expiration_ms
-                    )
-                    producers.set_snapshots(writer.producers.snapshots)
-                    writer.replace_producers_locked(producers)
-                    writer.publish_removal_locked()
-                self._remove_newest_first(old)
-                producers.truncate_fully_and_start_at(offset)
-                segment.create()
-                self._save_epochs_flush_locked()
-                with writer.lock:
-                    writer.cut = Cut.NOT_DURABLE
-                    writer.publish_removal_locked()
-        return True
+        self._forget_by_name()
+        with core.doing("truncate", whole=False), self.flush_lock:
+            with writer.lock:
+                core.check()
+                writer.cut = Cut.UNDER_WAY
+                old = list(writer.segments)
+                segment = writer.new_segment(offset)
+                segment.state.cut_pending = True
+                writer.unsettled.clear()
+                writer.replace_segments_locked([segment])
+                writer.set_recovery_point_locked(min(writer.recovery_point, offset))
+                writer.log_start_offset = log_start_offset
+                writer.high_watermark = max(offset, log_start_offset)
+                writer.epochs.clear(durable=False)
+                producers = ProducerStateManager(
+                    core.storage, core.directory, writer.producers.expiration_ms
+                )
+                producers.set_snapshots(writer.producers.snapshots)
+                writer.replace_producers_locked(producers)
+                writer.publish_removal_locked()
+            self._remove_newest_first(old)
+            producers.truncate_fully_and_start_at(offset)
+            segment.create()
+            self._save_epochs_flush_locked()
+            with writer.lock:
+                writer.cut = Cut.NOT_DURABLE
+                writer.publish_removal_locked()
+            self.restarts += 1
 
     # -- retention -----------------------------------------------------------------------------
 
@@ -490,7 +515,8 @@ class LogMaintenance:
     def release(self) -> None:
         """Let go of all files as they are, as the end of the process does."""
         with self.structure_lock, self.flush_lock:
-            self._core.mark_closed()
+            with self._writer.lock:
+                self._core.mark_closed()  # no append from here on
             self._release()
 
     def _release(self) -> None:

@@ -224,6 +224,11 @@ class PartitionLog:
         return self._core.snapshot.version
 
     @property
+    def restarts(self) -> int:
+        """How often a truncation reached the log start; counts once all of it is published."""
+        return self._maintenance.restarts
+
+    @property
     def topic_id(self) -> uuid.UUID | None:
         return self._topic_id
 

@@ -189,6 +189,9 @@ class LogWriter:
         there needs to be durable (F-222)."""
         self.log_start_offset = offset
         self.set_recovery_point_locked(max(self.recovery_point, offset))
+        if self.high_watermark < offset:  # lowered since it was decided what may go
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
         self.producers.on_log_start_changed(offset)
         self._refresh_unstable_locked()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar, cast
 
-from logstore.workers import run_all
+from logstore.manager.workers import run_all
 
 _THREADS = 16  # an object store answers in tens of milliseconds
 _T = TypeVar("_T")

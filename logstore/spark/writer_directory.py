@@ -22,7 +22,8 @@ from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from logstore.errors import ConfigError, InvalidTopicError, StorageFailedError
 from logstore.format import filenames
-from logstore.log_manager import LOCK, LogManager
+from logstore.manager import LogManager
+from logstore.manager.log_dir import LOCK
 from logstore.producer_state import AppendOrigin
 from logstore.random_id import new_uuid, random_id
 from logstore.spark.writer_options import WriteOptions

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from logstore.demo.directory import NotADemoError, check, empty
 from logstore.format import filenames
-from logstore.log_manager import LOCK
+from logstore.manager.log_dir import LOCK
 from logstore.storage.local import LocalStorage
 from replication.coordination.journal import FILE_NAME
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.recovery import RecoveryOptions
 from logstore.testing import SimulatedCrash

@@ -17,7 +17,7 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT, Offset
 from logstore.cli import main
 from logstore.errors import ConfigError, LogDirLockedError, StorageFailedError
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.types import TopicPartition
 from tests.builders import NOW, all_offsets, batch, file_name, log_config
@@ -35,9 +35,9 @@ class Machine:
         self.config = log_config(**config)
 
     def start(self, **arguments: Any) -> LogManager:
-        return LogManager(
-            self.directories, self.config, storage=self.storage, clock=self.clock, **arguments
-        )
+        options: dict[str, Any] = {"storage": self.storage, "clock": self.clock}
+        options |= {"background": False}  # what is due is done when a test says so
+        return LogManager(self.directories, self.config, **options | arguments)
 
     def has(self, *path: str) -> bool:
         return self.storage.info(os.path.join(*path)) is not None

@@ -24,7 +24,7 @@ import time
 
 from logstore.config import LogConfig
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 
 PARTITIONS = 3
 REPORT = struct.Struct(">cHqq16s")  # kind, partition, first offset, end offset, hash of the bytes

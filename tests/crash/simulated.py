@@ -16,7 +16,7 @@ from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
 from logstore.log import PartitionLog, run_inline
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode

@@ -10,7 +10,7 @@ import pytest
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import StorageFailedError
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode

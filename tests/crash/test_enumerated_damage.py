@@ -13,12 +13,12 @@ from logstore.errors import (
     CorruptBatchError,
     CorruptDataError,
     InvalidProducerEpochError,
-    InvalidTopicError,
     LogstoreError,
     OutOfOrderSequenceError,
+    StorageFailedError,
 )
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -411,10 +411,10 @@ def test_s55_damaged_log_start_offsets(damage: str) -> None:
 
 
 def test_s55_a_checkpoint_that_is_a_directory() -> None:
-    """Refused by name, as any directory that is no partition: it could not be written either."""
+    """Takes its log directory offline, by its path: it could not be written either."""
     storage = disk_with(FILES)
     storage.make_dir(f"/d/{RECOVERY_POINT}")
-    with pytest.raises(InvalidTopicError, match=RECOVERY_POINT):
+    with pytest.raises(StorageFailedError, match=f"/d/{RECOVERY_POINT}: .* directory"):
         manager_on(storage)
 
 

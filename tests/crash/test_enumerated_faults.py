@@ -14,7 +14,7 @@ import pytest
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import InvalidTopicError, LogstoreError, StorageFailedError
 from logstore.log import PartitionLog
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.testing.faulty import FOREVER

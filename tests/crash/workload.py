@@ -10,7 +10,7 @@ from logstore.format.compression import Compression
 from logstore.log import PartitionLog
 from logstore.log.retention import deletable_segments
 from logstore.log.snapshot import LogView
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from logstore.types import TopicPartition

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from logstore.config import LogConfig
 from logstore.log import PartitionLog, run_inline
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.testing import ManualClock
 from tests.unit.verify_logs import CODECS, fill
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from logstore.cli import main
 from logstore.kernels import crc32c
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.verify import VerifyOptions
 from logstore.verify import verify as verify_here
 from logstore.verify.segment import SegmentJob

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from test_cli_verify import hashes
 
 from logstore.cli import main
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from logstore.cli import main
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore.errors import LogstoreError
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.storage.base import File
 from logstore.storage.local import LocalStorage
 

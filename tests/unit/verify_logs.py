@@ -11,7 +11,7 @@ from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.compression import Compression
 from logstore.format.control import ControlType
 from logstore.log import PartitionLog, run_inline
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.storage import Storage
 from logstore.storage.memory import MemoryStorage

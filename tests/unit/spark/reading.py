@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from logstore.config import LogConfig
 from logstore.log import PartitionLog, run_inline
-from logstore.log_manager import LogManager
+from logstore.manager import LogManager
 from logstore.spark.columns import known_columns
 from logstore.spark.options import Options, chosen_columns
 from logstore.spark.source import BatchReader, LogstoreDataSource

@@ -1,10 +1,13 @@
-"""Several calls at once, or one after the other in the caller's thread; nothing else decides."""
+"""Several calls at once or one after the other, and one thread for what may happen later."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NamedTuple, TypeVar
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -42,4 +45,25 @@ def run_all(tasks: Iterable[Callable[[], T]], threads: int, name: str) -> list[O
     return outcomes
 
 
-__all__ = ["Outcome", "run_all"]
+class LaterThread:
+    """Runs tasks one after the other on a thread that the first of them starts."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._closed = False
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run the task later; drop it when this is closed, or the interpreter ends."""
+        try:
+            self._pool.submit(task)
+        except RuntimeError as error:
+            if not self._closed:
+                logger.warning("a task for later was dropped: %s", error)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Wait for the task that runs and, unless ``cancel``, for those that wait. Idempotent."""
+        self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=cancel)
+
+
+__all__ = ["LaterThread", "Outcome", "run_all"]

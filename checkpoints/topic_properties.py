@@ -1,0 +1,74 @@
+"""``topic.properties``: the configuration of a topic, in the directory of each of its partitions.
+
+Java properties text::
+
+    # Configuration of the topic
+    revision=2
+    flush.ms=1000
+    retention.ms=-1
+
+It lies where the records lie, so it goes with them when the partition is deleted, and no topic of
+the same name takes it over. Kafka ignores the file, as any other whose name it does not know.
+``revision`` counts the changes: after a crash in the middle of one the highest is the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from checkpoints.checkpoint_file import MAX_I64, load_file, parse_number, store_file
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.files import Files
+from checkpoints.meta_properties import escape, parse_properties
+
+TOPIC_PROPERTIES = "topic.properties"
+_MAX_FILE_SIZE = 1 << 20
+_REVISION = "revision"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProperties:
+    """Kafka keys with their values as text, and the number of this change."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    revision: int = 1
+
+
+class TopicPropertiesFile:
+    """The file of one partition directory; it must be on disk before the first record."""
+
+    __slots__ = ("_files", "path")
+
+    def __init__(self, path: str, files: Files) -> None:
+        self.path = path
+        self._files = files
+
+    def read(self) -> TopicProperties | None:
+        """The content, or ``None`` when the file is missing. Keys are not looked at.
+
+        Raises:
+            MalformedCheckpointError: it is no properties text, or lacks its revision.
+            CheckpointFailedError: the medium refused.
+        """
+        data = load_file(self._files, self.path, _MAX_FILE_SIZE)
+        if data is None:
+            return None
+        values = {key: entry[0] for key, entry in parse_properties(self.path, data).items()}
+        revision = parse_number(values.pop(_REVISION, "").encode(), MAX_I64)
+        if revision is None:
+            raise MalformedCheckpointError(self.path, 0, "", "revision is not an i64 >= 0")
+        return TopicProperties(values, revision)
+
+    def write(self, properties: TopicProperties) -> None:
+        """Replace the file atomically and durably.
+
+        Raises:
+            ValueError: the revision is among the keys, or is out of range.
+            CheckpointFailedError: the medium refused.
+        """
+        if _REVISION in properties.values or not 0 <= properties.revision <= MAX_I64:
+            raise ValueError(f"{properties} has no place in {self.path}")
+        lines = [f"{key}={escape(value)}\n" for key, value in sorted(properties.values.items())]
+        head = f"# Configuration of the topic\n{_REVISION}={properties.revision}\n"
+        store_file(self._files, self.path, (head + "".join(lines)).encode("ascii"))

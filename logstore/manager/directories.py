@@ -1,0 +1,166 @@
+"""The log directories of a manager: which of them live, and which logs they hold."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from logstore.errors import ConfigError, LogClosedError, LogstoreError, StorageFailedError
+from logstore.locks import Rank, make_lock
+from logstore.log import PartitionLog
+from logstore.manager.log_dir import LogDir
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Logs = dict[TopicPartition, PartitionLog]
+OnFailure = Callable[[str, LogstoreError], None]
+
+
+class Directories:
+    """Any method may be called from any thread, also by one that holds a lock of a log.
+
+    Args:
+        later: runs what may wait for a disk.
+        on_failure: told once of each directory that goes offline, after its logs refuse work.
+    """
+
+    def __init__(
+        self,
+        later: Callable[[Callable[[], None]], object],
+        on_failure: OnFailure | None,
+    ) -> None:
+        self._lock = make_lock(Rank.MANAGER)
+        self._later = later
+        self._on_failure = on_failure
+        self._live: dict[str, LogDir] = {}
+        self._failed: list[LogDir] = []  # their files are held until the end
+        self._offline: dict[str, LogstoreError] = {}
+        self._closed = False
+
+    # -- directories ---------------------------------------------------------------------------
+
+    def add(self, log_dir: LogDir) -> None:
+        with self._lock:
+            self._live[log_dir.path] = log_dir
+
+    def live(self) -> list[LogDir]:
+        with self._lock:
+            return list(self._live.values())
+
+    def offline(self) -> dict[str, LogstoreError]:
+        """Path -> why."""
+        with self._lock:
+            return dict(self._offline)
+
+    def fail(self, path: str, failure: LogstoreError) -> None:
+        """F-224: the whole directory is offline until it is opened again; the others go on.
+
+        A log that met the failure may hold its locks, so nothing here waits for a disk.
+        """
+        with self._lock:
+            log_dir = self._live.pop(path, None)
+            if log_dir is None and (path in self._offline or self._closed):
+                return
+            self._offline[path] = failure
+            logs = []
+            if log_dir is not None:
+                self._failed.append(log_dir)
+                log_dir.failure = failure
+                logs = list(log_dir.logs.values())
+        for log in logs:
+            log.mark_failed(failure)
+        if log_dir is not None:
+            self._later(log_dir.release_lock)
+        logger.error("log directory %s is offline: %s", path, failure)
+        if self._on_failure is not None:
+            self._on_failure(path, failure)
+
+    @contextmanager
+    def room_for_one(self, *, is_new: bool = True) -> Iterator[LogDir]:
+        """The live directory with the fewest logs, which counts one more meanwhile (F-8).
+
+        Raises:
+            StorageFailedError: no directory is live; or one is offline that may hold the log,
+                because it is not new.
+        """
+        with self._lock:
+            self._check_open_locked()
+            if not self._live:
+                raise StorageFailedError("", "create a log", "no log directory is live")
+            if not is_new and self._offline:
+                paths = ", ".join(self._offline)
+                raise StorageFailedError(paths, "find a log", "a directory is offline")
+            log_dir = min(self._live.values(), key=lambda d: len(d.logs) + d.creating)
+            log_dir.creating += 1
+        try:
+            yield log_dir
+        finally:
+            with self._lock:
+                log_dir.creating -= 1
+
+    # -- logs ----------------------------------------------------------------------------------
+
+    def logs(self) -> Logs:
+        with self._lock:
+            return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        with self._lock:
+            self._check_open_locked()
+            return next((d.logs[tp] for d in self._live.values() if tp in d.logs), None)
+
+    def home_of(self, tp: TopicPartition) -> LogDir | None:
+        with self._lock:
+            return next((d for d in self._live.values() if tp in d.logs), None)
+
+    def register(self, made: Iterable[tuple[LogDir, PartitionLog]]) -> None:
+        """Let everybody find new logs; all of them at once.
+
+        Raises:
+            ConfigError: a partition is here already (F-7).
+            LogClosedError: the manager was closed meanwhile.
+        """
+        made = list(made)
+        with self._lock:
+            self._check_open_locked()
+            for _, log in made:
+                other = next((d.logs[log.topic_partition] for d in self._live.values()
+                              if log.topic_partition in d.logs), None)  # fmt: skip
+                if other is not None:
+                    raise ConfigError(
+                        f"{log.topic_partition} is both in {other.directory} "
+                        f"and in {log.directory} (F-7)"
+                    )
+            for log_dir, log in made:
+                log_dir.logs[log.topic_partition] = log
+        for log_dir, log in made:
+            if log_dir.failure is not None:  # meanwhile
+                log.mark_failed(log_dir.failure)
+
+    def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, PartitionLog]]:
+        """Let nobody find these logs any more; those of them that were here."""
+        with self._lock:
+            return [
+                (log_dir, log)
+                for tp in tps
+                for log_dir in self._live.values()
+                if (log := log_dir.logs.pop(tp, None)) is not None
+            ]
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _check_open_locked(self) -> None:
+        if self._closed:
+            raise LogClosedError("the log manager is closed")
+
+    def release(self) -> None:
+        """Let go of all logs and directories without flushing; nothing is found any more."""
+        with self._lock:
+            self._closed = True
+            all_dirs = [*self._live.values(), *self._failed]
+            self._live.clear()
+            self._failed.clear()
+        for log_dir in all_dirs:
+            log_dir.release()

@@ -1,0 +1,221 @@
+"""The periodic work on all logs (F-225 … F-229), and the thread that does it by default."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Collection
+
+from checkpoints.errors import CheckpointError
+from logstore.clock import Clock
+from logstore.config import MAX_LONG, BrokerConfig
+from logstore.errors import LogstoreError, StorageFailedError
+from logstore.manager.directories import Directories
+from logstore.manager.log_dir import LogDir
+from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start
+from logstore.manager.pending import PendingDeletes
+
+logger = logging.getLogger(__name__)
+
+PURGE_INTERVAL_MS = 1000
+CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for
+LONGEST_WAIT_MS = 1000  # so that the end of the manager, and its configuration, are noticed
+SHORTEST_WAIT_MS = 10
+
+
+class Housekeeper:
+    """The work itself; any thread may do it that holds no lock of a log."""
+
+    def __init__(self, directories: Directories, pending: PendingDeletes, clock: Clock) -> None:
+        self._directories = directories
+        self._pending = pending
+        self._clock = clock
+
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
+        """F-11, F-227, with the log starts; a directory that refuses goes offline.
+
+        Args:
+            only: paths of the directories concerned; all of them by default.
+        """
+        for log_dir in self._directories.live():
+            if only is not None and log_dir.path not in only:
+                continue
+            try:
+                points = log_dir.offsets.write_recovery_points(log_dir.items)
+            except CheckpointError as error:
+                self._fail(log_dir, error)
+                continue
+            for tp, log in log_dir.items():
+                if tp not in points or log.failed:
+                    continue
+                try:
+                    log.drop_old_snapshots(points[tp])
+                except LogstoreError as error:
+                    logger.error("old snapshots of %s: %s", log.name, error)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """F-12: only logs that start inside their first segment."""
+        for log_dir in self._directories.live():
+            try:
+                log_dir.offsets.write(LOG_START, log_dir.items, moved_start)
+            except CheckpointError as error:
+                self._fail(log_dir, error)
+
+    def checkpoint_high_watermarks(self) -> None:
+        """F-13."""
+        for log_dir in self._directories.live():
+            try:
+                log_dir.offsets.write(HIGH_WATERMARK, log_dir.items, high_watermark)
+            except CheckpointError as error:
+                self._fail(log_dir, error)
+
+    def _fail(self, log_dir: LogDir, error: CheckpointError) -> None:
+        failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
+        self._directories.fail(log_dir.path, failure)
+
+    # -- logs ----------------------------------------------------------------------------------
+
+    def flush_dirty_logs(self) -> int:
+        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
+        flushed = 0
+        for log in self._directories.logs().values():
+            waited = self._clock.wall_ms() - log.last_flush_ms
+            if log.unflushed and waited >= log.config.flush_ms and not log.failed:
+                try:
+                    log.flush()
+                    flushed += 1
+                except LogstoreError as error:
+                    logger.error("flush of %s: %s", log.name, error)
+        return flushed
+
+    def ms_until_flush(self) -> int:
+        """How long ``flush_dirty_logs`` may wait: no record is to be unflushed for much longer
+        than its ``flush.ms``, also one that is appended just now."""
+        now, wait = self._clock.wall_ms(), MAX_LONG
+        for log in self._directories.logs().values():
+            flush_ms = log.config.flush_ms
+            if flush_ms < MAX_LONG and not log.failed:
+                waited = now - log.last_flush_ms if log.unflushed else 0
+                wait = min(wait, max(0, flush_ms - waited))
+        return wait
+
+    def clean_up(self) -> int:
+        """Retention over all logs (F-225); the number of segments deleted."""
+        deleted = 0
+        for log in self._directories.logs().values():
+            try:
+                deleted += log.delete_old_segments()
+            except LogstoreError as error:
+                logger.error("retention of %s: %s", log.name, error)
+        return deleted
+
+    def remove_expired_producers(self) -> int:
+        logs = self._directories.logs().values()
+        return sum(log.remove_expired_producers() for log in logs if not log.failed)
+
+    def purge_deleted(self) -> int:
+        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
+        now = self._clock.wall_ms()
+        logs = self._directories.logs().values()
+        return self._pending.purge(now) + sum(
+            log.purge_deleted(now) for log in logs if not log.failed
+        )
+
+
+class Schedule:
+    """When each task is due. The first round of all but the flushes waits for
+    ``log.initial.task.delay.ms``: a start has enough to do."""
+
+    def __init__(self, keeper: Housekeeper, config: BrokerConfig, clock: Clock) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._tasks: dict[Callable[[], object], int] = {
+            keeper.clean_up: config.log_retention_check_interval_ms,
+            keeper.checkpoint_recovery_points: config.log_flush_offset_checkpoint_interval_ms,
+            keeper.checkpoint_log_start_offsets: (
+                config.log_flush_start_offset_checkpoint_interval_ms
+            ),
+            keeper.remove_expired_producers: config.producer_id_expiration_check_interval_ms,
+            keeper.purge_deleted: PURGE_INTERVAL_MS,
+        }
+        now = self._now_ms()
+        self._flush_interval_ms = config.log_flush_scheduler_interval_ms
+        self._flush_due = now
+        self._due = dict.fromkeys(self._tasks, now + config.log_initial_task_delay_ms)
+        self._last_checkpoint = now - CHECKPOINT_PAUSE_MS
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    def checkpoint_soon(self) -> None:
+        """Segments were flushed that are done with: a crash need not look through them again."""
+        soon = max(self._now_ms(), self._last_checkpoint + CHECKPOINT_PAUSE_MS)
+        task = self._keeper.checkpoint_recovery_points
+        self._due[task] = min(self._due[task], soon)
+
+    def run_due(self) -> int:
+        """Run what is due; in how many ms to come again."""
+        for task, interval_ms in self._tasks.items():
+            now = self._now_ms()
+            if now >= self._due[task]:
+                self._due[task] = now + interval_ms
+                if task == self._keeper.checkpoint_recovery_points:
+                    self._last_checkpoint = now
+                _run(task)
+        now = self._now_ms()
+        if now >= self._flush_due or self._keeper.ms_until_flush() == 0:
+            self._flush_due = now + self._flush_interval_ms
+            _run(self._keeper.flush_dirty_logs)
+        wait = min(self._keeper.ms_until_flush(), LONGEST_WAIT_MS,
+                   min((*self._due.values(), self._flush_due)) - self._now_ms())  # fmt: skip
+        return max(SHORTEST_WAIT_MS, wait)
+
+
+class HousekeepingThread:
+    """Runs a schedule until ``stop``; ends by itself when nobody holds the schedule any more."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=_keep_house,
+            args=(weakref.ref(schedule), self._wake, self._stopped),
+            name="logstore-background",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def checkpoint_soon(self) -> None:
+        self._schedule.checkpoint_soon()
+        self._wake.set()
+
+    def stop(self, *, wait: bool = True) -> None:
+        self._stopped.set()
+        self._wake.set()
+        if wait and self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _keep_house(
+    schedule: weakref.ref[Schedule], wake: threading.Event, stopped: threading.Event
+) -> None:
+    wait_ms = 0
+    while True:
+        wake.wait(wait_ms / 1000)
+        wake.clear()
+        current = schedule()
+        if current is None or stopped.is_set():
+            return
+        wait_ms = current.run_due()
+        del current
+
+
+def _run(task: Callable[[], object]) -> None:
+    try:
+        task()
+    except Exception:
+        logger.exception("background task %s", getattr(task, "__name__", task))

@@ -1,0 +1,216 @@
+"""The start of a log manager: directories are opened, compared and loaded (F-236)."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from checkpoints import clean_shutdown
+from checkpoints.errors import CheckpointError
+from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
+from checkpoints.partition_metadata import topic_id_to_text
+from logstore.errors import ConfigError, StorageFailedError
+from logstore.log import PartitionLog
+from logstore.manager.log_dir import LogDir
+from logstore.manager.opener import LogOpener
+from logstore.manager.pending import PendingDeletes
+from logstore.manager.topic_configs import TopicConfigs
+from logstore.manager.workers import Outcome
+from logstore.random_id import new_uuid
+from logstore.recovery import RecoveryReport
+from logstore.types import TopicPartition
+
+Progress = Callable[["LoadProgress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Told after each partition: how many of ``total`` are open, and what the last one needed."""
+
+    directory: str
+    done: int
+    total: int
+    report: RecoveryReport
+
+
+class Loader:
+    """A directory that fails goes offline, and the others go on; other errors end the start."""
+
+    def __init__(
+        self,
+        opener: LogOpener,
+        configs: TopicConfigs,
+        pending: PendingDeletes,
+        threads: int,
+        progress: Progress | None,
+    ) -> None:
+        self._opener = opener
+        self._configs = configs
+        self._pending = pending
+        self._threads = threads
+        self._progress = progress
+        self._storage = opener.storage
+        self._directories = opener.directories
+
+    def distinct(self, directories: Iterable[str | os.PathLike[str]]) -> list[str]:
+        """The paths, without a slash at the end.
+
+        Raises:
+            ConfigError: there is none, or one is given twice.
+        """
+        paths = [os.fspath(d).rstrip("/") or "/" for d in directories]
+        if not paths:
+            raise ConfigError("at least one log directory is needed")
+        seen: dict[str, str] = {}
+        for path in paths:
+            real = self._storage.real_path(path)
+            if real in seen:
+                raise ConfigError(f"{path} and {seen[real]} are the same directory")
+            seen[real] = path
+        return paths
+
+    def open_all(self, paths: Iterable[str]) -> None:
+        """
+        Raises:
+            LogDirLockedError: a directory is open elsewhere.
+        """
+        for path in paths:
+            try:
+                self._directories.add(LogDir.open(path, self._storage))
+            except StorageFailedError as error:
+                self._directories.fail(path, error)
+
+    def check_meta(self, cluster_id: str | None, node_id: int) -> tuple[str, int]:
+        """F-39 … F-45: the directories agree on these two; one without the file gets it.
+
+        Raises:
+            ConfigError: they do not agree.
+        """
+        found: dict[str, MetaProperties] = {}
+        for log_dir in self._directories.live():
+            try:
+                meta = self._meta_file(log_dir).read()
+            except CheckpointError as error:
+                self._fail(log_dir, "read meta.properties", error)
+                continue
+            if meta is not None:
+                found[log_dir.path] = meta
+        ids = {m.cluster_id for m in found.values() if m.cluster_id is not None}
+        nodes = {m.node_id for m in found.values() if m.node_id is not None}
+        if cluster_id is not None:
+            ids.add(cluster_id)
+        if len(ids) > 1 or len(nodes) > 1:
+            raise ConfigError(
+                f"the log directories belong to different clusters or nodes: {sorted(ids)}, "
+                f"{sorted(nodes)}"
+            )
+        directory_ids = [m.directory_id for m in found.values() if m.directory_id]
+        if len(set(directory_ids)) != len(directory_ids):
+            raise ConfigError("two log directories carry the same directory.id")
+        cluster_id = next(iter(ids), None) or topic_id_to_text(new_uuid(self._opener.random_id))
+        node_id = next(iter(nodes), node_id)
+        for log_dir in self._directories.live():
+            if log_dir.path not in found:
+                self._write_meta(log_dir, cluster_id, node_id)
+        return cluster_id, node_id
+
+    def _meta_file(self, log_dir: LogDir) -> MetaPropertiesFile:
+        return MetaPropertiesFile(posixpath.join(log_dir.path, META_PROPERTIES), self._storage)
+
+    def _write_meta(self, log_dir: LogDir, cluster_id: str, node_id: int) -> None:
+        directory_id = new_uuid(self._opener.random_id)
+        meta = MetaProperties(1, cluster_id, node_id, directory_id)
+        try:
+            self._meta_file(log_dir).write(meta, self._opener.clock.wall_ms())
+        except CheckpointError as error:
+            self._fail(log_dir, "write meta.properties", error)
+
+    def load_all(self) -> None:
+        """
+        Raises:
+            ConfigError: a partition is in two directories (F-7).
+            InvalidTopicError: a directory is in the way that is of no log (F-6).
+            CorruptDataError: damage that recovery may not cut.
+        """
+        for log_dir in self._directories.live():
+            try:
+                found = log_dir.find()
+            except StorageFailedError as error:
+                self._directories.fail(log_dir.path, error)
+                continue
+            self._pending.add((0, path) for path in found.deleted)
+            outcomes = log_dir.load(found.logs, self._loader_of(log_dir, found.logs), self._threads)
+            self._collect(log_dir, found.logs, outcomes)
+
+    def _loader_of(
+        self, log_dir: LogDir, partitions: list[TopicPartition]
+    ) -> Callable[[TopicPartition], PartitionLog]:
+        done = 0
+        count_lock = threading.Lock()
+
+        def load(tp: TopicPartition) -> PartitionLog:
+            nonlocal done
+            config = self._configs.load(tp.topic, log_dir.directory_of(tp))
+            log = self._opener.load(log_dir, tp, config)
+            with count_lock:
+                done += 1
+                progress = LoadProgress(log_dir.path, done, len(partitions), log.recovery_report)
+            if self._progress is not None:
+                self._progress(progress)
+            return log
+
+        return load
+
+    def _collect(
+        self,
+        log_dir: LogDir,
+        partitions: list[TopicPartition],
+        outcomes: list[Outcome[PartitionLog]],
+    ) -> None:
+        fatal: BaseException | None = None
+        failure: Exception | None = None
+        for tp, (log, error) in zip(partitions, outcomes, strict=False):
+            if log is not None:
+                try:
+                    self._directories.register([(log_dir, log)])
+                except ConfigError as twice:
+                    log.crash()
+                    fatal = fatal or twice
+            elif isinstance(error, StorageFailedError | CheckpointError):
+                failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
+            else:
+                fatal = fatal or error
+        if fatal is not None:
+            raise fatal
+        try:
+            if failure is not None:
+                raise failure
+            log_dir.offsets.settle(log_dir.items)
+        except (StorageFailedError, CheckpointError) as error:
+            self._fail(log_dir, "load", error)
+        log_dir.loaded = log_dir.failure is None
+
+    def broker_epoch(self, paths: list[str]) -> int:
+        """What all directories say of the last stop; −1 unless they agree, and all are here.
+
+        Raises:
+            StorageFailedError: none is.
+        """
+        live, offline = self._directories.live(), self._directories.offline()
+        if not live:
+            first = next(iter(offline.values()))
+            raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
+        epochs = {log_dir.broker_epoch for log_dir in live}
+        agreed = len(epochs) == 1 and not offline
+        return epochs.pop() if agreed else clean_shutdown.UNKNOWN_BROKER_EPOCH
+
+    def _fail(self, log_dir: LogDir, doing: str, error: Exception) -> None:
+        if not isinstance(error, StorageFailedError):
+            error = StorageFailedError(log_dir.path, doing, str(error))
+        self._directories.fail(log_dir.path, error)
+
+
+__all__ = ["LoadProgress", "Loader", "Progress"]

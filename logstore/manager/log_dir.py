@@ -1,0 +1,203 @@
+"""One log directory: its lock, its marker of a clean stop, its checkpoints and its logs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from checkpoints import clean_shutdown
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
+from checkpoints.errors import CheckpointError
+from checkpoints.meta_properties import META_PROPERTIES
+from logstore.errors import InvalidTopicError, LogDirLockedError, LogstoreError, StorageFailedError
+from logstore.format import filenames
+from logstore.log import PartitionLog
+from logstore.manager.creations import CREATIONS, CreationFile
+from logstore.manager.offsets import (
+    CHECKPOINTS,
+    HIGH_WATERMARK,
+    LOG_START,
+    OffsetCheckpoints,
+    high_watermark,
+    moved_start,
+)
+from logstore.manager.workers import Outcome, run_all
+from logstore.storage.base import DirLock, Storage
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+LOCK = ".lock"
+_NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
+_FILES = frozenset(
+    f"{name}{end}"
+    for name in (*CHECKPOINTS, CREATIONS, META_PROPERTIES, CLEAN_SHUTDOWN)
+    for end in ("", ".tmp")
+)
+
+Loader = Callable[[TopicPartition], PartitionLog]
+
+
+@dataclass(slots=True)
+class Found:
+    """The sub-directories of a log directory."""
+
+    logs: list[TopicPartition] = field(default_factory=list)
+    present: set[TopicPartition] = field(default_factory=set)
+    """Names with a directory, whoever cares for it: a log, a future log, the metadata log."""
+    deleted: list[str] = field(default_factory=list)
+    """Paths of ``-delete`` directories."""
+
+
+class LogDir:
+    """Open with ``LogDir.open``; ``release`` gives the directory up.
+
+    Attributes:
+        clean: the last stop was an orderly one.
+        broker_epoch: what the marker of that stop says, or −1.
+        logs: changed only under the lock of ``Directories``.
+        creating: logs that are about to come.
+        loaded: all logs that were found are in ``logs``.
+        failure: why the directory is offline.
+    """
+
+    def __init__(self, path: str, storage: Storage, lock: DirLock) -> None:
+        self.path = path
+        self.offsets = OffsetCheckpoints(path, storage)
+        self.creations = CreationFile(path, storage)
+        self.clean = False
+        self.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.creating = 0
+        self.loaded = False
+        self.failure: LogstoreError | None = None
+        self._storage = storage
+        self._lock = lock
+
+    @classmethod
+    def open(cls, path: str, storage: Storage) -> LogDir:
+        """F-236, steps 1 to 4: create, lock, and remove the marker of a clean stop.
+
+        Raises:
+            LogDirLockedError: somebody else has it.
+            StorageFailedError: the disk refused.
+        """
+        try:
+            if storage.info(path) is None:
+                storage.make_dir(path)
+            if storage.info(posixpath.join(path, META_PROPERTIES)) is None:  # not yet used
+                storage.sync_dir(os.path.dirname(os.path.abspath(path)) or ".")
+            lock = storage.lock(posixpath.join(path, LOCK))
+        except LogDirLockedError:
+            raise
+        except OSError as error:
+            raise StorageFailedError(path, "open", str(error)) from error
+        log_dir = cls(path, storage, lock)
+        try:
+            log_dir._remove_marker()
+        except (OSError, CheckpointError) as error:
+            lock.release()
+            raise StorageFailedError(path, "remove marker", str(error)) from error
+        except BaseException:
+            lock.release()
+            raise
+        return log_dir
+
+    def _remove_marker(self) -> None:
+        epoch = clean_shutdown.read(self._marker, self._storage)
+        if epoch is not None:
+            self.broker_epoch = epoch
+        # Gone, durably, before anything is loaded: a crash while loading is unclean (F-47). The
+        # same sync settles the names that a process left behind when it died.
+        self.clean = clean_shutdown.remove(self._marker, self._storage)
+
+    @property
+    def _marker(self) -> str:
+        return posixpath.join(self.path, CLEAN_SHUTDOWN)
+
+    def directory_of(self, tp: TopicPartition) -> str:
+        return posixpath.join(self.path, filenames.partition_dir_name(tp))
+
+    def items(self) -> list[tuple[TopicPartition, PartitionLog]]:
+        return list(self.logs.items())
+
+    # -- loading -------------------------------------------------------------------------------
+
+    def find(self) -> Found:
+        """List the directory, and read its checkpoints.
+
+        Raises:
+            InvalidTopicError: a directory that is of no log; Kafka refuses to start over it (F-6).
+            StorageFailedError: the disk refused, or a directory is where a file belongs.
+        """
+        try:
+            names = [entry.name for entry in self._storage.scan_dir(self.path) if entry.is_dir]
+        except OSError as error:
+            raise StorageFailedError(self.path, "list", str(error)) from error
+        found = Found()
+        for name in names:
+            path = posixpath.join(self.path, name)
+            if name in _FILES:
+                raise StorageFailedError(path, "read", "it is a directory, not a file")
+            if name == filenames.REMOTE_LOG_INDEX_CACHE:
+                continue
+            try:
+                parsed = filenames.parse_partition_dir(name)
+            except InvalidTopicError as error:
+                raise InvalidTopicError(f"{path}: {error}") from None
+            if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
+                found.deleted.append(path)
+            elif parsed.suffix in ("", filenames.FUTURE_DIR_SUFFIX):
+                found.present.add(parsed.topic_partition)
+                if not parsed.suffix and name not in _NOT_LOGS:
+                    found.logs.append(parsed.topic_partition)
+        try:
+            self.offsets.load(found.present)
+        except CheckpointError as error:
+            raise StorageFailedError(self.path, "load", str(error)) from error
+        return found
+
+    def load(
+        self, partitions: list[TopicPartition], loader: Loader, threads: int
+    ) -> list[Outcome[PartitionLog]]:
+        """Load logs, in order or in parallel; the outcomes in the order of ``partitions``."""
+        # A clean start reads no record, so there is nothing to do without the interpreter's lock.
+        threads = 1 if self.clean else threads
+        return run_all((partial(loader, tp) for tp in partitions), threads, "logstore-recovery")
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, broker_epoch: int, threads: int) -> None:
+        """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
+
+        Without the marker, which an error leaves out, the next start recovers.
+        """
+        outcomes = run_all([log.close for _, log in self.items()], threads, "logstore-close")
+        errors = [error for _, error in outcomes if error is not None]
+        for error in errors:
+            if not isinstance(error, Exception):
+                raise error
+            logger.error("closing a log of %s: %s", self.path, error)
+        if errors or self.failure is not None or not self.loaded:
+            return
+        try:
+            self.offsets.write_recovery_points(self.items)
+            self.offsets.write(LOG_START, self.items, moved_start)
+            self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
+            clean_shutdown.write(self._marker, broker_epoch, self._storage)
+        except (OSError, CheckpointError) as error:
+            logger.error("no clean shutdown of %s: %s", self.path, error)
+
+    def release_lock(self) -> None:
+        """Let another process have the directory. Idempotent."""
+        self._lock.release()
+
+    def release(self) -> None:
+        """Let go of everything without flushing."""
+        for _, log in self.items():
+            log.crash()
+        self._lock.release()

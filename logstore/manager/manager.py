@@ -1,0 +1,387 @@
+"""All logs of a set of log directories. Matches Kafka's ``LogManager`` (F-8 … F-15, F-225 … F-236).
+
+One owner per directory (``.lock``); logs load in parallel; a directory that fails goes offline and
+the others go on. The periodic work is in plain methods, which a thread runs by default and a
+simulation calls itself. With ``run_later`` no other thread is ever used.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TypeVar
+
+from checkpoints import clean_shutdown
+from logstore.clock import Clock, SystemClock
+from logstore.config import BrokerConfig, LogConfig
+from logstore.errors import LogstoreError, UnknownTopicOrPartitionError
+from logstore.locks import Rank, make_lock
+from logstore.log import Background, PartitionLog
+from logstore.manager.directories import Directories
+from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
+from logstore.manager.loading import Loader, LoadProgress, Progress
+from logstore.manager.opener import LogOpener
+from logstore.manager.pending import PendingDeletes
+from logstore.manager.topic_configs import TopicConfig, TopicConfigs
+from logstore.manager.topics import Topics
+from logstore.manager.workers import LaterThread, Outcome, run_all
+from logstore.random_id import RandomId, random_id
+from logstore.recovery import RecoveryOptions, RecoveryReport
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from logstore.types import TopicPartition
+
+SYNC_THREADS = 8  # measured: syncs of so many files at once end together; more gain nothing
+
+T = TypeVar("T")
+
+
+class LogManager:
+    """Opens log directories; creates, finds and deletes logs in them.
+
+    Use as a context manager, or call ``close``: only then is the next start a clean one.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[str | os.PathLike[str]],
+        config: LogConfig | None = None,
+        *,
+        broker_config: BrokerConfig | None = None,
+        topic_configs: Mapping[str, LogConfig] | None = None,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+        cluster_id: str | None = None,
+        node_id: int = 0,
+        options: RecoveryOptions | None = None,
+        replicated: bool = False,
+        progress: Progress | None = None,
+        background: bool = True,
+        run_later: Background | None = None,
+        on_directory_failure: Callable[[str, LogstoreError], None] | None = None,
+        random_id: RandomId = random_id,
+    ) -> None:
+        """Lock and load the directories, which are created when missing.
+
+        Args:
+            topic_configs: by topic, in place of what is stored with it.
+            cluster_id: checked against ``meta.properties``, or written there on the first start.
+            replicated: high watermarks are the caller's, and so are the configurations of topics.
+            progress: called after each partition is loaded, from any thread.
+            background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
+                retention. Without it the caller runs it, or calls ``start``.
+            run_later: takes the flush of each rolled segment, which it may run when it likes, or
+                never. Then there is no thread at all; without it there are a flusher thread, and
+                a pool for recovery and for closing.
+            on_directory_failure: called once for each directory that goes offline, with its path
+                and the reason, after its logs refuse work; at the start too, before this returns.
+                From the thread that met the failure, which may hold the lock of a log: hand the
+                news on and come back.
+            random_id: 32 hex digits, other ones each time: new ids, names of deleted logs, jitter.
+        Raises:
+            LogDirLockedError: a directory is open elsewhere.
+            StorageFailedError: every directory failed.
+            ConfigError: the directories do not belong together (F-45), or one is given twice.
+            InvalidTopicError: a directory is in the way that is of no log (F-6).
+        """
+        self.config = config or LogConfig()
+        self.broker_config = broker_config or BrokerConfig()
+        self._storage = storage or LocalStorage()
+        self._clock = clock or SystemClock()
+        self._flusher = LaterThread("logstore-flusher") if run_later is None else None
+        threaded = self._flusher is not None
+        self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
+        later = self._flusher.submit if self._flusher is not None else run_later
+        assert later is not None
+        self._directories = Directories(later, on_directory_failure)
+        self._pending = PendingDeletes(self._storage)
+        self._configs = TopicConfigs(
+            self.config, topic_configs or {}, self._storage, storing=not replicated
+        )
+        self._opener = LogOpener(
+            self._storage, self._clock, options or RecoveryOptions(),
+            self.broker_config.producer_id_expiration_ms, replicated, random_id, later,
+            self._directories, self._checkpoint_soon,
+        )  # fmt: skip
+        self._topics = Topics(
+            self._directories, self._opener, self._configs, self._pending,
+            SYNC_THREADS if threaded else 1,
+        )  # fmt: skip
+        self._keeper = Housekeeper(self._directories, self._pending, self._clock)
+        self._housekeeping: HousekeepingThread | None = None
+        self._closing = make_lock(Rank.CREATION)
+        self._closed = False
+        loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
+        paths = loader.distinct(directories)
+        try:
+            loader.open_all(paths)
+            self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
+            loader.load_all()
+            self._previous_broker_epoch = loader.broker_epoch(paths)
+            # Before a name can be used: what an interrupted creation left may be anywhere.
+            self._topics.finish_creations()
+            self._topics.settle_configs()
+        except BaseException:
+            self._release()
+            raise
+        if threaded and background:
+            self.start()
+
+    def __enter__(self) -> LogManager:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        self.close()
+
+    # -- finding and creating ------------------------------------------------------------------
+
+    def topic_config(self, topic: str) -> LogConfig:
+        return self._configs.of(topic)
+
+    @property
+    def live_directories(self) -> list[str]:
+        return [log_dir.path for log_dir in self._directories.live()]
+
+    @property
+    def offline_directories(self) -> dict[str, LogstoreError]:
+        """Path -> why; a directory comes back only with a new ``LogManager``."""
+        return self._directories.offline()
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The epoch under which this broker last stopped in order, as every directory has it.
+
+        −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966).
+        """
+        return self._previous_broker_epoch
+
+    @property
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
+        """All logs of the live directories."""
+        return self._directories.logs()
+
+    @property
+    def recovery_reports(self) -> list[RecoveryReport]:
+        return [log.recovery_report for log in self.logs.values()]
+
+    def topics(self) -> dict[str, list[int]]:
+        """The partitions of each topic in the live directories, both in order."""
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.logs):
+            found.setdefault(topic, []).append(partition)
+        return found
+
+    def get(self, topic: str, partition: int) -> PartitionLog:
+        """The log of a partition.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is none in a live directory.
+            LogClosedError: the manager was closed.
+        """
+        log = self._directories.find(TopicPartition(topic, partition))
+        if log is None:
+            raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not in a live directory")
+        return log
+
+    def get_or_create(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        topic_id: uuid.UUID | None = None,
+        config: TopicConfig | None = None,
+        is_new: bool = True,
+    ) -> PartitionLog:
+        """The log of a partition, created in the live directory with the fewest logs (F-8).
+
+        Args:
+            topic_id: of a new log; that of the topic's other partitions by default.
+            config: of the whole topic, see ``alter_topic``; nothing is written where it is the
+                same. In a replicated manager it is that of a new log.
+            is_new: False when records of it are expected: it is not created anew while a
+                directory is offline, which may hold it.
+        Raises:
+            InvalidTopicError: the name breaks F-2, or the partition is no number of one.
+            StorageFailedError: no directory is live, the one that may hold it is not, or the disk
+                refused.
+            LogClosedError: the manager was closed.
+        """
+        tp = TopicPartition(topic, partition)
+        return self._topics.get_or_create(tp, topic_id, config, is_new)
+
+    def create_topic(
+        self, topic: str, partitions: int, config: TopicConfig | None = None
+    ) -> list[PartitionLog]:
+        """Create all partitions of a topic under one new topic id, or none of them.
+
+        Nobody finds a partition before all are there. After a crash half way the next start
+        removes what was made, with a warning.
+
+        Args:
+            config: stored with the topic; see ``alter_topic``.
+        Raises:
+            TopicExistsError: it, or a topic whose name collides (F-2), is here already.
+            InvalidTopicError: the name or the number breaks a rule.
+            StorageFailedError: the disk refused.
+        """
+        return self._topics.create(topic, partitions, config)
+
+    def create_partitions(self, topic: str, total: int) -> list[PartitionLog]:
+        """Give a topic more partitions, ``total`` in the end, all or none; the new ones.
+
+        They have the topic's id and configuration.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic in a live directory.
+            InvalidTopicError: it has more partitions than that.
+            StorageFailedError: the disk refused.
+        """
+        return self._topics.add_partitions(topic, total)
+
+    def alter_topic(self, topic: str, config: TopicConfig) -> None:
+        """Change the configuration of a topic, durably, for all its partitions.
+
+        Args:
+            config: a whole ``LogConfig``; or the Kafka keys in which the topic differs from the
+                manager's configuration, whatever that is at the next start.
+        Raises:
+            ConfigError: an unknown key, or a value outside its bounds.
+            UnknownTopicOrPartitionError: there is no such topic in a live directory.
+            StorageFailedError: the disk refused.
+        """
+        self._topics.alter(topic, config)
+
+    def delete(self, topic: str, partition: int) -> None:
+        """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``.
+
+        Who has the log meets ``LogClosedError``. When this returns, nothing stored says anything
+        of the log any more, also after a crash, and the name is free.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is none in a live directory.
+            StorageFailedError: the disk refused.
+        """
+        self._topics.delete_partition(TopicPartition(topic, partition))
+
+    def delete_topic(self, topic: str) -> None:
+        """As ``delete``, for all partitions in live directories. A crash may leave some of them.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic in a live directory.
+            StorageFailedError: the disk refused.
+        """
+        self._topics.delete_topic(topic)
+
+    # -- many logs at once ---------------------------------------------------------------------
+
+    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[Outcome[T]]:
+        """Run calls on different logs that wait for the disk, several at once; with ``run_later``
+        one after the other. Outcomes in the order of the tasks (``workers.run_all``)."""
+        return run_all(tasks, 1 if self._flusher is None else SYNC_THREADS, "logstore-sync")
+
+    def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Truncate logs, then write the recovery points that make a crash repeat it (F-231), once
+        for each directory concerned.
+
+        Raises:
+            UnknownTopicOrPartitionError: of a log that is in no live directory.
+            StorageFailedError: a cut, or the checkpoint after it, was refused: after a crash the
+                log may be as it was.
+        """
+        logs = {self.get(*tp): offset for tp, offset in offsets.items()}
+        paths = {posixpath.dirname(log.directory) for log in logs}
+        for log, offset in logs.items():
+            log.truncate_to(offset)
+        self.checkpoint_recovery_points(paths)
+        offline = self.offline_directories
+        for path in sorted(paths & offline.keys()):
+            raise offline[path]
+
+    # -- periodic work -------------------------------------------------------------------------
+
+    def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
+        """F-11, F-227; a directory whose checkpoint cannot be written goes offline.
+
+        The log start offsets go first: a recovery point raised to one (F-222) would otherwise
+        stand for records that a crash brings back.
+
+        Args:
+            only: paths of the directories concerned; all of them by default.
+        """
+        self._keeper.checkpoint_recovery_points(only)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """F-12: only logs that start inside their first segment."""
+        self._keeper.checkpoint_log_start_offsets()
+
+    def checkpoint_high_watermarks(self) -> None:
+        """F-13."""
+        self._keeper.checkpoint_high_watermarks()
+
+    def flush_dirty_logs(self) -> int:
+        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
+        return self._keeper.flush_dirty_logs()
+
+    def clean_up(self) -> int:
+        """Retention over all logs (F-225); the number of segments deleted."""
+        return self._keeper.clean_up()
+
+    def remove_expired_producers(self) -> int:
+        return self._keeper.remove_expired_producers()
+
+    def purge_deleted(self) -> int:
+        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
+        return self._keeper.purge_deleted()
+
+    def start(self) -> None:
+        """Do the periodic work on a thread, for a manager that was opened without; idempotent."""
+        if self._housekeeping is None and not self._closed:
+            schedule = Schedule(self._keeper, self.broker_config, self._clock)
+            self._housekeeping = HousekeepingThread(schedule)
+
+    def _checkpoint_soon(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.checkpoint_soon()
+
+    # -- closing -------------------------------------------------------------------------------
+
+    def close(self, broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH) -> None:
+        """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
+
+        A directory in which a log could not be closed gets no marker: its next start recovers.
+        Whoever still appends or reads meets ``LogClosedError``. A second call waits for the first.
+
+        Args:
+            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966).
+        """
+        self._topics.claims.close()  # who creates or deletes comes to an end, and nobody after
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            if self._housekeeping is not None:
+                self._housekeeping.stop()
+            if self._flusher is not None:
+                self._flusher.close()
+            try:
+                for log_dir in self._directories.live():
+                    log_dir.close(broker_epoch, self._threads)
+            finally:
+                self._release()
+
+    def crash(self) -> None:
+        """Let go of everything without flushing, as the end of the process would; for tests."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.stop(wait=False)
+        if self._flusher is not None:
+            self._flusher.close(cancel=True)
+        self._directories.release()
+
+
+__all__ = ["LoadProgress", "LogManager", "TopicConfig"]

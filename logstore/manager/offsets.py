@@ -1,0 +1,182 @@
+"""The offset checkpoints of one log directory (F-11 … F-14).
+
+Their entries carry names, so they say nothing about which log of a name is meant. Three rules keep
+an entry with its log: the entries of a name are dropped, durably, before the name may stand for
+another log; a load believes only entries of names that have a directory; and a log that begins
+anew is left out until it has done so. Without an entry a log is looked through from its start.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable, Collection, Iterable
+
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.offset_checkpoint import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
+from logstore.locks import Rank, make_lock
+from logstore.log import PartitionLog
+from logstore.storage.base import Storage
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+# In the order in which entries are dropped. A recovery point may stand at a log start only because
+# nothing below that start is needed (F-222): without the start it would be wrong.
+CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
+
+Offsets = dict[TopicPartition, int]
+Logs = Callable[[], Iterable[tuple[TopicPartition, PartitionLog]]]
+OffsetOf = Callable[[PartitionLog], int | None]
+
+
+class OffsetCheckpoints:
+    """One writer at a time; what is on the disk is remembered.
+
+    Writing raises ``CheckpointFailedError``; the directory is then to be taken offline.
+    """
+
+    def __init__(self, directory: str, storage: Storage) -> None:
+        self._lock = make_lock(Rank.CHECKPOINT)
+        self._files = {
+            name: OffsetCheckpoint(posixpath.join(directory, name), storage) for name in CHECKPOINTS
+        }
+        # Without the files that are missing. None: damaged, or a write failed.
+        self._stored: dict[str, Offsets | None] = {}
+        self._beginning_anew: dict[TopicPartition, tuple[PartitionLog, int]] = {}
+
+    def load(self, present: Collection[TopicPartition]) -> None:
+        """Read the files; drop, durably, what is of no name in ``present``.
+
+        A damaged file counts as absent, with a warning (S-55).
+
+        Raises:
+            CheckpointFailedError: the medium refused.
+        """
+        with self._lock:
+            for name, file in self._files.items():
+                try:
+                    state, found = file.inspect()
+                except MalformedCheckpointError as error:
+                    logger.warning("%s; treated as absent", error)
+                    self._stored[name] = None
+                    continue
+                if state is FileState.MISSING:
+                    continue
+                self._stored[name] = found
+                kept = {tp: offset for tp, offset in found.items() if tp in present}
+                if len(kept) < len(found):
+                    logger.warning("%s: drops entries of logs that are not here", file.path)
+                    self._write_locked(name, kept)
+
+    def stored(self, name: str) -> Offsets:
+        """What one of ``CHECKPOINTS`` says."""
+        return self._stored.get(name) or {}
+
+    def drop(self, gone: Collection[TopicPartition]) -> None:
+        """Forget names, durably. One write of a file serves all of them."""
+        with self._lock:
+            self._keep_locked(lambda tp: tp not in gone)
+            for tp in gone:
+                self._beginning_anew.pop(tp, None)
+
+    def settle(self, logs: Logs) -> None:
+        """After a load: lower entries that are above what was found.
+
+        Once the log has grown again, the next start would take them for its own: records for
+        flushed or committed that are not.
+        """
+        with self._lock:
+            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
+            self._lower_locked(RECOVERY_POINT, logs, recovery_point)
+
+    def begin_anew(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """``log`` will lose all its records: forget it durably, until it has lost them."""
+        with self._lock:
+            self._beginning_anew[tp] = log, log.restarts
+            self._keep_locked(lambda other: other != tp)
+
+    def _keep_locked(self, belongs: Callable[[TopicPartition], bool]) -> None:
+        for name in CHECKPOINTS:
+            if name not in self._stored:
+                continue
+            stored = self._stored[name]
+            kept = {tp: offset for tp, offset in (stored or {}).items() if belongs(tp)}
+            if stored is None or len(kept) < len(stored):
+                self._write_locked(name, kept)
+
+    def write(self, name: str, logs: Logs, offset_of: OffsetOf) -> None:
+        """Write one checkpoint, unless the file says the same already."""
+        with self._lock:
+            self._write_locked(name, self._collect_locked(logs, offset_of))
+
+    def write_recovery_points(self, logs: Logs) -> Offsets:
+        """F-11, F-227; what was written.
+
+        The log starts go first. A recovery point that stands at a log start says that nothing
+        below it is needed (F-222); with an older start it would stand for records that were never
+        flushed. For the same reason the points are collected before the starts. Both happen under
+        one lock, so what was collected before a truncation never replaces what came after it.
+        """
+        with self._lock:
+            # After a truncation; nobody waits for the next checkpoint of high watermarks.
+            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
+            points = self._collect_locked(logs, recovery_point)
+            self._write_locked(LOG_START, self._collect_locked(logs, moved_start))
+            self._write_locked(RECOVERY_POINT, points)
+            return points
+
+    def _lower_locked(
+        self, name: str, logs: Logs, offset_of: Callable[[PartitionLog], int]
+    ) -> None:
+        stored = self._stored.get(name)
+        if stored:
+            above = {
+                tp: offset for tp, log in logs() if stored.get(tp, 0) > (offset := offset_of(log))
+            }
+            if above:
+                self._write_locked(name, stored | above)
+
+    def _collect_locked(self, logs: Logs, offset_of: OffsetOf) -> Offsets:
+        found = {}
+        for tp, log in logs():
+            if tp in self._beginning_anew:
+                beginning, restarts = self._beginning_anew[tp]
+                if beginning is log and log.restarts == restarts:
+                    continue
+                del self._beginning_anew[tp]
+            offset = offset_of(log)
+            if offset is not None:
+                found[tp] = offset
+        return found
+
+    def _write_locked(self, name: str, offsets: Offsets) -> None:
+        if self._stored.get(name) == offsets:
+            return
+        self._stored[name] = None
+        self._files[name].write(offsets)
+        self._stored[name] = offsets
+
+
+def recovery_point(log: PartitionLog) -> int:
+    return log.recovery_point
+
+
+def moved_start(log: PartitionLog) -> int | None:
+    """F-12: None for a log that starts where its first segment does."""
+    start = log.log_start_offset
+    return start if start > log.segments[0].base_offset else None
+
+
+def high_watermark(log: PartitionLog) -> int:
+    return log.high_watermark
+
+
+__all__ = ["CHECKPOINTS", "HIGH_WATERMARK", "LOG_START", "RECOVERY_POINT", "OffsetCheckpoints"]

@@ -1,0 +1,120 @@
+"""How the logs of a manager are opened: what all of them share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from checkpoints.errors import CheckpointError
+from logstore.clock import Clock
+from logstore.config import LogConfig
+from logstore.errors import LogstoreError, StorageFailedError
+from logstore.log import PartitionLog
+from logstore.manager.directories import Directories
+from logstore.manager.log_dir import LogDir
+from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
+from logstore.random_id import RandomId
+from logstore.recovery import RecoveryOptions
+from logstore.storage.base import Storage
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Task = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOpener:
+    """
+    Attributes:
+        later: runs what may wait, such as the flush of a rolled segment.
+        on_flushed: called after such a flush.
+    """
+
+    storage: Storage
+    clock: Clock
+    options: RecoveryOptions
+    producer_id_expiration_ms: int
+    replicated: bool
+    random_id: RandomId
+    later: Callable[[Task], object]
+    directories: Directories
+    on_flushed: Callable[[], None]
+
+    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+        """An empty log; what else lies in its directory is trusted.
+
+        Raises:
+            StorageFailedError: the disk refused.
+        """
+        return self._open(log_dir, tp, config, clean_shutdown=True)
+
+    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+        """A log that was found at the start, with what the checkpoints say of it.
+
+        Raises:
+            StorageFailedError: the disk refused.
+            CorruptDataError: damage that recovery may not cut.
+        """
+        offsets = log_dir.offsets
+        log = self._open(
+            log_dir, tp, config,
+            clean_shutdown=log_dir.clean,
+            recovery_point=offsets.stored(RECOVERY_POINT).get(tp, 0),
+            log_start_offset=offsets.stored(LOG_START).get(tp, 0),
+        )  # fmt: skip
+        if self.replicated:
+            mark = offsets.stored(HIGH_WATERMARK).get(tp, 0)
+            if mark > log.log_end_offset:
+                warning = f"high watermark {mark} is above the log end {log.log_end_offset}"
+                log.recovery_report.warnings.append(warning)
+                logger.warning("%s: %s", log.name, warning)
+            log.update_high_watermark(mark)
+        return log
+
+    def _open(
+        self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
+    ) -> PartitionLog:
+        opened: list[PartitionLog] = []
+        log = PartitionLog.open(
+            log_dir.directory_of(tp),
+            config,
+            storage=self.storage,
+            clock=self.clock,
+            options=self.options,
+            producer_id_expiration_ms=self.producer_id_expiration_ms,
+            background=self._in_background,
+            replicated=self.replicated,
+            on_failure=partial(self.directories.fail, log_dir.path),
+            on_restart=lambda: self._on_restart(log_dir, tp, opened[0]),
+            random_id=self.random_id,
+            **found,
+        )
+        opened.append(log)
+        return log
+
+    def _on_restart(self, log_dir: LogDir, tp: TopicPartition, log: PartitionLog) -> None:
+        """
+        Raises:
+            StorageFailedError: what is stored of the log is still there: it must stay as it is.
+        """
+        try:
+            log_dir.offsets.begin_anew(tp, log)
+        except CheckpointError as error:
+            failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
+            self.directories.fail(log_dir.path, failure)
+            raise failure from error
+
+    def _in_background(self, task: Task) -> None:
+        def run() -> None:
+            try:
+                task()
+            except LogstoreError as error:
+                logger.error("background flush: %s", error)
+            else:
+                self.on_flushed()
+
+        self.later(run)

@@ -1,0 +1,45 @@
+"""``-delete`` directories that wait for their removal (F-229)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from logstore.locks import Rank, make_lock
+from logstore.storage.base import Storage
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 60_000
+
+
+class PendingDeletes:
+    """Any method may be called from any thread."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._lock = make_lock(Rank.MANAGER)
+        self._pending: list[tuple[int, str]] = []  # (due ms, path)
+
+    def add(self, deletes: Iterable[tuple[int, str]]) -> None:
+        """``(due in ms of the wall clock, path of a directory)``."""
+        deletes = list(deletes)
+        with self._lock:
+            self._pending += deletes
+
+    def purge(self, now_ms: int) -> int:
+        """Remove what is due; how many. What cannot be removed is tried again a minute later."""
+        with self._lock:
+            due = [path for when, path in self._pending if when <= now_ms]
+            self._pending = [entry for entry in self._pending if entry[0] > now_ms]
+        removed = 0
+        for path in due:
+            try:
+                self._storage.remove_tree(path)
+                removed += 1
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("%s is not removed yet: %s", path, error)
+                self.add([(now_ms + RETRY_MS, path)])
+        return removed

@@ -1,0 +1,116 @@
+"""The configuration of each topic: given at the start, stored with the topic, or the default."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
+from logstore.config import LogConfig
+from logstore.errors import ConfigError
+from logstore.locks import Rank, make_lock
+from logstore.storage.base import Storage
+
+TopicConfig: TypeAlias = LogConfig | Mapping[str, object]
+"""A whole configuration, or the Kafka keys in which it differs from the manager's."""
+
+
+class TopicConfigs:
+    """What is stored lies in ``topic.properties`` of each partition. Who changes the configuration
+    of a topic has a claim on it.
+
+    Args:
+        given: topics whose stored configuration is not looked at.
+        storing: False where somebody else keeps it and gives it at each start, as a controller.
+    """
+
+    def __init__(
+        self, default: LogConfig, given: Mapping[str, LogConfig], storage: Storage, storing: bool
+    ) -> None:
+        self._default = default
+        self._given = frozenset(given)
+        self._configs = dict(given)
+        self._stored: dict[str, TopicProperties] = {}
+        self._storage = storage
+        self._storing = storing
+        self._lock = make_lock(Rank.MANAGER)
+
+    def of(self, topic: str) -> LogConfig:
+        return self._configs.get(topic, self._default)
+
+    def resolve(self, config: TopicConfig) -> LogConfig:
+        """
+        Raises:
+            ConfigError: an unknown key, or a value outside its bounds.
+        """
+        if isinstance(config, LogConfig):
+            return config
+        return self._default.with_properties(config)
+
+    def stored(self, topic: str) -> TopicProperties | None:
+        """What a new partition of the topic has to store."""
+        return self._stored.get(topic)
+
+    def next(self, topic: str, config: TopicConfig) -> TopicProperties | None:
+        """What the partitions have to store for a change; None when nothing is stored."""
+        if not self._storing:
+            return None
+        properties = (
+            config.to_properties()
+            if isinstance(config, LogConfig)
+            else {key: _text(value) for key, value in config.items()}
+        )
+        before = self._stored.get(topic)
+        return TopicProperties(properties, 1 if before is None else before.revision + 1)
+
+    def set(self, topic: str, config: LogConfig, stored: TopicProperties | None) -> None:
+        self._configs[topic] = config
+        if stored is not None:
+            self._stored[topic] = stored
+
+    def forget(self, topic: str) -> None:
+        """The last partition of the topic is gone."""
+        self._configs.pop(topic, None)
+        self._stored.pop(topic, None)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def file(self, directory: str) -> TopicPropertiesFile:
+        return TopicPropertiesFile(posixpath.join(directory, TOPIC_PROPERTIES), self._storage)
+
+    def load(self, topic: str, directory: str) -> LogConfig:
+        """The configuration with which to load one partition (F-237). Call ``settle`` at the end.
+
+        Raises:
+            MalformedCheckpointError: what is stored is no configuration. The default may be to
+                delete what the topic keeps, so nothing is guessed.
+            CheckpointFailedError: the medium refused.
+        """
+        given = self._configs[topic] if topic in self._given else None
+        file = self.file(directory)
+        try:
+            stored = file.read()
+            if stored is None:
+                return given or self._default
+            config = self._default.with_properties(stored.values)
+        except (MalformedCheckpointError, ConfigError) as error:
+            if given is not None:
+                return given
+            if isinstance(error, MalformedCheckpointError):
+                raise
+            raise MalformedCheckpointError(file.path, 0, "", str(error)) from None
+        with self._lock:
+            known = self._stored.get(topic)
+            if known is None or stored.revision > known.revision:
+                self.set(topic, given or config, stored)
+        return given or config
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return str(value)

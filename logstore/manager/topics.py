@@ -1,0 +1,392 @@
+"""Creation and deletion of logs, and the configuration of topics.
+
+A topic is known by its id; its name may stand for another topic later. So nothing that is stored by
+name outlives the logs: a deletion ends with the checkpoints rewritten without them, durably, before
+their names are free, and a creation never takes over a directory that it finds.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from checkpoints.errors import CheckpointError
+from checkpoints.topic_properties import TopicProperties
+from logstore.errors import (
+    InvalidTopicError,
+    LogstoreError,
+    StorageFailedError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
+from logstore.format import filenames
+from logstore.log import PartitionLog
+from logstore.manager.claims import Claims
+from logstore.manager.directories import Directories
+from logstore.manager.log_dir import LogDir
+from logstore.manager.opener import LogOpener
+from logstore.manager.pending import PendingDeletes
+from logstore.manager.topic_configs import TopicConfig, TopicConfigs
+from logstore.manager.workers import run_all
+from logstore.random_id import new_uuid
+from logstore.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+MAX_PARTITIONS = 2**31 - 1
+P = ParamSpec("P")
+T = TypeVar("T")
+Made = tuple[LogDir, PartitionLog]
+
+
+class Topics:
+    """Any method may be called from any thread that holds no lock of a log."""
+
+    def __init__(
+        self,
+        directories: Directories,
+        opener: LogOpener,
+        configs: TopicConfigs,
+        pending: PendingDeletes,
+        threads: int,
+    ) -> None:
+        self.claims = Claims()
+        self._directories = directories
+        self._opener = opener
+        self._configs = configs
+        self._pending = pending
+        self._threads = threads
+        self._storage = opener.storage
+
+    # -- one partition -------------------------------------------------------------------------
+
+    def get_or_create(
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        config: TopicConfig | None,
+        is_new: bool,
+    ) -> PartitionLog:
+        log = self._directories.find(tp)
+        if log is None:
+            _check_name(tp.topic, tp.partition)
+            with self.claims.of(tp.topic, tp.partition):
+                log = self._directories.find(tp)
+                if log is None:
+                    log = self._create_one(tp, topic_id, config, is_new)
+        if config is not None and not self._opener.replicated:
+            self.alter(tp.topic, config)
+        return log
+
+    def _create_one(
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        config: TopicConfig | None,
+        is_new: bool,
+    ) -> PartitionLog:
+        """The caller has a claim on it."""
+        others = None if self._opener.replicated else self.partitions(tp.topic)
+        if config is not None and not others:  # else it changes that of the whole topic, later
+            wanted = self._configs.resolve(config)
+            if wanted != self._configs.of(tp.topic):
+                self._configs.set(tp.topic, wanted, self._configs.next(tp.topic, config))
+        if others and topic_id is None:
+            topic_id = self._topic_id(tp.topic)
+        with self._directories.room_for_one(is_new=is_new) as log_dir:
+            log = self._make(log_dir, tp, topic_id, self._configs.stored(tp.topic))
+            try:
+                self._directories.register([(log_dir, log)])
+            except LogstoreError:
+                log.crash()
+                raise
+            return log
+
+    def _make(
+        self,
+        log_dir: LogDir,
+        tp: TopicPartition,
+        topic_id: uuid.UUID | None,
+        stored: TopicProperties | None,
+    ) -> PartitionLog:
+        """An empty log that nobody finds yet; what belongs to it is on the disk before it is."""
+        directory = log_dir.directory_of(tp)
+        try:
+            self._clear_the_way(log_dir, tp)
+            if stored is not None:
+                self._storage.make_dir(directory)
+                self._configs.file(directory).write(stored)
+            log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
+            if topic_id is not None:
+                try:
+                    log.assign_topic_id(topic_id)
+                except BaseException:
+                    log.crash()
+                    raise
+            return log
+        except Exception as error:
+            self._leave_nothing(log_dir, tp)
+            if isinstance(error, OSError | CheckpointError):
+                error = StorageFailedError(directory, "create", str(error))
+            if isinstance(error, StorageFailedError):
+                self._directories.fail(log_dir.path, error)  # as Kafka: nobody would try it again
+            raise error
+
+    def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """As far as the disk lets us: what is left of a creation would be a log at the next start,
+        when the partition may be elsewhere."""
+        name = filenames.delete_dir_name(tp, self._opener.random_id())
+        target = posixpath.join(log_dir.path, name)
+        try:
+            self._storage.rename(log_dir.directory_of(tp), target)
+            self._storage.sync_dir(log_dir.path)
+            self._pending.add([(0, target)])
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("%s is left in %s: %s", tp, log_dir.path, error)
+
+    def _clear_the_way(self, log_dir: LogDir, tp: TopicPartition) -> None:
+        """Nothing that carries the name of a new log may be taken for its own."""
+        log_dir.offsets.drop({tp})
+        directory = log_dir.directory_of(tp)
+        if self._storage.info(directory) is None:
+            return
+        name = filenames.stray_dir_name(tp, self._opener.random_id())
+        logger.warning("%s is in the way of a new log and becomes %s", directory, name)
+        self._storage.rename(directory, posixpath.join(log_dir.path, name))
+        self._storage.sync_dir(log_dir.path)
+
+    # -- topics --------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int, config: TopicConfig | None) -> list[PartitionLog]:
+        _check_count(topic, partitions)
+        wanted = None if config is None else self._configs.resolve(config)
+        with self.claims.of(topic):
+            for tp in self._directories.logs():
+                if filenames.topics_collide(tp.topic, topic):
+                    raise TopicExistsError(f"topic {topic!r} collides with {tp.topic!r}")
+            stored = None
+            if config is not None and wanted is not None:
+                stored = self._configs.next(topic, config)
+                self._configs.set(topic, wanted, stored)
+            try:
+                topic_id = new_uuid(self._opener.random_id)
+                return self._create_all(topic, range(partitions), topic_id, stored)
+            except BaseException:
+                self._configs.forget(topic)
+                raise
+
+    def add_partitions(self, topic: str, total: int) -> list[PartitionLog]:
+        _check_count(topic, total)
+        with self.claims.of(topic):
+            known = self.partitions(topic)
+            if not known:
+                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
+            if total < max(known) + 1:
+                raise InvalidTopicError(f"topic {topic!r} has {max(known) + 1} partitions already")
+            missing = [p for p in range(total) if p not in known]
+            stored = self._configs.stored(topic)
+            return self._create_all(topic, missing, self._topic_id(topic), stored)
+
+    def _create_all(
+        self,
+        topic: str,
+        partitions: Sequence[int],
+        topic_id: uuid.UUID | None,
+        stored: TopicProperties | None,
+    ) -> list[PartitionLog]:
+        """All of them, or none. Nobody finds one before the others are there; until then a file
+        names them, so that the next start removes them after a crash."""
+        if not partitions:
+            return []
+        tps = [TopicPartition(topic, partition) for partition in partitions]
+        with ExitStack() as rooms:
+            dirs = [rooms.enter_context(self._directories.room_for_one()) for _ in tps]
+            under_way = dirs[0].creations
+            made: list[Made] = []
+
+            def make(log_dir: LogDir, tp: TopicPartition) -> None:
+                made.append((log_dir, self._make(log_dir, tp, topic_id, stored)))
+
+            try:
+                self._guarded(dirs[0], under_way.add, tps)
+                outcomes = run_all(
+                    [partial(make, *item) for item in zip(dirs, tps, strict=True)],
+                    self._threads, "logstore-create",
+                )  # fmt: skip
+                for _, error in outcomes:
+                    if error is not None:
+                        raise error
+                self._guarded(dirs[0], under_way.remove, tps)
+                self._directories.register(made)
+            except BaseException:
+                self._undo(made, dirs, tps)
+                raise
+        logs = {log.topic_partition: log for _, log in made}
+        return [logs[tp] for tp in tps]
+
+    def _undo(
+        self, made: Sequence[Made], dirs: Sequence[LogDir], tps: Sequence[TopicPartition]
+    ) -> None:
+        """What cannot be undone now, the next start removes."""
+        try:
+            self._retire(made)
+            if all(log_dir.failure is None for log_dir in dirs):
+                self._guarded(dirs[0], dirs[0].creations.remove, tps)
+        except LogstoreError as error:
+            logger.error("a creation that failed is not undone: %s", error)
+
+    def finish_creations(self) -> None:
+        """At the start: remove what a creation made that a crash interrupted."""
+        for log_dir in self._directories.live():
+            try:
+                tps = self._guarded(log_dir, log_dir.creations.load)
+            except StorageFailedError:
+                continue
+            if not tps:
+                continue
+            found = [(d, log) for d in self._directories.live() for tp, log in d.items()
+                     if tp in tps and log.log_end_offset == 0]  # fmt: skip
+            names = ", ".join(sorted(log.name for _, log in found)) or "nothing"
+            logger.warning("a crash interrupted the creation of a topic; removed: %s", names)
+            try:
+                self._retire(self._directories.take_out([log.topic_partition for _, log in found]))
+                if not self._directories.offline():  # else some may come back
+                    self._guarded(log_dir, log_dir.creations.remove, tps)
+            except StorageFailedError as error:
+                logger.error("the next start tries it again: %s", error)
+
+    def delete(self, tps: Iterable[TopicPartition]) -> None:
+        """The caller has a claim on them."""
+        taken = self._directories.take_out(tps)
+        self._retire(taken)
+        for topic in {log.topic_partition.topic for _, log in taken}:
+            if not self.partitions(topic):
+                self._configs.forget(topic)
+
+    def delete_partition(self, tp: TopicPartition) -> None:
+        with self.claims.of(tp.topic, tp.partition):
+            if self._directories.find(tp) is None:
+                raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
+            self.delete([tp])
+
+    def delete_topic(self, topic: str) -> None:
+        with self.claims.of(topic):
+            known = self.partitions(topic)
+            if not known:
+                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
+            self.delete([TopicPartition(topic, partition) for partition in sorted(known)])
+
+    def _retire(self, logs: Sequence[Made]) -> None:
+        """Delete logs that nobody finds any more. At each step a crash leaves either a log as it
+        was or no log: first the directories lose their names, durably, then the checkpoints their
+        entries; a start in between drops entries without a directory.
+
+        Raises:
+            StorageFailedError: a directory went offline; the others are done.
+        """
+        failure: LogstoreError | None = None
+        for _, log in logs:
+            log.crash()  # nothing of it is wanted any more
+        for log_dir in dict.fromkeys(log_dir for log_dir, _ in logs):
+            own = [log for home, log in logs if home is log_dir]
+            try:
+                self._guarded(log_dir, self._rename_deleted, log_dir, own)
+            except LogstoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _rename_deleted(self, log_dir: LogDir, logs: Sequence[PartitionLog]) -> None:
+        targets = []
+        for log in logs:
+            tp = log.topic_partition
+            name = filenames.delete_dir_name(tp, self._opener.random_id())
+            target = posixpath.join(log_dir.path, name)
+            self._storage.rename(log.directory, target)
+            targets.append((log.config.file_delete_delay_ms, target))
+        self._storage.sync_dir(log_dir.path)
+        log_dir.offsets.drop({log.topic_partition for log in logs})
+        now = self._opener.clock.wall_ms()
+        self._pending.add((now + delay_ms, target) for delay_ms, target in targets)
+
+    # -- configuration -------------------------------------------------------------------------
+
+    def alter(self, topic: str, config: TopicConfig) -> None:
+        wanted = self._configs.resolve(config)
+        with self.claims.of(topic):
+            known = self.partitions(topic)
+            if not known:
+                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
+            if wanted == self._configs.of(topic):
+                return
+            stored = self._configs.next(topic, config)
+            self._configs.set(topic, wanted, stored)
+            self._apply(known.values())
+
+    def settle_configs(self) -> None:
+        """At the start: a crash may have left a change of a configuration to some partitions."""
+        behind = [
+            log for log in self._directories.logs().values()
+            if log.config != self._configs.of(log.topic_partition.topic)
+        ]  # fmt: skip
+        for log in behind:
+            logger.warning("%s takes over the configuration of its topic", log.name)
+        self._apply(behind)
+
+    def _apply(self, logs: Iterable[PartitionLog]) -> None:
+        for log in logs:
+            topic = log.topic_partition.topic
+            stored = self._configs.stored(topic)
+            home = self._directories.home_of(log.topic_partition)
+            if stored is not None and home is not None:
+                self._guarded(home, self._configs.file(log.directory).write, stored)
+            log.reconfigure(self._configs.of(topic))
+
+    # -- help ----------------------------------------------------------------------------------
+
+    def partitions(self, topic: str) -> dict[int, PartitionLog]:
+        return {
+            tp.partition: log for tp, log in self._directories.logs().items() if tp.topic == topic
+        }
+
+    def _topic_id(self, topic: str) -> uuid.UUID | None:
+        ids = (log.topic_id for log in self.partitions(topic).values())
+        return next((topic_id for topic_id in ids if topic_id is not None), None)
+
+    def _guarded(
+        self, log_dir: LogDir, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """A call that the disk may refuse; the directory goes offline then.
+
+        Raises:
+            StorageFailedError: it did.
+        """
+        try:
+            return call(*args, **kwargs)
+        except (OSError, CheckpointError) as error:
+            failure = StorageFailedError(log_dir.path, "change its logs", str(error))
+            self._directories.fail(log_dir.path, failure)
+            raise failure from error
+
+
+def _check_name(topic: str, partition: int) -> None:
+    if not isinstance(topic, str):
+        raise InvalidTopicError(f"topic name {topic!r} is not a string")
+    filenames.validate_topic(topic)
+    is_number = isinstance(partition, int) and not isinstance(partition, bool)
+    if not is_number or not 0 <= partition <= MAX_PARTITIONS:
+        raise InvalidTopicError(f"partition {partition!r} of {topic!r} is not an i32 >= 0")
+
+
+def _check_count(topic: str, partitions: int) -> None:
+    _check_name(topic, 0)
+    is_number = isinstance(partitions, int) and not isinstance(partitions, bool)
+    if not is_number or not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidTopicError(f"topic {topic!r} cannot have {partitions!r} partitions")

@@ -1,0 +1,190 @@
+"""The search can see: each of these broken managers is caught within a bounded number of seeds."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import pytest
+
+from checkpoints.topic_properties import TopicPropertiesFile
+from logstore.manager.creations import CreationFile
+from logstore.manager.offsets import (
+    CHECKPOINTS,
+    LOG_START,
+    OffsetCheckpoints,
+    moved_start,
+    recovery_point,
+)
+from logstore.manager.topics import Topics
+from logstore.testing import FaultyStorage
+from logstore.types import TopicPartition
+from tests.lives.search import run
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+SEEDS = 300
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def entries_kept_on_delete(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetCheckpoints, "drop", lambda self, gone: None)
+
+
+def entries_dropped_in_memory_only(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
+        for name in CHECKPOINTS:
+            stored = self._stored.get(name) or {}
+            self._stored[name] = {tp: o for tp, o in stored.items() if tp not in gone}
+
+    patch.setattr(OffsetCheckpoints, "drop", mutant)
+
+
+def entries_dropped_after_the_name_is_free(patch: pytest.MonkeyPatch) -> None:
+    """With the next checkpoint: in between the name stands for another log."""
+    drop, write = OffsetCheckpoints.drop, OffsetCheckpoints.write_recovery_points
+
+    def later(self: OffsetCheckpoints, gone: Collection[TopicPartition]) -> None:
+        waiting.setdefault(id(self), set()).update(gone)
+
+    def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
+        drop(self, waiting.pop(id(self), set()))
+        return write(self, logs)
+
+    waiting: dict[int, set[TopicPartition]] = {}
+    patch.setattr(OffsetCheckpoints, "drop", later)
+    patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
+
+
+def entries_without_a_directory_believed(patch: pytest.MonkeyPatch) -> None:
+    """And a creation counts on it that the load dropped them."""
+    load = OffsetCheckpoints.load
+
+    class Everything(set[TopicPartition]):
+        def __contains__(self, item: object) -> bool:
+            return True
+
+    patch.setattr(OffsetCheckpoints, "load", lambda self, present: load(self, Everything()))
+    patch.setattr(Topics, "_clear_the_way", lambda self, log_dir, tp: None)
+
+
+def entries_kept_when_a_log_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, log: None)
+
+
+def entries_above_the_log_kept_at_a_load(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OffsetCheckpoints, "settle", lambda self, logs: None)
+
+
+def high_watermarks_kept_after_a_cut(patch: pytest.MonkeyPatch) -> None:
+    lower = OffsetCheckpoints._lower_locked
+
+    def mutant(self: OffsetCheckpoints, name: str, logs: Any, offset_of: Any) -> None:
+        if offset_of is recovery_point:
+            lower(self, name, logs, offset_of)
+
+    patch.setattr(OffsetCheckpoints, "_lower_locked", mutant)
+
+
+def recovery_points_before_log_starts(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
+        with self._lock:
+            points = self._collect_locked(logs, recovery_point)
+            self._write_locked("recovery-point-offset-checkpoint", points)
+            self._write_locked(LOG_START, self._collect_locked(logs, moved_start))
+            return points
+
+    patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
+
+
+def log_starts_never_dropped(patch: pytest.MonkeyPatch) -> None:
+    keep = OffsetCheckpoints._keep_locked
+
+    def mutant(self: OffsetCheckpoints, belongs: Any) -> None:
+        stored = self._stored.pop(LOG_START, {})
+        keep(self, belongs)
+        self._stored[LOG_START] = stored
+
+    patch.setattr(OffsetCheckpoints, "_keep_locked", mutant)
+
+
+def deletion_not_durable(patch: pytest.MonkeyPatch) -> None:
+    rename = Topics._rename_deleted
+
+    def mutant(self: Topics, *args: Any) -> None:
+        sync = FaultyStorage.sync_dir
+        FaultyStorage.sync_dir = lambda self, path: None  # type: ignore[method-assign]
+        try:
+            rename(self, *args)
+        finally:
+            FaultyStorage.sync_dir = sync  # type: ignore[method-assign]
+
+    patch.setattr(Topics, "_rename_deleted", mutant)
+
+
+def name_free_before_the_rename(patch: pytest.MonkeyPatch) -> None:
+    """The log is out of reach, and its directory as it was."""
+    patch.setattr(Topics, "_retire", lambda self, logs: [log.crash() for _, log in logs])
+
+
+def creations_not_announced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CreationFile, "add", lambda self, tps: None)
+
+
+def creations_announced_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CreationFile, "remove", lambda self, tps: None)
+
+
+def end_of_a_creation_not_durable(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: CreationFile, tps: Collection[TopicPartition]) -> None:
+        self._under_way.difference_update(tps)
+        self._storage.remove(self._file.path)
+
+    patch.setattr(CreationFile, "remove", mutant)
+
+
+def configuration_not_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TopicPropertiesFile, "write", lambda self, properties: None)
+
+
+def half_a_change_of_a_configuration_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Topics, "settle_configs", lambda self: None)
+
+
+def foreign_directory_taken_over(patch: pytest.MonkeyPatch) -> None:
+    """A creation trusts what it finds; the deletion before it left the directory."""
+
+    def retire(self: Topics, logs: Any) -> None:
+        for log_dir, log in logs:
+            log.crash()
+            log_dir.offsets.drop({log.topic_partition})
+
+    patch.setattr(Topics, "_retire", retire)
+    patch.setattr(Topics, "_clear_the_way", lambda self, log_dir, tp: None)
+
+
+MUTANTS: list[Patch] = [
+    entries_kept_on_delete, entries_dropped_in_memory_only,
+    entries_dropped_after_the_name_is_free, entries_without_a_directory_believed,
+    entries_kept_when_a_log_begins_anew, entries_above_the_log_kept_at_a_load,
+    high_watermarks_kept_after_a_cut, recovery_points_before_log_starts,
+    log_starts_never_dropped, deletion_not_durable, name_free_before_the_rename,
+    creations_not_announced, creations_announced_for_ever, end_of_a_creation_not_durable,
+    configuration_not_stored, half_a_change_of_a_configuration_kept,
+    foreign_directory_taken_over,
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_mutant_is_caught(mutant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant(monkeypatch)
+    found = next((r for r in map(run, range(1, SEEDS + 1)) if r.error is not None), None)
+    assert found is not None, f"{SEEDS} seeds did not see it"
+    print(f"{mutant.__name__}: seed {found.seed}: {found.error}")
