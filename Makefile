@@ -24,6 +24,7 @@ test-slow: need-jdk $(VENV)/.test
 crash: $(VENV)/.test
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
 
 check: lint types imports
 

@@ -10,6 +10,7 @@ LogstoreError
 ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
 ├── LogDirLockedError             another process, or this one, has the directory open
 ├── OffsetOutOfRangeError         the caller asked for what is not here
+├── ResultTooLargeError           the caller asked for more than one result can hold
 ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
 │   ├── CorruptMessageError       its checksum or structure is wrong
 │   ├── InvalidRecordError        a record or header field breaks a rule of the format
@@ -110,6 +111,10 @@ class OffsetOutOfRangeError(LogstoreError):
 
     def __str__(self) -> str:
         return f"{self.name}: offset {self.offset} is outside [{self.start}, {self.end}]"
+
+
+class ResultTooLargeError(LogstoreError):
+    """What was asked for does not fit one result; the text says how to ask for it in parts."""
 
 
 class RecordRejectedError(LogstoreError):

@@ -9,6 +9,7 @@ from logstore.manager import LogManager
 from replication.runtime import Actor, Cancellable, Runtime, Task
 
 PURGE_INTERVAL_MS = 10_000  # how long files that are due for deletion may stay beyond that
+FLUSH_INTERVAL_MS = 10_000  # how late a flush may be where only a topic has a flush.ms
 
 
 class BackgroundTasks:
@@ -45,7 +46,8 @@ class BackgroundTasks:
         """The tasks of a log manager which has no thread of its own."""
         config = log_manager.broker_config
         self.every(config.log_retention_check_interval_ms, log_manager.clean_up)
-        self.every(config.log_flush_scheduler_interval_ms, log_manager.flush_dirty_logs)
+        flush_ms = min(config.log_flush_scheduler_interval_ms, log_manager.config.flush_ms)
+        self.every(min(max(1, flush_ms), FLUSH_INTERVAL_MS), log_manager.flush_dirty_logs)
         self.every(
             config.log_flush_offset_checkpoint_interval_ms, log_manager.checkpoint_recovery_points
         )

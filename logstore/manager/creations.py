@@ -1,65 +1,71 @@
-"""Which partitions are about to be created, on the disk as long as they are.
+"""Which partitions of a topic are about to be created, on the disk as long as they are.
 
-The file has the frame of an offset checkpoint; its offsets mean nothing. Kafka ignores it. An entry
-goes, durably, before anybody finds the log that it names, so a log of an entry holds no record.
+Each log directory that gets some of them has a file ``topic-creation-<topic id>`` with the names of
+all, in the frame of an offset checkpoint whose offsets mean nothing. Kafka ignores it. The file
+comes, durably, before the first partition, and goes, durably, before anybody finds one of them. So
+after a crash its partitions are empty; where one is missing, the others go too.
 """
 
 from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Collection
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.offset_checkpoint import OffsetCheckpoint
-from logstore.locks import Rank, make_lock
+from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-CREATIONS = "creation-checkpoint"
+PREFIX = "topic-creation-"
 
 
-class CreationFile:
-    """The file of one log directory; missing while nothing is created.
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """What one file says: partitions of one topic id, in any directory."""
 
-    Raises ``CheckpointFailedError`` when the disk refuses.
-    """
+    topic_id: uuid.UUID
+    partitions: frozenset[TopicPartition]
+
+
+class CreationFiles:
+    """Those of one log directory. Raises ``CheckpointFailedError`` when the disk refuses."""
 
     def __init__(self, directory: str, storage: Storage) -> None:
-        self._lock = make_lock(Rank.CHECKPOINT)
         self._directory = directory
-        self._file = OffsetCheckpoint(posixpath.join(directory, CREATIONS), storage)
         self._storage = storage
-        self._under_way: set[TopicPartition] = set()
 
-    def load(self) -> set[TopicPartition]:
-        """What was under way when the last process ended."""
+    def _path(self, topic_id: uuid.UUID) -> str:
+        return posixpath.join(self._directory, PREFIX + topic_id_to_text(topic_id))
+
+    def read(self, names: Iterable[str]) -> list[Creation]:
+        """What was under way when the last process ended, from the names of files found."""
+        found = []
+        for name in names:
+            try:
+                topic_id = topic_id_from_text(name.removeprefix(PREFIX))
+                tps = OffsetCheckpoint(self._path(topic_id), self._storage).read()
+            except (ValueError, MalformedCheckpointError) as error:  # such as a .tmp left behind
+                logger.info("%s in %s is left alone: %s", name, self._directory, error)
+                continue
+            found.append(Creation(topic_id, frozenset(tps)))
+        return found
+
+    def begin(self, creation: Creation) -> None:
+        file = OffsetCheckpoint(self._path(creation.topic_id), self._storage)
+        file.write(dict.fromkeys(sorted(creation.partitions), 0))
+
+    def end(self, creation: Creation) -> None:
+        path = self._path(creation.topic_id)
         try:
-            self._under_way = set(self._file.read())
-        except MalformedCheckpointError as error:
-            logger.warning("%s; treated as absent", error)
-        return set(self._under_way)
-
-    def add(self, tps: Collection[TopicPartition]) -> None:
-        with self._lock:
-            self._under_way.update(tps)
-            self._write_locked()
-
-    def remove(self, tps: Collection[TopicPartition]) -> None:
-        with self._lock:
-            self._under_way.difference_update(tps)
-            self._write_locked()
-
-    def _write_locked(self) -> None:
-        if self._under_way:
-            self._file.write(dict.fromkeys(sorted(self._under_way), 0))
-            return
-        try:
-            self._storage.remove(self._file.path)
+            self._storage.remove(path)
             self._storage.sync_dir(self._directory)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise CheckpointFailedError(self._file.path, "remove", str(error)) from error
+            raise CheckpointFailedError(path, "remove", str(error)) from error

@@ -92,8 +92,8 @@ class Housekeeper:
         return flushed
 
     def ms_until_flush(self) -> int:
-        """How long ``flush_dirty_logs`` may wait: no record is to be unflushed for much longer
-        than its ``flush.ms``, also one that is appended just now."""
+        """How long ``flush_dirty_logs`` may wait: no record is to be unflushed for longer than its
+        ``flush.ms``, by much, also one that is appended just now."""
         now, wait = self._clock.wall_ms(), MAX_LONG
         for log in self._directories.logs().values():
             flush_ms = log.config.flush_ms
@@ -191,6 +191,10 @@ class HousekeepingThread:
 
     def checkpoint_soon(self) -> None:
         self._schedule.checkpoint_soon()
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something may be due earlier than it seemed: a topic has another ``flush.ms``."""
         self._wake.set()
 
     def stop(self, *, wait: bool = True) -> None:

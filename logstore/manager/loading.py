@@ -14,7 +14,8 @@ from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPro
 from checkpoints.partition_metadata import topic_id_to_text
 from logstore.errors import ConfigError, StorageFailedError
 from logstore.log import PartitionLog
-from logstore.manager.log_dir import LogDir
+from logstore.manager.creations import Creation
+from logstore.manager.log_dir import Found, LogDir
 from logstore.manager.opener import LogOpener
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
@@ -34,6 +35,14 @@ class LoadProgress:
     done: int
     total: int
     report: RecoveryReport
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Creations whose end was not noted, and the logs that are there of them; all empty."""
+
+    creations: list[tuple[LogDir, Creation]]
+    logs: list[tuple[LogDir, PartitionLog]]
 
 
 class Loader:
@@ -128,13 +137,15 @@ class Loader:
         except CheckpointError as error:
             self._fail(log_dir, "write meta.properties", error)
 
-    def load_all(self) -> None:
-        """
+    def load_all(self) -> Unfinished:
+        """Load all logs; those of a creation that may have been interrupted nobody finds yet.
+
         Raises:
             ConfigError: a partition is in two directories (F-7).
             InvalidTopicError: a directory is in the way that is of no log (F-6).
             CorruptDataError: damage that recovery may not cut.
         """
+        unfinished = Unfinished([], [])
         for log_dir in self._directories.live():
             try:
                 found = log_dir.find()
@@ -143,7 +154,9 @@ class Loader:
                 continue
             self._pending.add((0, path) for path in found.deleted)
             outcomes = log_dir.load(found.logs, self._loader_of(log_dir, found.logs), self._threads)
-            self._collect(log_dir, found.logs, outcomes)
+            unfinished.creations.extend((log_dir, creation) for creation in found.creations)
+            self._collect(log_dir, found, outcomes, unfinished)
+        return unfinished
 
     def _loader_of(
         self, log_dir: LogDir, partitions: list[TopicPartition]
@@ -167,13 +180,17 @@ class Loader:
     def _collect(
         self,
         log_dir: LogDir,
-        partitions: list[TopicPartition],
+        found: Found,
         outcomes: list[Outcome[PartitionLog]],
+        unfinished: Unfinished,
     ) -> None:
+        begun = {(c.topic_id, tp) for c in found.creations for tp in c.partitions}
         fatal: BaseException | None = None
         failure: Exception | None = None
-        for tp, (log, error) in zip(partitions, outcomes, strict=False):
-            if log is not None:
+        for tp, (log, error) in zip(found.logs, outcomes, strict=False):
+            if log is not None and (log.topic_id, tp) in begun and not log.log_end_offset:
+                unfinished.logs.append((log_dir, log))
+            elif log is not None:
                 try:
                     self._directories.register([(log_dir, log)])
                 except ConfigError as twice:
@@ -213,4 +230,4 @@ class Loader:
         self._directories.fail(log_dir.path, error)
 
 
-__all__ = ["LoadProgress", "Loader", "Progress"]
+__all__ = ["LoadProgress", "Loader", "Progress", "Unfinished"]

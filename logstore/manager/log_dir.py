@@ -16,7 +16,7 @@ from checkpoints.meta_properties import META_PROPERTIES
 from logstore.errors import InvalidTopicError, LogDirLockedError, LogstoreError, StorageFailedError
 from logstore.format import filenames
 from logstore.log import PartitionLog
-from logstore.manager.creations import CREATIONS, CreationFile
+from logstore.manager.creations import PREFIX, Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
     HIGH_WATERMARK,
@@ -35,7 +35,7 @@ LOCK = ".lock"
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
 _FILES = frozenset(
     f"{name}{end}"
-    for name in (*CHECKPOINTS, CREATIONS, META_PROPERTIES, CLEAN_SHUTDOWN)
+    for name in (*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN)
     for end in ("", ".tmp")
 )
 
@@ -44,13 +44,15 @@ Loader = Callable[[TopicPartition], PartitionLog]
 
 @dataclass(slots=True)
 class Found:
-    """The sub-directories of a log directory."""
+    """What is in a log directory."""
 
     logs: list[TopicPartition] = field(default_factory=list)
     present: set[TopicPartition] = field(default_factory=set)
     """Names with a directory, whoever cares for it: a log, a future log, the metadata log."""
     deleted: list[str] = field(default_factory=list)
     """Paths of ``-delete`` directories."""
+    creations: list[Creation] = field(default_factory=list)
+    """What was being created when the last process ended."""
 
 
 class LogDir:
@@ -68,7 +70,7 @@ class LogDir:
     def __init__(self, path: str, storage: Storage, lock: DirLock) -> None:
         self.path = path
         self.offsets = OffsetCheckpoints(path, storage)
-        self.creations = CreationFile(path, storage)
+        self.creations = CreationFiles(path, storage)
         self.clean = False
         self.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -135,11 +137,11 @@ class LogDir:
             StorageFailedError: the disk refused, or a directory is where a file belongs.
         """
         try:
-            names = [entry.name for entry in self._storage.scan_dir(self.path) if entry.is_dir]
+            entries = self._storage.scan_dir(self.path)
         except OSError as error:
             raise StorageFailedError(self.path, "list", str(error)) from error
         found = Found()
-        for name in names:
+        for name in [entry.name for entry in entries if entry.is_dir]:
             path = posixpath.join(self.path, name)
             if name in _FILES:
                 raise StorageFailedError(path, "read", "it is a directory, not a file")
@@ -157,6 +159,8 @@ class LogDir:
                     found.logs.append(parsed.topic_partition)
         try:
             self.offsets.load(found.present)
+            names = [e.name for e in entries if not e.is_dir and e.name.startswith(PREFIX)]
+            found.creations = self.creations.read(names)
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found

@@ -90,6 +90,7 @@ class LogManager:
         self.broker_config = broker_config or BrokerConfig()
         self._storage = storage or LocalStorage()
         self._clock = clock or SystemClock()
+        self._housekeeping: HousekeepingThread | None = None
         self._flusher = LaterThread("logstore-flusher") if run_later is None else None
         threaded = self._flusher is not None
         self._threads = self.broker_config.num_recovery_threads_per_data_dir if threaded else 1
@@ -107,10 +108,9 @@ class LogManager:
         )  # fmt: skip
         self._topics = Topics(
             self._directories, self._opener, self._configs, self._pending,
-            SYNC_THREADS if threaded else 1,
+            SYNC_THREADS if threaded else 1, self._wake,
         )  # fmt: skip
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
-        self._housekeeping: HousekeepingThread | None = None
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
@@ -118,10 +118,10 @@ class LogManager:
         try:
             loader.open_all(paths)
             self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
-            loader.load_all()
+            unfinished = loader.load_all()
             self._previous_broker_epoch = loader.broker_epoch(paths)
             # Before a name can be used: what an interrupted creation left may be anywhere.
-            self._topics.finish_creations()
+            self._topics.finish_creations(unfinished)
             self._topics.settle_configs()
         except BaseException:
             self._release()
@@ -340,6 +340,10 @@ class LogManager:
         if self._housekeeping is None and not self._closed:
             schedule = Schedule(self._keeper, self.broker_config, self._clock)
             self._housekeeping = HousekeepingThread(schedule)
+
+    def _wake(self) -> None:
+        if self._housekeeping is not None:
+            self._housekeeping.wake()
 
     def _checkpoint_soon(self) -> None:
         if self._housekeeping is not None:

@@ -16,6 +16,11 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from checkpoints.errors import CheckpointError
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    PartitionMetadataFile,
+)
 from checkpoints.topic_properties import TopicProperties
 from logstore.errors import (
     InvalidTopicError,
@@ -27,7 +32,9 @@ from logstore.errors import (
 from logstore.format import filenames
 from logstore.log import PartitionLog
 from logstore.manager.claims import Claims
+from logstore.manager.creations import Creation
 from logstore.manager.directories import Directories
+from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import LogDir
 from logstore.manager.opener import LogOpener
 from logstore.manager.pending import PendingDeletes
@@ -45,7 +52,12 @@ Made = tuple[LogDir, PartitionLog]
 
 
 class Topics:
-    """Any method may be called from any thread that holds no lock of a log."""
+    """Any method may be called from any thread that holds no lock of a log.
+
+    Args:
+        threads: how many creations may wait for the disk at once.
+        on_change: called when there are new logs, or a configuration is another.
+    """
 
     def __init__(
         self,
@@ -54,6 +66,7 @@ class Topics:
         configs: TopicConfigs,
         pending: PendingDeletes,
         threads: int,
+        on_change: Callable[[], None],
     ) -> None:
         self.claims = Claims()
         self._directories = directories
@@ -61,6 +74,7 @@ class Topics:
         self._configs = configs
         self._pending = pending
         self._threads = threads
+        self._on_change = on_change
         self._storage = opener.storage
 
     # -- one partition -------------------------------------------------------------------------
@@ -105,6 +119,7 @@ class Topics:
             except LogstoreError:
                 log.crash()
                 raise
+            self._on_change()
             return log
 
     def _make(
@@ -114,21 +129,24 @@ class Topics:
         topic_id: uuid.UUID | None,
         stored: TopicProperties | None,
     ) -> PartitionLog:
-        """An empty log that nobody finds yet; what belongs to it is on the disk before it is."""
+        """An empty log that nobody finds yet.
+
+        Its directory gets its name once it says what the log is: which topic, how configured.
+        """
         directory = log_dir.directory_of(tp)
         try:
             self._clear_the_way(log_dir, tp)
-            if stored is not None:
-                self._storage.make_dir(directory)
-                self._configs.file(directory).write(stored)
-            log = self._opener.create(log_dir, tp, self._configs.of(tp.topic))
-            if topic_id is not None:
-                try:
-                    log.assign_topic_id(topic_id)
-                except BaseException:
-                    log.crash()
-                    raise
-            return log
+            if topic_id is not None or stored is not None:
+                name = filenames.delete_dir_name(tp, self._opener.random_id())
+                unborn = posixpath.join(log_dir.path, name)
+                self._storage.make_dir(unborn)
+                if topic_id is not None:
+                    path = posixpath.join(unborn, PARTITION_METADATA)
+                    PartitionMetadataFile(path, self._storage).write(PartitionMetadata(topic_id))
+                if stored is not None:
+                    self._configs.file(unborn).write(stored)
+                self._storage.rename(unborn, directory)
+            return self._opener.create(log_dir, tp, self._configs.of(tp.topic))
         except Exception as error:
             self._leave_nothing(log_dir, tp)
             if isinstance(error, OSError | CheckpointError):
@@ -191,31 +209,34 @@ class Topics:
             if total < max(known) + 1:
                 raise InvalidTopicError(f"topic {topic!r} has {max(known) + 1} partitions already")
             missing = [p for p in range(total) if p not in known]
-            stored = self._configs.stored(topic)
-            return self._create_all(topic, missing, self._topic_id(topic), stored)
+            topic_id = self._topic_id(topic) or new_uuid(self._opener.random_id)
+            for log in known.values():
+                log.assign_topic_id(topic_id)
+            return self._create_all(topic, missing, topic_id, self._configs.stored(topic))
 
     def _create_all(
         self,
         topic: str,
         partitions: Sequence[int],
-        topic_id: uuid.UUID | None,
+        topic_id: uuid.UUID,
         stored: TopicProperties | None,
     ) -> list[PartitionLog]:
-        """All of them, or none. Nobody finds one before the others are there; until then a file
-        names them, so that the next start removes them after a crash."""
+        """All of them, or none; nobody finds one before the others are there."""
         if not partitions:
             return []
         tps = [TopicPartition(topic, partition) for partition in partitions]
+        creation = Creation(topic_id, frozenset(tps))
         with ExitStack() as rooms:
             dirs = [rooms.enter_context(self._directories.room_for_one()) for _ in tps]
-            under_way = dirs[0].creations
+            concerned = list(dict.fromkeys(dirs))
             made: list[Made] = []
 
             def make(log_dir: LogDir, tp: TopicPartition) -> None:
                 made.append((log_dir, self._make(log_dir, tp, topic_id, stored)))
 
             try:
-                self._guarded(dirs[0], under_way.add, tps)
+                for log_dir in concerned:
+                    self._guarded(log_dir, log_dir.creations.begin, creation)
                 outcomes = run_all(
                     [partial(make, *item) for item in zip(dirs, tps, strict=True)],
                     self._threads, "logstore-create",
@@ -223,42 +244,54 @@ class Topics:
                 for _, error in outcomes:
                     if error is not None:
                         raise error
-                self._guarded(dirs[0], under_way.remove, tps)
+                for log_dir in concerned:
+                    self._guarded(log_dir, log_dir.creations.end, creation)
                 self._directories.register(made)
             except BaseException:
-                self._undo(made, dirs, tps)
+                self._undo(creation, concerned, made)
                 raise
+        self._on_change()
         logs = {log.topic_partition: log for _, log in made}
         return [logs[tp] for tp in tps]
 
-    def _undo(
-        self, made: Sequence[Made], dirs: Sequence[LogDir], tps: Sequence[TopicPartition]
-    ) -> None:
-        """What cannot be undone now, the next start removes."""
+    def _undo(self, creation: Creation, dirs: Iterable[LogDir], made: Iterable[Made]) -> None:
+        """What cannot be undone now, the next start undoes: the file is still there."""
         try:
             self._retire(made)
-            if all(log_dir.failure is None for log_dir in dirs):
-                self._guarded(dirs[0], dirs[0].creations.remove, tps)
+            for log_dir in dirs:
+                if log_dir.failure is None:
+                    self._guarded(log_dir, log_dir.creations.end, creation)
         except LogstoreError as error:
-            logger.error("a creation that failed is not undone: %s", error)
+            logger.error("the creation of a topic failed and is not undone yet: %s", error)
 
-    def finish_creations(self) -> None:
-        """At the start: remove what a creation made that a crash interrupted."""
-        for log_dir in self._directories.live():
-            try:
-                tps = self._guarded(log_dir, log_dir.creations.load)
-            except StorageFailedError:
+    def finish_creations(self, unfinished: Unfinished) -> None:
+        """At the start: a creation that a crash or a failed disk interrupted is undone; one that
+        only lacks its end gets it. Without all directories it stays as it is, out of sight."""
+        rest = {creation.topic_id: creation for _, creation in unfinished.creations}
+        for creation in rest.values():
+            own = [(d, log) for d, log in unfinished.logs if log.topic_id == creation.topic_id
+                   and log.topic_partition in creation.partitions]  # fmt: skip
+            known = {tp for tp, log in self._directories.logs().items()
+                     if log.topic_id == creation.topic_id}  # fmt: skip
+            born = {log.topic_partition: (d, log) for d, log in own
+                    if log.topic_partition not in known}  # fmt: skip
+            complete = creation.partitions <= known | born.keys()
+            doomed = [made for made in own if not complete or made not in born.values()]
+            if self._directories.offline() and not complete:
+                logger.warning("a creation cannot be undone while a directory is offline")
+                for _, log in own:
+                    log.crash()
                 continue
-            if not tps:
-                continue
-            found = [(d, log) for d in self._directories.live() for tp, log in d.items()
-                     if tp in tps and log.log_end_offset == 0]  # fmt: skip
-            names = ", ".join(sorted(log.name for _, log in found)) or "nothing"
-            logger.warning("a crash interrupted the creation of a topic; removed: %s", names)
+            if doomed:
+                names = ", ".join(sorted(log.name for _, log in doomed))
+                logger.warning("a crash interrupted the creation of a topic; removed: %s", names)
             try:
-                self._retire(self._directories.take_out([log.topic_partition for _, log in found]))
-                if not self._directories.offline():  # else some may come back
-                    self._guarded(log_dir, log_dir.creations.remove, tps)
+                self._retire(doomed)
+                if complete:
+                    self._directories.register(born.values())
+                for log_dir, begun in unfinished.creations:
+                    if begun == creation:
+                        self._guarded(log_dir, log_dir.creations.end, creation)
             except StorageFailedError as error:
                 logger.error("the next start tries it again: %s", error)
 
@@ -283,7 +316,7 @@ class Topics:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
             self.delete([TopicPartition(topic, partition) for partition in sorted(known)])
 
-    def _retire(self, logs: Sequence[Made]) -> None:
+    def _retire(self, logs: Iterable[Made]) -> None:
         """Delete logs that nobody finds any more. At each step a crash leaves either a log as it
         was or no log: first the directories lose their names, durably, then the checkpoints their
         entries; a start in between drops entries without a directory.
@@ -292,6 +325,7 @@ class Topics:
             StorageFailedError: a directory went offline; the others are done.
         """
         failure: LogstoreError | None = None
+        logs = list(logs)
         for _, log in logs:
             log.crash()  # nothing of it is wanted any more
         for log_dir in dict.fromkeys(log_dir for log_dir, _ in logs):
@@ -329,6 +363,7 @@ class Topics:
             stored = self._configs.next(topic, config)
             self._configs.set(topic, wanted, stored)
             self._apply(known.values())
+            self._on_change()
 
     def settle_configs(self) -> None:
         """At the start: a crash may have left a change of a configuration to some partitions."""

@@ -107,7 +107,7 @@ class Life:
             base=base, values=values, bases=[b for b in self.bases if base <= b < end],
             start=start, starts={s for s in self.starts if s <= start},
             flushed=min(self.flushed, end) if killed else end,
-            high_watermark=log.high_watermark, reached=0, cut=False,
+            high_watermark=log.high_watermark, reached=min(self.reached, end), cut=False,
         )  # fmt: skip
 
 

@@ -408,7 +408,11 @@ class Search:
         assert self.manager is not None
         reached = max(before.reached, before.flushed)
         ghost = before.copy(cut=True, flushed=min(before.flushed, after.end), reached=reached)
-        ghost.starts |= {before.base, *(s.base_offset for s in self.logs()[tp].segments)}
+        ghost.starts |= {
+            before.base,
+            after.start,
+            *(s.base_offset for s in self.logs()[tp].segments),
+        }
         # In between no segment has a durable name.
         nothing = before.begun_anew(0)
         self.names[tp] = [after, ghost, nothing, *self.names[tp][1:]]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoints.topic_properties import TopicPropertiesFile
-from logstore.manager.creations import CreationFile
+from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
     LOG_START,
@@ -134,19 +134,18 @@ def name_free_before_the_rename(patch: pytest.MonkeyPatch) -> None:
 
 
 def creations_not_announced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CreationFile, "add", lambda self, tps: None)
+    patch.setattr(CreationFiles, "begin", lambda self, creation: None)
 
 
 def creations_announced_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(CreationFile, "remove", lambda self, tps: None)
+    patch.setattr(CreationFiles, "end", lambda self, creation: None)
 
 
 def end_of_a_creation_not_durable(patch: pytest.MonkeyPatch) -> None:
-    def mutant(self: CreationFile, tps: Collection[TopicPartition]) -> None:
-        self._under_way.difference_update(tps)
-        self._storage.remove(self._file.path)
+    def mutant(self: CreationFiles, creation: Creation) -> None:
+        self._storage.remove(self._path(creation.topic_id))
 
-    patch.setattr(CreationFile, "remove", mutant)
+    patch.setattr(CreationFiles, "end", mutant)
 
 
 def configuration_not_stored(patch: pytest.MonkeyPatch) -> None:
