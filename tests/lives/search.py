@@ -366,7 +366,9 @@ class Search:
         if top < life.start:
             return "nothing is committed"
         offset = self.rng.randint(life.start, top)
-        life.starts.add(offset)
+        for candidate in self.names[tp]:
+            if candidate is not None:
+                candidate.starts.add(offset)
         log.delete_records(offset)
         life.start = offset
         return f"delete records of {tp} below {offset}"
