@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from logstore import AppendOrigin, LogConfig, PartitionLog
 from logstore.format.batch import encode_batch
@@ -56,6 +57,21 @@ def make_log(
     log = PartitionLog.open(directory, CONFIG)
     fill(log, records, size_bytes, equal_timestamps=equal_timestamps)
     return log
+
+
+def in_turns(benchmark: Any, rounds: int, **runs: Callable[[], float]) -> dict[str, float]:
+    """The best of each run, which returns seconds for a unit of its work.
+
+    They take turns, so that a slow minute of the machine is one for all of them.
+    """
+    best = dict.fromkeys(runs, float("inf"))
+
+    def turn() -> None:
+        for name, run in runs.items():
+            best[name] = min(best[name], run())
+
+    benchmark.pedantic(turn, rounds=rounds, warmup_rounds=1)
+    return best
 
 
 def resident_bytes() -> int:

@@ -34,8 +34,18 @@ class OsFiles:
     """``Files`` on the operating system's file system."""
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        with open(path, "rb") as file:
-            return file.read(limit)
+        with open(path, "rb", buffering=0) as file:
+            if limit < 0:
+                return file.readall()
+            # read(limit) would make room for limit bytes first, and most files have a few.
+            room = os.fstat(file.fileno()).st_size + 1
+            data = b""
+            while missing := limit - len(data):
+                part = file.read(min(missing, room))
+                if not part:
+                    break
+                data += part
+            return data
 
     def write_file(self, path: str, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         RecordRejectedError,
         StorageFailedError,
     )
-    from logstore.fetch import FetchData
     from logstore.format.compression import Compression
     from logstore.kernels import AppendInfo
     from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
+    from logstore.log.reading import FetchData
     from logstore.manager import LoadProgress, LogManager
     from logstore.producer_state import AppendOrigin
     from logstore.recovery import RecoveryOptions, RecoveryReport
@@ -41,7 +41,7 @@ _HOMES = {
         "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "LogDirLockedError",
         "LogstoreError", "OffsetOutOfRangeError", "RecordRejectedError", "StorageFailedError",
     ),
-    "logstore.fetch": ("FetchData",),
+    "logstore.log.reading": ("FetchData",),
     "logstore.format.compression": ("Compression",),
     "logstore.kernels": ("AppendInfo",),
     "logstore.log": ("EARLIEST", "LATEST", "MAX_TIMESTAMP", "PartitionLog"),

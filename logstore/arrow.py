@@ -5,6 +5,11 @@ asked for, ``headers`` list<struct<key: string, value: binary>>. The timestamp i
 epoch and a plain int64, not an Arrow timestamp: −1 means "none" in Kafka and would read as the
 last millisecond of 1969. ``column.cast(pyarrow.timestamp("ms", "UTC"))`` converts without a copy.
 
+A ``binary`` column has 32-bit offsets, so one record batch holds at most 2 GiB of keys and of
+values each. Where compressed batches unpack to more, ``read_columns`` raises
+``ResultTooLargeError`` instead of returning a part: the schema does not depend on the data, and
+``large_binary`` would. ``PartitionLog.to_arrow`` yields as many record batches as it takes.
+
 pyarrow is imported at the first call; install it with ``logstore[arrow]``.
 """
 
@@ -14,16 +19,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, ResultTooLargeError
 from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
-from logstore.kernels import ColumnBuilder
+from logstore.kernels import DECODE_FULL, ColumnBuilder
 from logstore.types import Buffer
 
 if TYPE_CHECKING:
     import pyarrow
 
 _ALL = 2**62
+_COLUMN_BYTES_MAX = 2**31 - 1
 
 
 @lru_cache
@@ -68,15 +74,22 @@ def read_columns(
 
     Raises:
         CorruptBatchError: a batch is damaged; ``path`` and ``base_position`` place it in a file.
+        ResultTooLargeError: the keys, the values or the headers do not fit a column of 2 GiB.
     """
     options = ReadOptions(
         from_offset, end_offset, check_crc, include_control, decompressed_limit, aborted
     )
-    builder = ColumnBuilder(keys, values, timestamps, headers)
+    builder = ColumnBuilder(keys, values, timestamps, headers, _COLUMN_BYTES_MAX)
     try:
-        fill_columns(data, 0, builder, _ALL, _ALL, options)
+        position, status = fill_columns(data, 0, builder, _ALL, _ALL, options)
     except CorruptBatchError as error:
         raise error.located(path, base_position) from None
+    if status == DECODE_FULL:
+        raise ResultTooLargeError(
+            f"only the first {position} of {len(data)} bytes fit one Arrow record batch: a column "
+            f"holds at most {_COLUMN_BYTES_MAX} bytes. Read with a smaller max_bytes, or use "
+            "PartitionLog.to_arrow, which yields several record batches"
+        )
     return to_record_batch(builder, keys, values, timestamps, headers)
 
 

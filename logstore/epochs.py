@@ -59,9 +59,9 @@ class LeaderEpochCache:
         return tuple(self._entries)
 
     @property
-    def dirty(self) -> bool:
-        """The file on disk is behind the cache."""
-        return self._dirty
+    def saved(self) -> bool:
+        """The file on disk says what the cache says."""
+        return not self._dirty
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
         """Record that ``epoch`` begins at ``start_offset`` (F-204, F-210 … F-214).
@@ -122,5 +122,12 @@ class LeaderEpochCache:
     def flush(self) -> None:
         """Write the file if it is behind; durable on return."""
         if self._dirty:
-            self._checkpoint.write(self._entries)
-            self._dirty = False
+            self.write(self.entries)
+            self.mark_saved(self.entries)
+
+    def write(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Replace the file, durably; needs no lock. ``mark_saved`` is for whoever holds it."""
+        self._checkpoint.write(entries)
+
+    def mark_saved(self, entries: tuple[EpochEntry, ...]) -> None:
+        self._dirty = self._dirty and self.entries != entries

@@ -6,9 +6,11 @@ LogstoreError
 │   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
 │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
 ├── StorageFailedError            the medium failed; the log directory is offline until reopened
+├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
 ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
 ├── LogDirLockedError             another process, or this one, has the directory open
 ├── OffsetOutOfRangeError         the caller asked for what is not here
+├── ResultTooLargeError           the caller asked for more than one result can hold
 ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
 │   ├── CorruptMessageError       its checksum or structure is wrong
 │   ├── InvalidRecordError        a record or header field breaks a rule of the format
@@ -73,6 +75,20 @@ class StorageFailedError(LogstoreError):
         return f"{self.path}: {self.operation} failed: {self.reason}"
 
 
+class ResourceBusyError(LogstoreError):
+    """Descriptors or memory of the process or the machine are short; the disk is well.
+
+    Nothing was done. Try again when something was released.
+    """
+
+    def __init__(self, path: str, operation: str, reason: str) -> None:
+        super().__init__(path, operation, reason)
+        self.path, self.operation, self.reason = path, operation, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.operation}: {self.reason}"
+
+
 class LogClosedError(LogstoreError):
     """The log was closed; open it again."""
 
@@ -95,6 +111,10 @@ class OffsetOutOfRangeError(LogstoreError):
 
     def __str__(self) -> str:
         return f"{self.name}: offset {self.offset} is outside [{self.start}, {self.end}]"
+
+
+class ResultTooLargeError(LogstoreError):
+    """What was asked for does not fit one result; the text says how to ask for it in parts."""
 
 
 class RecordRejectedError(LogstoreError):

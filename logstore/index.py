@@ -9,12 +9,12 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from logstore.errors import CorruptIndexError
+from logstore.locks import Rank, make_lock
 from logstore.storage.base import File, Mapping, Storage
 
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -61,7 +61,7 @@ class _SparseIndex:
         self._file: File | None = None
         self._map: Mapping | None = None
         # Lookups run beside the writer, who maps and trims: never over a mapping that was let go.
-        self._lock = threading.Lock()
+        self._lock = make_lock(Rank.INDEX)
 
     def create(self) -> None:
         self._storage.open(self.path, create=True).close()
@@ -77,10 +77,12 @@ class _SparseIndex:
     def trim(self, count: int) -> None:
         """Unmap and cut to ``count`` entries, as on roll and clean close (F-137)."""
         with self._lock:
-            self._unmap()
-            with self._open(create=True) as file:
+            file = self._taken_file() or self._storage.open(self.path, create=True)
+            try:
                 if file.size() != count * self.entry.size:
                     file.truncate(count * self.entry.size)
+            finally:
+                file.close()
 
     def clear_from(self, count: int, old_count: int) -> None:
         """Zero the slots of dropped entries, so that a reader of the live file stops there."""
@@ -112,11 +114,16 @@ class _SparseIndex:
             self._unmap()
 
     def _unmap(self) -> None:
+        file = self._taken_file()
+        if file is not None:
+            file.close()
+
+    def _taken_file(self) -> File | None:
+        """Unmap; the file, which the caller closes."""
         if self._map is not None:
             self._map.close()
-        if self._file is not None:
-            self._file.close()
-        self._map = self._file = None
+        file, self._map, self._file = self._file, None, None
+        return file
 
     @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[File]:
@@ -251,6 +258,8 @@ class TransactionIndex:
         self._count = size // TXN_ENTRY.size
         self._entries: list[AbortedTxn] | None = None if size else []
         self._dirty = False
+        # Readers load what the writer appends to. The list only grows: a cut puts another in place.
+        self._lock = make_lock(Rank.INDEX)
 
     def entries(self) -> list[AbortedTxn]:
         """All entries.
@@ -258,6 +267,13 @@ class TransactionIndex:
         Raises:
             CorruptIndexError: an unknown version, or last offsets that do not ascend from base.
         """
+        entries = self._entries
+        if entries is not None:
+            return entries
+        with self._lock:
+            return self._load()
+
+    def _load(self) -> list[AbortedTxn]:
         if self._entries is None:
             self._entries = self._parse(self._storage.read_file(self.path))
         return self._entries
@@ -280,35 +296,42 @@ class TransactionIndex:
             entries.append(txn)
         return entries
 
-    def append(self, txn: AbortedTxn) -> None:
-        """Add an entry; its last offset must be above the previous one (F-122)."""
-        entries = self.entries()
-        if entries and txn.last_offset <= entries[-1].last_offset:
-            raise ValueError(
-                f"{self.path}: last offset {txn.last_offset} is not above {entries[-1].last_offset}"
-            )
-        file = self._storage.open(self.path, create=True)
-        try:
-            file.write_at(len(entries) * TXN_ENTRY.size, TXN_ENTRY.pack(0, *txn))
-        finally:
-            file.close()
-        entries.append(txn)
-        self._dirty = True
+    def append(self, *txns: AbortedTxn) -> None:
+        """Add entries in one write; their last offsets must ascend above the previous (F-122)."""
+        with self._lock:
+            entries = self._load()
+            last = entries[-1].last_offset if entries else -1
+            for txn in txns:
+                if txn.last_offset <= last:
+                    raise ValueError(
+                        f"{self.path}: last offset {txn.last_offset} is not above {last}"
+                    )
+                last = txn.last_offset
+            file = self._storage.open(self.path, create=True)
+            try:
+                data = b"".join(TXN_ENTRY.pack(0, *txn) for txn in txns)
+                file.write_at(len(entries) * TXN_ENTRY.size, data)
+            finally:
+                file.close()
+            entries.extend(txns)
+            self._dirty = True
 
     def truncate_to(self, offset: int) -> None:
         """Drop entries whose marker is at or after ``offset`` (F-124)."""
-        entries = self.entries()
-        keep = next((i for i, t in enumerate(entries) if t.last_offset >= offset), len(entries))
-        if keep < len(entries):
-            del entries[keep:]
-            self._cut(keep)
+        with self._lock:
+            entries = self._load()
+            keep = [txn for txn in entries if txn.last_offset < offset]
+            if len(keep) < len(entries):
+                self._entries = keep
+                self._cut(len(keep))
 
     def reset(self) -> None:
         """Forget all entries, whatever the file holds; recovery writes them anew."""
-        had_file = self._entries is None or bool(self._entries)
-        self._entries = []
-        if had_file:
-            self._cut(0)
+        with self._lock:
+            had_file = self._entries is None or bool(self._entries)
+            self._entries = []
+            if had_file:
+                self._cut(0)
 
     def _cut(self, count: int) -> None:
         try:
@@ -334,7 +357,10 @@ class TransactionIndex:
         if self._dirty:
             file = self._storage.open(self.path, create=True)
             try:
+                self._dirty = False  # before: what is appended meanwhile needs another sync
                 file.sync()
+            except OSError:
+                self._dirty = True
+                raise
             finally:
                 file.close()
-            self._dirty = False

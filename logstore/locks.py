@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Rank(IntEnum):
@@ -35,7 +35,7 @@ class Lock(Protocol):
     def release(self) -> None: ...
     def locked(self) -> bool: ...
     def __enter__(self) -> bool: ...
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any, /) -> None: ...
 
 
 LockFactory = Callable[[Rank], Lock]
@@ -100,5 +100,5 @@ class CheckedLock:
     def __enter__(self) -> bool:
         return self.acquire()
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None:
         self.release()

@@ -25,9 +25,11 @@ from logstore.errors import (
 )
 from logstore.format import filenames
 from logstore.format.producer_snapshot import (
+    HEADER_SIZE,
     ProducerSnapshotEntry,
     decode_snapshot,
     encode_snapshot,
+    snapshot_size,
 )
 from logstore.storage.base import Storage
 
@@ -307,12 +309,15 @@ class ProducerStateManager:
             with suppress(FileNotFoundError):
                 self._storage.remove(self.snapshot_path(offset))
 
-    def detach_snapshot(self, offset: int) -> str | None:
-        """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
+    def forget_snapshot(self, offset: int) -> str | None:
+        """The path of a snapshot, which no longer counts; None if there is none."""
         if offset not in self.snapshots:
             return None
         self.snapshots.remove(offset)
-        path = self.snapshot_path(offset)
+        return self.snapshot_path(offset)
+
+    def mark_deleted(self, path: str) -> str | None:
+        """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
         try:
             self._storage.rename(path, path + filenames.DELETED_SUFFIX)
         except FileNotFoundError:
@@ -340,21 +345,27 @@ class ProducerStateManager:
         else:
             self.on_log_start_changed(log_start_offset)
 
-    def load_for_replay(self, offset: int, now_ms: int) -> None:
-        """Load the newest readable snapshot without touching the files, as a base for a replay."""
-        self._load(offset, now_ms, keep_files=True)
+    def load_for_replay(self, offset: int, now_ms: int) -> list[int]:
+        """Load the newest readable snapshot as a base for a replay; ``offset`` where there is none.
 
-    def _load(self, log_start_offset: int, now_ms: int, *, keep_files: bool = False) -> None:
+        The files stay as they are: the offsets of those that cannot be read are returned.
+        """
+        unreadable: list[int] = []
+        self._load(offset, now_ms, unreadable)
+        return unreadable
+
+    def _load(
+        self, log_start_offset: int, now_ms: int, unreadable: list[int] | None = None
+    ) -> None:
         while self.snapshots:
             offset = self.snapshots[-1]
-            path = self.snapshot_path(offset)
             try:
-                entries = decode_snapshot(self._storage.read_file(path), path)
-            except (CorruptSnapshotError, FileNotFoundError):
-                if keep_files:
-                    self.snapshots.remove(offset)
+                entries = self._read_snapshot(offset)
+            except (CorruptSnapshotError, FileNotFoundError):  # the next older one is tried (F-130)
+                if unreadable is None:
+                    self.remove_snapshot(offset)
                 else:
-                    self.remove_snapshot(offset)  # the next older one is tried (F-130)
+                    unreadable.append(self.snapshots.pop())
                 continue
             for stored in entries:
                 entry = _from_snapshot(stored)
@@ -363,6 +374,12 @@ class ProducerStateManager:
             self.last_snapshot_offset = self.map_end_offset = offset
             return
         self.last_snapshot_offset = self.map_end_offset = log_start_offset
+
+    def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry]:
+        """A damaged file costs no more memory than its header asks for."""
+        path = self.snapshot_path(offset)
+        size = snapshot_size(self._storage.read_file(path, HEADER_SIZE), path)
+        return decode_snapshot(self._storage.read_file(path, size + 1), path)
 
     def _install(self, entry: ProducerEntry) -> None:
         self.producers[entry.producer_id] = entry
@@ -408,6 +425,10 @@ class ProducerStateManager:
         ongoing = (entry.current_txn_first_offset, entry.producer_id)
         if entry.current_txn_first_offset >= 0 and ongoing not in self._ongoing:
             insort(self._ongoing, ongoing)
+
+    def open_transactions(self) -> dict[int, int]:
+        """First offset of each open transaction, by producer id."""
+        return {producer_id: first_offset for first_offset, producer_id in self._ongoing}
 
     def last_stable_offset(self, completed: CompletedTxn) -> int:
         """LSO once ``completed`` is decided: first other open transaction, else past it (F-123)."""

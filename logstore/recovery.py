@@ -1,17 +1,18 @@
 """Opening a log: after a clean stop without reading records, after a crash by scanning.
 
 Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). Where this is stricter
-(docs/recovery.md has the reasons): a torn tail is cut on a clean start too (F-268); offsets and
-epochs that go backwards end the scan; the epoch cache above the recovery point is derived from the
-batches alone; the cut bytes are kept aside when whole batches lie behind the damage.
+(docs/recovery.md has the reasons): a torn tail is cut on a clean start too (F-268); offsets that go
+backwards end the scan; the epoch cache above the recovery point is derived from the batches alone;
+whatever valid is taken out of a log is kept aside.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
@@ -22,59 +23,16 @@ from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEntry, LeaderEpochCache
 from logstore.errors import CorruptBatchError, CorruptDataError, CorruptIndexError
 from logstore.format import filenames
-from logstore.gate import ReaderGate
-from logstore.kernels import (
-    SCAN_COLUMNS,
-    SCAN_REASONS,
-    RecoveryScan,
-)
+from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.producer_state import ProducerStateManager
+from logstore.recovery_report import RecoveryOptions, RecoveryReport
+from logstore.replacements import Replacements, plan_split, roll_marks
 from logstore.replay import rebuild_producers, replay_from, scan_segment
-from logstore.segment import WINDOW, Segment
+from logstore.segment import Segment
 from logstore.segments import Segments
+from logstore.set_aside import UNFINISHED_SUFFIX, Remover
 from logstore.storage.base import FileInfo, Storage
 from logstore.types import TopicPartition
-
-CUT_SUFFIX = ".cut"
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryOptions:
-    """``keep_cut``: what to do with bytes that recovery cuts off a ``.log``.
-
-    ``"never"``, ``"always"``, or ``"valid"`` (default): keep them aside, as
-    ``<segment>.log.<position>.cut``, when whole valid batches lie behind the damage, so that
-    nothing good is lost without an operator's word. ``contiguous`` also ends the scan at a gap
-    between offsets, which only a log that was never compacted can promise.
-    """
-
-    keep_cut: str = "valid"
-    contiguous: bool = False
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """Everything that opening one log did. Bytes, counts and seconds; ``actions`` in order."""
-
-    directory: str
-    clean: bool
-    recovery_point: int = 0
-    log_start_offset: int = 0
-    log_end_offset: int = 0
-    segments: int = 0
-    segments_scanned: int = 0
-    bytes_scanned: int = 0
-    batches_scanned: int = 0
-    records_scanned: int = 0
-    bytes_cut: int = 0
-    cut_reason: str = ""
-    bytes_valid_behind_cut: int = 0
-    seconds: float = 0.0
-    actions: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -88,7 +46,6 @@ class LoadedLog:
     log_end_offset: int
     topic_id: uuid.UUID | None
     report: RecoveryReport
-    gate: ReaderGate
 
 
 def load_log(
@@ -128,7 +85,6 @@ class _Loader:
         self.parsed = filenames.parse_partition_dir(name)
         self._segments: list[Segment] = []
         self._scratch: ProducerStateManager | None = None
-        self.gate = ReaderGate()
         self._flushed = 0  # what lies below it is on the disk
 
     def load(
@@ -140,24 +96,31 @@ class _Loader:
         self._flushed = recovery_point if recovery_point > log_start_offset else 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
-        files = self._finish_swaps(self._scan_dir())
+        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
+        self.replacements = Replacements(
+            self.storage, self.directory, self.config, self.clock, self._act
+        )
+        deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
+        files = self._list_files(recovery_point, deleting)
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         topic_id = self._read_topic_id(files)
-        self._segments = segments = self._open_segments(files)
-        deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
-        first_suspect = len(segments) if clean or deleting else _floor(segments, recovery_point)
+        self._segments = self._open_segments(files)
+        trusted = clean or deleting
+        if trusted and not deleting:
+            self._split_wide_segments()
+        segments = self._segments
+        first_suspect = len(segments) if trusted else _floor(segments, recovery_point)
+        if self._rolled:  # they stand only where they follow what a scan finds
+            first_suspect = min(first_suspect, max(len(segments) - 1, 0))
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
             self._check_indexes(segment)
         self.epochs = self._load_epochs(files, segments)
-        if first_suspect < len(segments):
-            segments = self._recover(segments, first_suspect)
-        leo = self._end_of_log(segments, clean or deleting)
+        if first_suspect < len(segments) or self._rolled:
+            segments = self._recover(first_suspect, log_start_offset)
+        leo = self._end_of_log(segments, trusted)
+        end_found = leo
         if segments and leo < log_start_offset:
-            self._act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
-            for segment in segments:
-                segment.mark_deleted()
-            self.epochs.clear(durable=False)
-            segments = []
+            segments = self._empty(segments, leo, log_start_offset)
         if not segments:
             if report.actions:  # what was removed must not come back beside the new segment
                 self.storage.sync_dir(self.directory)
@@ -179,9 +142,14 @@ class _Loader:
         if clean:
             point = leo
         elif recovery_point > leo:  # it was of other records: a cut came between
-            report.warnings.append(f"recovery point {recovery_point} is above the log end {leo}")
             point = container.bases[-1]
         point = min(max(point, start), leo)
+        if recovery_point > end_found and not deleting:
+            report.offsets_lost = (end_found, recovery_point)
+            report.warnings.append(
+                f"recovery point {recovery_point} is above the log end {end_found}: offsets "
+                f"[{end_found}, {recovery_point}) are lost, unless the log was truncated"
+            )
         if not clean or report.actions:  # nothing that was removed here may come back later
             self.storage.sync_dir(self.directory)
         # The process that died may have cut the log, and only the cache may know of it.
@@ -192,7 +160,7 @@ class _Loader:
         report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
-            leo, topic_id, report, self.gate,
+            leo, topic_id, report,
         )  # fmt: skip
 
     # -- files ---------------------------------------------------------------------------------
@@ -207,78 +175,24 @@ class _Loader:
         self._act(f"removed {name}: {why}")
         self.storage.remove(os.path.join(self.directory, name))
 
-    def _finish_swaps(self, files: dict[str, FileInfo]) -> dict[str, FileInfo]:
-        """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short."""
-        if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in files):
-            return files
-        parsed = {n: p for n in files if (p := filenames.parse_segment_file(n)) is not None}
-        cleaned = [p.offset for p in parsed.values() if p.transition == filenames.CLEANED_SUFFIX]
-        smallest = min(cleaned, default=2**63)
-        gone: set[str] = set()
-        for name, p in parsed.items():
-            if p.transition == filenames.DELETED_SUFFIX:
-                self._remove(name, "deletion was under way")
-            elif p.transition == filenames.CLEANED_SUFFIX or (
-                p.transition == filenames.SWAP_SUFFIX and p.offset >= smallest
-            ):
-                self._remove(name, "its replacement was never complete")
-            else:
-                continue
-            gone.add(name)
-        swaps = {
-            n: p
-            for n, p in parsed.items()
-            if p.transition == filenames.SWAP_SUFFIX and n not in gone
-        }
-        if not swaps:
-            if not gone:
-                return files
-            return {n: f for n, f in files.items() if n not in gone}
-        self._replace_swapped(parsed, swaps, gone)
-        return self._scan_dir()
-
-    def _replace_swapped(
-        self,
-        parsed: dict[str, filenames.SegmentFile],
-        swaps: dict[str, filenames.SegmentFile],
-        gone: set[str],
-    ) -> None:
-        """F-239, F-240: drop what the complete ``.swap`` files replace, then rename them."""
-        ranges = []
-        for name, p in swaps.items():
-            if p.suffix == filenames.LOG_SUFFIX:
-                ranges.append((p.offset, self._next_offset_of_file(name, p.offset)))
-        if ranges:
-            low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-            for name, p in parsed.items():
-                if name in gone or name in swaps or not low <= p.offset < high:
-                    continue
-                self._remove(name, f"replaced by the segments [{low}, {high})")
-            self.storage.sync_dir(self.directory)  # no original comes back beside its replacement
-        for name in sorted(swaps):
-            final = name.removesuffix(filenames.SWAP_SUFFIX)
-            self._act(f"renamed {name} to {final}")
-            self.storage.rename(
-                os.path.join(self.directory, name), os.path.join(self.directory, final)
-            )
-        self.storage.sync_dir(self.directory)
-
-    def _next_offset_of_file(self, name: str, base_offset: int) -> int:
-        path = os.path.join(self.directory, name)
-        info = self.storage.info(path)
-        segment = Segment(
-            self.storage, self.directory, base_offset, self.config, self.clock,
-            {filenames.LOG_SUFFIX: info.size if info else 0},
-        )  # fmt: skip
-        segment.suffix = filenames.SWAP_SUFFIX
-        try:
-            return segment.read_next_offset()[0]
-        finally:
-            segment.close()
+    def _list_files(self, recovery_point: int, deleting: bool) -> dict[str, FileInfo]:
+        """What is in the directory once interrupted replacements are finished; rolls that wait
+        for the segment before them are put apart."""
+        files = self._scan_dir()
+        rolled = [] if deleting else roll_marks(files, recovery_point)
+        self._rolled = deque(rolled)
+        waiting = {_rolled_name(base) for base in rolled}
+        if self.replacements.finish({n: f for n, f in files.items() if n not in waiting}):
+            files = self._scan_dir()
+        for name in [n for n in files if n.endswith(UNFINISHED_SUFFIX)]:
+            self._remove(name, "what it was to keep is still in the log")
+            del files[name]
+        return files
 
     def _open_segments(self, files: dict[str, FileInfo]) -> list[Segment]:
         """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
         self._found: dict[int, dict[str, int]] = {}
+        self._rolled_files: dict[int, dict[str, int]] = {}
         sizes: dict[int, dict[str, int]] = {}
         snapshots = []
         for name, info in files.items():
@@ -292,24 +206,84 @@ class _Loader:
             else:
                 sizes.setdefault(p.offset, {})[p.suffix] = info.size
         self.producers.set_snapshots(snapshots)
+        for base in self._rolled:
+            sizes.setdefault(base, {})[_ROLLED] = files[_rolled_name(base)].size
         segments = []
         for base in sorted(sizes):
             found = sizes[base]
-            if filenames.LOG_SUFFIX not in found:
+            if filenames.LOG_SUFFIX in found:
+                segments.append(self._open_segment(base, found))
+            elif _ROLLED in found:
+                self._rolled_files[base] = found
+            else:
                 for suffix in found:
                     self._remove(filenames.segment_file_name(base, suffix), "there is no .log")
-                continue
-            if found[filenames.LOG_SUFFIX] > MAX_INT:  # no position in it would fit an index
-                path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
-                size = found[filenames.LOG_SUFFIX]
-                raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
-            segment = Segment(
-                self.storage, self.directory, base, self.config, self.clock, found, self.gate
-            )
-            segment.name_durable = True  # once the directory is synced, at the end of the load
-            self._found[base] = found
-            segments.append(segment)
         return segments
+
+    def _open_segment(self, base: int, found: dict[str, int], suffix: str = "") -> Segment:
+        size = found[filenames.LOG_SUFFIX]
+        if size > MAX_INT:  # no position in it would fit an index
+            path = os.path.join(self.directory, filenames.segment_file_name(base, ".log"))
+            raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
+        segment = Segment(
+            self.storage, self.directory, base, self.config, self.clock, found, suffix
+        )
+        segment.name_durable = True  # once the directory is synced, at the end of the load
+        self._found[base] = found
+        return segment
+
+    def _open_rolled(self, base: int, suffix: str) -> Segment:
+        """A segment that waits for the one before it, under the name its ``.log`` has now."""
+        found = dict(self._rolled_files[base])
+        found[filenames.LOG_SUFFIX] = found.pop(_ROLLED)
+        return self._open_segment(base, found, suffix)
+
+    # -- segments that span too many offsets ---------------------------------------------------
+
+    def _split_wide_segments(self) -> None:
+        """F-243 without a scan of records: only a segment far from the next one is looked at."""
+        segments = self._segments
+        for at in reversed(range(len(segments) - 1)):
+            segment, limit = segments[at], segments[at + 1].base_offset
+            if limit - segment.base_offset > MAX_INT + 1 and _is_too_wide(segment):
+                segments[at : at + 1] = self._split(segment, scan_segment(segment), limit)
+
+    def _split(
+        self, segment: Segment, scan: RecoveryScan, limit: int, later: deque[Segment] | None = None
+    ) -> list[Segment]:
+        """Divide a segment whose batches span more than 2³¹−1 offsets (F-243); else it alone.
+
+        Damage behind them is cut first, which takes the ``later`` segments along; without these,
+        on a clean start, the segment stays as it is.
+        """
+        if scan.status != SCAN_BAD_OFFSET or self.options.contiguous:
+            return [segment]
+        plan = plan_split(segment, scan, limit)
+        if len(plan.pieces) == 1 or (later is None and plan.end < segment.size):
+            return [segment]
+        if plan.end < segment.size and later is not None:
+            self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
+            later.clear()
+            self.remover.cut(segment, plan.end, SCAN_REASONS[plan.status])
+            segment.state.size = plan.end
+        self._scratch = None  # it holds what a scan has replayed
+        producers = self._scratch_producers(segment.base_offset)
+        name = os.path.basename(segment.log_path)
+        bases = [piece.base_offset for piece in plan.pieces]
+        self._act(f"split {name}, which spans too many offsets, into segments {bases}")
+        self.report.segments_split += 1
+        self.replacements.split(segment, plan.pieces, producers)
+        self._scratch = None
+        files = self._scan_dir()
+        snapshots = [o for o in self.producers.snapshots if self._snapshot_name(o) in files]
+        self.producers.set_snapshots(snapshots)
+        return [self._open_segment(base, _sizes(files, base)) for base in bases]
+
+    @staticmethod
+    def _snapshot_name(offset: int) -> str:
+        return filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+
+    # -- indexes -------------------------------------------------------------------------------
 
     def _check_indexes(self, segment: Segment) -> None:
         """F-242: a missing offset index, or a bad transaction index, means a rebuild."""
@@ -356,7 +330,9 @@ class _Loader:
                 self.storage, self.directory, self.producers.expiration_ms
             )
             scratch.set_snapshots(snapshots)
-            scratch.load_for_replay(0, self.clock.wall_ms())
+            for offset in scratch.load_for_replay(0, self.clock.wall_ms()):
+                self._act(f"removed {self._snapshot_name(offset)}: it cannot be read")
+                self.producers.remove_snapshot(offset)  # its name is in the list of this one
         for segment in self._segments:
             if segment.base_offset < base_offset:
                 replay_from(scratch, segment, scratch.map_end_offset, base_offset)
@@ -430,57 +406,86 @@ class _Loader:
 
     # -- recovery ------------------------------------------------------------------------------
 
-    def _recover(self, segments: list[Segment], first: int) -> list[Segment]:
-        """F-245: recover the segments from ``first`` on, in order, up to the first cut."""
-        suspects = segments[first:]
-        base = suspects[0].base_offset
+    def _recover(self, first: int, log_start_offset: int) -> list[Segment]:
+        """F-245: recover the segments from ``first`` on, in order, up to the first cut.
+
+        Then the segments of rolls that the crash left unsettled, as long as each begins where the
+        one before it ends.
+        """
+        done, pending = self._segments[:first], deque(self._segments[first:])
+        base = pending[0].base_offset if pending else self._rolled[0]
         # What the file says of these segments may be older than their batches, or younger (S-37).
         self.epochs.truncate_from_end(base)
         producers = self._scratch_producers(base)
-        for at, segment in enumerate(suspects):
-            if self._recover_segment(segment, producers, suspects[at + 1 :]):
-                return segments[: first + at + 1]
-        return segments
+        while pending or self._settle_roll(done, pending, log_start_offset):
+            segment = pending.popleft()
+            following = pending[0].base_offset if pending else next(iter(self._rolled), 2**63)
+            scan = self._scan(segment, producers)
+            split = self._split(segment, scan, following, pending)
+            if len(split) > 1:
+                pending.extendleft(reversed(split))
+                self._segments = [*done, *pending]
+                producers = self._scratch_producers(segment.base_offset)
+                continue
+            done.append(segment)
+            if self._recover_segment(segment, scan, producers, pending):
+                break
+        return done
 
-    def _discard_later(self, segment: Segment, later: list[Segment]) -> None:
-        """Remove what follows a cut, durably before the cut: a crash in between must not leave
-        these segments behind one that looks whole."""
-        for other in later:
-            self._act(
-                f"removed segment {other.base_offset}: it follows a cut in segment "
-                f"{segment.base_offset}"
-            )
-            self.report.bytes_cut += other.size
-            self._discard(other)
-        if later:
+    def _settle_roll(
+        self, done: list[Segment], pending: deque[Segment], log_start_offset: int
+    ) -> bool:
+        """Take the next rolled segment into the log, or set it and all later ones aside.
+
+        What lies below the log start may be missing: those records are deleted.
+        """
+        if not self._rolled:
+            return False
+        base = self._rolled[0]
+        end = done[-1].state.next_offset if done else -1
+        if base != end and base > log_start_offset:
+            self._remove_later(f"the segment before it ends at {end}" if done else
+                               "the segment before it is missing")  # fmt: skip
+            return False
+        self._rolled.popleft()
+        if done:
+            done[-1].log.sync()  # else its end may be lost while the next segment stays
+        self.replacements.settle_roll(base)
+        pending.append(self._open_rolled(base, ""))
+        self._segments = [*done, *pending]
+        return True
+
+    def _remove_later(self, why: str, later: Iterable[Segment] = ()) -> None:
+        """Take out what follows the end of the log, durably before that end is cut: a crash in
+        between must not leave these segments behind one that looks whole."""
+        rolled = [self._open_rolled(base, filenames.SWAP_SUFFIX) for base in self._rolled]
+        self._rolled.clear()
+        segments = [*later, *rolled]
+        for segment in segments:
+            self.remover.remove(segment, why)
+            self.producers.remove_snapshot(segment.base_offset)
+        if segments:
             self.storage.sync_dir(self.directory)
 
-    def _discard(self, segment: Segment) -> None:
-        """Set a whole segment aside or delete it; its files are gone from the log."""
-        keep = self.options.keep_cut == "always" or (
-            self.options.keep_cut == "valid" and _has_valid_batch(segment)
-        )
-        if keep:
-            target = f"{segment.log_path}.0{CUT_SUFFIX}"
-            segment.close()
-            self.storage.rename(segment.log_path, target)
-            self._act(f"kept {os.path.basename(target)}")
-        for path in segment.mark_deleted():
-            self.storage.remove(path)
-        self.producers.remove_snapshot(segment.base_offset)
-
-    def _recover_segment(
-        self, segment: Segment, producers: ProducerStateManager, later: list[Segment]
-    ) -> int:
-        """F-232, F-233: scan, rebuild, cut; the bytes cut. A cut takes the ``later`` ones along."""
+    def _scan(self, segment: Segment, producers: ProducerStateManager) -> RecoveryScan:
+        """F-232: look at every batch, and replay producers and transactions."""
         producers.map_end_offset = segment.base_offset
         segment.txn_index.reset()
-        scan = scan_segment(
+        return scan_segment(
             segment,
             last_epoch=self.epochs.latest_epoch,
             contiguous=self.options.contiguous,
             producers=producers,
         )
+
+    def _recover_segment(
+        self,
+        segment: Segment,
+        scan: RecoveryScan,
+        producers: ProducerStateManager,
+        later: Iterable[Segment],
+    ) -> int:
+        """F-233: rebuild, cut; the bytes cut. A cut takes the ``later`` segments along."""
         report = self.report
         report.segments_scanned += 1
         report.bytes_scanned += segment.size
@@ -488,10 +493,16 @@ class _Loader:
         report.records_scanned += scan.record_count
         for epoch, start in scan.epochs:
             self.epochs.assign(epoch, start, durable=False)
+        if scan.epoch_falls:
+            report.epoch_falls += scan.epoch_falls
+            report.warnings.append(
+                f"{os.path.basename(segment.log_path)}: leader epochs fall in {scan.epoch_falls} "
+                f"places, first at offset {scan.first_fall_offset}; the batches are kept"
+            )
         cut = segment.size - scan.valid_bytes
         if cut:
-            self._discard_later(segment, later)
-            self._cut(segment, scan)
+            self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
+            self.remover.cut(segment, scan.valid_bytes, SCAN_REASONS[scan.status])
         state = segment.state
         state.max_timestamp = scan.max_timestamp
         state.offset_of_max_timestamp = scan.offset_of_max_timestamp
@@ -518,40 +529,6 @@ class _Loader:
         if position < size:
             segment.log.rewrite(position, size - position)
 
-    def _cut(self, segment: Segment, scan: RecoveryScan) -> None:
-        position, size = scan.valid_bytes, segment.size
-        name = os.path.basename(segment.log_path)
-        reason = SCAN_REASONS[scan.status]
-        valid = _valid_bytes_behind(segment, position)
-        report = self.report
-        report.bytes_cut += size - position
-        report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
-        report.bytes_valid_behind_cut += valid
-        self._act(f"cut {size - position} bytes off {name} at byte {position}: {reason}")
-        if valid:
-            report.warnings.append(
-                f"{name}: {valid} bytes of whole batches lie behind the damage at byte {position}"
-            )
-        if self.options.keep_cut == "always" or (valid and self.options.keep_cut == "valid"):
-            target = f"{segment.log_path}.{position}{CUT_SUFFIX}"
-            self._copy(segment, position, target)
-            self._act(f"kept {os.path.basename(target)}")
-        segment.log.truncate(position)
-        segment.log.sync()  # else the next append may find its way to the disk without the cut
-        segment.file_size = position
-
-    def _copy(self, segment: Segment, position: int, target: str) -> None:
-        copy = self.storage.open(target, create=True)
-        try:
-            copy.truncate(0)
-            for at in range(position, segment.size, WINDOW):
-                data = segment.log.read_at(at, min(WINDOW, segment.size - at))
-                copy.write_at(at - position, data)
-            copy.sync()
-        finally:
-            copy.close()
-        self.storage.sync_dir(self.directory)  # the copy is safe before anything is cut
-
     # -- end, producers ------------------------------------------------------------------------
 
     def _end_of_log(self, segments: list[Segment], clean: bool) -> int:
@@ -566,17 +543,20 @@ class _Loader:
         except CorruptBatchError as error:
             next_offset, end = self._end_before(active, error)
         if end < active.size:
-            torn = active.size - end
-            self.report.bytes_cut += torn
-            self.report.cut_reason = f"{os.path.basename(active.log_path)} at byte {end}: torn tail"
-            self._act(f"cut {torn} bytes off {os.path.basename(active.log_path)}: torn tail")
-            if self.options.keep_cut == "always":
-                self._copy(active, end, f"{active.log_path}.{end}{CUT_SUFFIX}")
-            active.log.truncate(end)
-            active.log.sync()
-            active.file_size = active.state.size = end
+            self.remover.cut(active, end, "torn tail")
+            active.state.size = end
         active.state.next_offset = next_offset
         return next_offset
+
+    def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
+        """F-246: nothing at or above the log start is left. What there is goes out of the log."""
+        self._act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
+        for segment in segments:
+            self.remover.remove(
+                segment, f"the log ends at {leo}, below its start {log_start_offset}"
+            )
+        self.epochs.clear(durable=False)
+        return []
 
     @staticmethod
     def _end_before(segment: Segment, error: CorruptDataError) -> tuple[int, int]:
@@ -601,27 +581,9 @@ class _Loader:
         rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
 
     def _create_segment(self, base_offset: int) -> Segment:
-        segment = Segment(
-            self.storage, self.directory, base_offset, self.config, self.clock, gate=self.gate
-        )
+        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         segment.create()
         return segment
-
-
-def _valid_bytes_behind(segment: Segment, position: int) -> int:
-    """Bytes of whole, CRC-valid batches behind a bad one whose size field can be believed."""
-    head = segment.log.read_at(position, 12)
-    if len(head) < 12:
-        return 0
-    size = int.from_bytes(head[8:12], "big", signed=True) + 12
-    if not 61 <= size <= segment.size - position:
-        return 0
-    valid = 0
-    for rows, columns, capacity in segment.scan(position + size, check_crc=True):
-        sizes = columns[_SIZE * capacity : _SIZE * capacity + rows]
-        flags = columns[_VALID * capacity : _VALID * capacity + rows]
-        valid += sum(s for s, ok in zip(sizes, flags, strict=True) if ok)
-    return valid
 
 
 def _floor(segments: list[Segment], offset: int) -> int:
@@ -630,11 +592,26 @@ def _floor(segments: list[Segment], offset: int) -> int:
     return max(at, 0)
 
 
-def _has_valid_batch(segment: Segment) -> bool:
-    return any(rows for rows, _, _ in segment.scan(0, check_crc=True))
+def _is_too_wide(segment: Segment) -> bool:
+    """Whether an offset lies more than 2³¹−1 above the base, going by headers."""
+    largest = segment.base_offset + MAX_INT
+    return any(
+        max(columns[_LAST * capacity : _LAST * capacity + rows]) > largest
+        for rows, columns, capacity in segment.scan(0, check_crc=False)
+    )
 
 
+def _rolled_name(base: int) -> str:
+    return filenames.segment_file_name(base, filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX)
+
+
+def _sizes(files: dict[str, FileInfo], base: int) -> dict[str, int]:
+    names = {s: filenames.segment_file_name(base, s) for s in filenames.SEGMENT_SUFFIXES}
+    return {suffix: files[name].size for suffix, name in names.items() if name in files}
+
+
+_ROLLED = filenames.LOG_SUFFIX + filenames.SWAP_SUFFIX
 _COLUMN = {name: index for index, name in enumerate(SCAN_COLUMNS)}
-_SIZE, _VALID = _COLUMN["size"], _COLUMN["valid"]
-_BASE, _EPOCH = _COLUMN["base_offset"], _COLUMN["leader_epoch"]
+_BASE, _LAST = _COLUMN["base_offset"], _COLUMN["last_offset"]
+_EPOCH = _COLUMN["leader_epoch"]
 __all__ = ["LoadedLog", "RecoveryOptions", "RecoveryReport", "load_log"]

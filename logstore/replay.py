@@ -20,7 +20,8 @@ from logstore.kernels import (
     RecoveryScan,
 )
 from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
-from logstore.segment import WINDOW, Segment
+from logstore.segment import Segment
+from logstore.segment_view import WINDOW
 
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
@@ -41,23 +42,26 @@ def rebuild_indexes(segment: Segment) -> None:
 def scan_segment(
     segment: Segment,
     *,
+    base_offset: int = -1,
+    start: int = 0,
     last_epoch: int = -1,
     contiguous: bool = False,
     producers: ProducerStateManager | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> RecoveryScan:
-    """Scan a whole segment: structure, CRC, indexes, epochs; replays producers when given.
+    """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
-    Memory is one mapped window, whatever the size of the segment. Nothing is written but aborted
-    transactions, to the segment's transaction index.
+    From byte ``start`` on, as a segment with ``base_offset`` would hold what is there; the whole
+    segment by default. Memory is one mapped window, whatever the size of the segment. Nothing is
+    written but aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
-        segment.base_offset,
+        segment.base_offset if base_offset < 0 else base_offset,
         segment.config.index_interval_bytes,
         last_epoch=last_epoch,
         contiguous=contiguous,
     )
-    position, size, window = 0, segment.size, WINDOW
+    position, size, window = start, segment.size, WINDOW
     while position < size:
         want = min(window, size - position)
         at_end = position + want == size

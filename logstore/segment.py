@@ -1,70 +1,41 @@
-"""One segment: a ``.log`` file and its indexes. Matches Kafka's ``LogSegment``.
+"""One segment: a ``.log`` file and its indexes, as the writer of a log has them.
 
-Files are opened when first touched: a log that only waits costs no descriptors. The owner
-(``PartitionLog``) holds its lock around every call that changes a segment; reads run beside it.
+Matches Kafka's ``LogSegment``. Files are opened when first touched: a log that only waits costs no
+descriptors. Whoever changes a segment holds the lock of its log; readers work on a
+``SegmentView`` and never on this.
 """
 
 from __future__ import annotations
 
-import errno
-import struct
 from array import array
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import NamedTuple
 
 from logstore.clock import Clock
-from logstore.config import MAX_INT, LogConfig
-from logstore.errors import CorruptBatchError, CorruptIndexError
+from logstore.config import LogConfig
 from logstore.format import filenames
-from logstore.gate import ReaderGate
 from logstore.index import (
-    AbortedTxn,
     OffsetIndex,
-    OffsetPosition,
     TimeIndex,
     TimestampOffset,
     TransactionIndex,
 )
-from logstore.kernels import (
-    SCAN_COLUMNS,
-    SCAN_END,
-    SCAN_FULL,
-    SCAN_INCOMPLETE,
-    SCAN_TAIL,
-    SegmentState,
-    scan_batches,
-)
+from logstore.kernels import SegmentState
+from logstore.open_files import LogFile
+from logstore.segment_view import WINDOW, BatchSpan, SegmentView, Slice
 from logstore.storage.base import File, Storage
 
-WINDOW = 8 << 20  # bytes mapped at a time while scanning: bounds memory, amortises the mapping
-_CHUNK = 8 << 10  # bytes read at a time while walking a few headers
-_V2 = struct.Struct(">qiibIhiqq")  # base offset … max timestamp
-_V1_TIMESTAMP = struct.Struct(">q")
-HEADER_MIN = 17  # bytes up to and with the magic (F-106)
-SCAN_ROWS = 4096
 
+class SegmentCut(NamedTuple):
+    """What a segment will be once the batches that reach some offset are gone."""
 
-class BatchSpan(NamedTuple):
-    """What the header of one batch says: where it lies and what it covers."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    max_timestamp: int
-    leader_epoch: int
-    magic: int
-
-
-class Slice(NamedTuple):
-    """Bytes of one segment, from a batch boundary; the end may cut a batch (F-158)."""
-
-    segment: Segment
-    position: int
-    size: int
-    first_batch: BatchSpan
+    position: int  # bytes that stay
+    offset_entries: int
+    time_entries: int
+    last_time_entry: int
+    largest: TimestampOffset
 
 
 class Segment:
@@ -78,16 +49,20 @@ class Segment:
         config: LogConfig,
         clock: Clock,
         sizes: Mapping[str, int] | None = None,
-        gate: ReaderGate | None = None,
+        suffix: str = "",
     ) -> None:
-        """``sizes`` of the files on disk by suffix, from a listing; ``gate`` is the log's."""
+        """``sizes`` of the files on disk by suffix, from a listing.
+
+        ``suffix`` of the ``.log``: ``.swap`` from a roll on until what lies before the segment is
+        durable (docs/recovery.md, "Rolls").
+        """
         sizes = sizes or {}
         self._storage = storage
         self.directory = directory
         self.base_offset = base_offset
         self.config = config
         self._clock = clock
-        self.suffix = ""
+        self.suffix = suffix
         self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)
         self.state = state = SegmentState(base_offset)
         state.size = self.file_size
@@ -98,19 +73,22 @@ class Segment:
         state.offset_entries = sizes.get(filenames.INDEX_SUFFIX, 0) // 8
         state.time_entries = sizes.get(filenames.TIME_INDEX_SUFFIX, 0) // 12
         self._txn_index_size = sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
-        self._log: File | None = None
-        self._closed = False
-        self._timestamp_loaded = self.file_size == 0
+        self.file = LogFile(storage, lambda: self.log_path)
+        self._held: File | None = None
+        self.timestamp_loaded = self.file_size == 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
-        self.index_suspect = False
-        self._gate = gate or ReaderGate()
 
     # -- identity ------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        name = filenames.segment_file_name(self.base_offset, suffix, self.suffix)
+        """Of a file of the segment, under its final name."""
+        name = filenames.segment_file_name(self.base_offset, suffix)
         return f"{self.directory}/{name}"
+
+    @property
+    def log_path(self) -> str:
+        return self.path(filenames.LOG_SUFFIX) + self.suffix
 
     @property
     def size(self) -> int:
@@ -136,61 +114,106 @@ class Segment:
             self._txn_index_size,
         )
 
-    @property
-    def log_path(self) -> str:
-        return self.path(filenames.LOG_SUFFIX)
-
-    @property
-    def log(self) -> File:
-        log = self._log
-        return self._open_log() if log is None else log
-
-    def _open_log(self) -> File:
-        with self._gate.opening:  # one file, however many readers come first
-            if self._closed:
-                raise OSError(errno.ESTALE, "the log was closed", self.log_path)
-            if self._log is None:
-                self._log = self._storage.open(self.log_path)
-            return self._log
-
     def __repr__(self) -> str:
         return f"Segment({self.log_path}, size={self.size})"
 
-    def create(self) -> None:
-        """Make the empty ``.log``, ``.index`` and ``.timeindex``."""
-        self._log = self._storage.open(self.log_path, create=True)
-        self.offset_index.create()
-        self.time_index.create()
+    def modified_ms(self) -> int:
+        """Modification time of the ``.log``; the present where there is no such file."""
+        info = self._storage.info(self.log_path)
+        return info.mtime_ms if info else self._clock.wall_ms()
 
-    # -- active and inactive -------------------------------------------------------------------
+    # -- the open file, for its owner ----------------------------------------------------------
+
+    @property
+    def log(self) -> File:
+        """The open ``.log``, held from the first use until ``let_go`` or ``close``."""
+        held = self._held
+        if held is None:
+            held = self._held = self.file.hold()
+        return held
+
+    def let_go(self) -> None:
+        """The owner needs the file no more; it may be closed."""
+        if self._held is not None:
+            self._held = None
+            self.file.let_go()
+
+    def create(self) -> None:
+        """Make the empty ``.log``, ``.index`` and ``.timeindex``; none is left if one cannot be.
+
+        Raises:
+            OSError: the medium refused, or a resource is short.
+        """
+        # Files of an earlier segment at this base, which a crash may have left.
+        for path in dict.fromkeys((*self.paths(), self.path(filenames.LOG_SUFFIX))):
+            with suppress(FileNotFoundError):
+                self._storage.remove(path)
+        try:
+            self._held = self.file.create()
+            self.offset_index.create()
+            self.time_index.create()
+        except OSError:
+            self.remove_files()
+            raise
+
+    def remove_files(self) -> None:
+        """Give up a segment that was never part of the log."""
+        self.close()
+        for path in self.paths():
+            with suppress(OSError):
+                self._storage.remove(path)
+
+    def paths(self) -> list[str]:
+        """Its four files, whether they exist or not; the ``.log`` first."""
+        return [self.log_path, *(self.path(s) for s in filenames.SEGMENT_SUFFIXES[1:])]
+
+    # -- active and sealed ---------------------------------------------------------------------
 
     def activate(self) -> None:
         """Map the indexes at full size and open for appends (F-136, F-248)."""
         if self.state.attached:
             return
         self.load_timestamp()
-        self.load_rolling_timestamp()
+        self._load_rolling_timestamp()
         if self.config.preallocate and self.file_size < self.config.segment_bytes:
             self.log.truncate(self.config.segment_bytes)
             self.file_size = self.config.segment_bytes
+        self._attach()
+        self._indexes_durable = False
+
+    def _attach(self) -> None:
         limit = self.config.segment_index_bytes
         self.state.attach(
             self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
         )
-        self._indexes_durable = False
 
-    def deactivate(self) -> None:
-        """Last time-index entry, indexes and log cut to what they hold (F-135, F-137, F-139)."""
-        if self.state.attached:
-            if self.state.max_timestamp > self.state.last_time_entry:
-                self.state.reserve()
-            self.state.add_time_entry()
-            self.state.detach()
-            self.offset_index.trim(self.state.offset_entries)
-            self.time_index.trim(self.state.time_entries)
+    def seal(self) -> SegmentView:
+        """Last time-index entry, indexes and log cut to what they hold (F-135, F-137, F-139).
+
+        Nothing is synced. The view is what readers see from now on.
+        """
+        state = self.state
+        if state.attached:
+            if state.max_timestamp > state.last_time_entry:
+                state.reserve()
+            state.add_time_entry()
+            state.detach()
+            self.offset_index.trim(state.offset_entries)
+            self.time_index.trim(state.time_entries)
         if self.file_size > self.size:
             self.log.truncate(self.size)
             self.file_size = self.size
+        return self.live()
+
+    def renew_indexes(self) -> None:
+        """Begin both indexes of an empty active segment afresh, at the size now configured."""
+        state = self.state
+        state.detach()
+        state.offset_entries = state.time_entries = 0
+        state.last_time_entry = -1
+        self.offset_index.trim(0)
+        self.time_index.trim(0)
+        self._attach()
 
     def append(self, data: bytes | bytearray | memoryview, size: int, first_offset: int,
                leader_epoch: int) -> int:  # fmt: skip
@@ -200,155 +223,58 @@ class Segment:
             self.file_size = self.state.size
         return last
 
-    # -- timestamps ----------------------------------------------------------------------------
+    # -- reading, for its owner ----------------------------------------------------------------
 
-    def load_timestamp(self) -> None:
-        """Seed the largest timestamp from the last time-index entry (F-148)."""
-        if self._timestamp_loaded:
-            return
-        self._timestamp_loaded = True
+    def live(self) -> SegmentView:
+        """The segment as it is now."""
         state = self.state
-        if state.max_timestamp >= 0 or not self.size:
-            return
-        try:
-            last = self._checked(self.time_index.last(state.time_entries))
-        except CorruptIndexError:
-            self.index_suspect = True  # the log rebuilds it under its lock
-            last = TimestampOffset(-1, self.base_offset)
-        state.last_time_entry = last.timestamp
-        self._max_timestamp_from(last)  # an index that lost its end would hide what follows
+        largest = None
+        if self.timestamp_loaded:
+            largest = TimestampOffset(state.max_timestamp, state.offset_of_max_timestamp)
+        return SegmentView(self, state.size, state.offset_entries, state.time_entries, largest)
 
-    def _checked(self, entry: TimestampOffset) -> TimestampOffset:
-        """A time-index entry, if its offset is of a batch with this largest timestamp (S-34)."""
-        if entry == (-1, self.base_offset):  # there is none
-            return entry
-        span = self.find(entry.offset) if entry.offset >= self.base_offset else None
-        if span is None or span.max_timestamp != entry.timestamp or span.base_offset > entry.offset:
-            raise CorruptIndexError(self.time_index.path, 0, f"entry {tuple(entry)} is of no batch")
-        return entry
+    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
+        return self.file.window(position, size)
+
+    def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
+        """See ``SegmentView``, as for all up to ``read_next_offset``."""
+        return self.live().walk(position, end)
+
+    def scan(self, position: int, *, check_crc: bool) -> Iterator[tuple[int, array[int], int]]:
+        return self.live().scan(position, check_crc=check_crc)
+
+    def find(self, offset: int, start: int = 0) -> BatchSpan | None:
+        return self.live().find(offset, start)
+
+    def read(
+        self, start_offset: int, max_bytes: int, end_position: int, minimum_one: bool
+    ) -> Slice | None:
+        return self.live().read(start_offset, max_bytes, end_position, minimum_one)
+
+    def read_next_offset(self) -> tuple[int, int]:
+        return self.live().read_next_offset()
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, or the file's modification time when there is none (F-148)."""
-        self.load_timestamp()
-        if self.state.max_timestamp >= 0:
-            return self.state.max_timestamp
-        # Asked anew each time: of an active segment it moves.
-        info = self._storage.info(self.log_path)
-        return info.mtime_ms if info else self._clock.wall_ms()
+        return self.live().largest_timestamp
 
-    def load_rolling_timestamp(self) -> None:
+    def load_timestamp(self) -> None:
+        """Seed the largest timestamp from the time index and what follows it (F-148)."""
+        if self.timestamp_loaded:
+            return
+        view, state = self.live(), self.state
+        if state.max_timestamp < 0 and self.size:
+            last = view.last_time_entry()
+            state.last_time_entry = last.timestamp
+            state.max_timestamp, state.offset_of_max_timestamp = view.largest_from(last)
+        self.timestamp_loaded = True
+
+    def _load_rolling_timestamp(self) -> None:
         """After a reload "the first append" means the first batch (F-143)."""
         if self.state.rolling_timestamp < 0 and self.size > 0:
             first = next(self.walk(0), None)
             if first is not None:
                 self.state.rolling_timestamp = first.max_timestamp
-
-    # -- walking headers -----------------------------------------------------------------------
-
-    def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
-        """Headers of whole batches from a batch boundary on; stops silently at a torn tail.
-
-        Raises:
-            CorruptBatchError: a size below the smallest batch (F-106).
-        """
-        limit = self.size if end is None else min(end, self.size)
-        chunk, start, want = b"", position, _CHUNK
-        while limit - position >= HEADER_MIN:
-            at = position - start
-            if len(chunk) - at < _V2.size:
-                start, at = position, 0
-                chunk = self.log.read_at(position, min(want, limit - position))
-                if len(chunk) < HEADER_MIN:
-                    return
-            span = parse_span(chunk, at, position, self.log_path)
-            if span is None or position + span.size > limit:
-                return
-            yield span
-            position += span.size
-            want = _CHUNK if span.size < _CHUNK else _V2.size  # large batches: headers alone
-
-    def _floor(self, offset: int) -> int:
-        """A batch boundary at or before ``offset``: the index's answer, checked (S-32, S-33)."""
-        state = self.state
-        if not state.offset_entries:
-            return 0
-        try:
-            entry = self.offset_index.lookup(offset, state.offset_entries)
-            if entry.position == 0 or self._leads_to_batch(entry):
-                return entry.position
-            raise CorruptIndexError(
-                self.offset_index.path, 0, f"entry {tuple(entry)} does not lead to a batch"
-            )
-        except CorruptIndexError:
-            self.index_suspect = True  # the log rebuilds it under its lock; a reader walks
-            return 0
-
-    def _leads_to_batch(self, entry: OffsetPosition) -> bool:
-        if not 0 < entry.position <= self.size - HEADER_MIN:
-            return False
-        head = self.log.read_at(entry.position, 61)
-        try:
-            span = parse_span(head, 0, entry.position, self.log_path)
-        except CorruptBatchError:
-            return False
-        return (
-            span is not None
-            and self.base_offset <= span.base_offset <= entry.offset
-            and entry.position + span.size <= self.size
-            and span.magic <= 2
-        )
-
-    def find(self, offset: int, start: int = 0) -> BatchSpan | None:
-        """The first batch whose last offset is ``offset`` or more (F-111); None past the end."""
-        for span in self.walk(max(self._floor(offset), start)):
-            if span.last_offset >= offset:
-                return span
-        return None
-
-    def read(
-        self, start_offset: int, max_bytes: int, end_position: int, minimum_one: bool
-    ) -> Slice | None:
-        """Bytes from the batch that holds ``start_offset`` on (F-157, F-158); None past the end."""
-        first = self.find(start_offset)
-        if first is None:
-            return None
-        size = min(
-            max(max_bytes, first.size if minimum_one else 0), max(end_position - first.position, 0)
-        )
-        return Slice(self, first.position, size, first)
-
-    def find_timestamp(self, timestamp: int, start_offset: int) -> Iterator[BatchSpan]:
-        """Batches that may hold the first record at or after ``timestamp`` (F-149)."""
-        self.load_timestamp()
-        try:
-            floor = self._checked(self.time_index.lookup(timestamp, self.state.time_entries))
-        except CorruptIndexError:
-            self.index_suspect = True
-            floor = TimestampOffset(-1, self.base_offset)
-        position = self._floor(max(floor.offset, start_offset))
-        return (
-            span
-            for span in self.walk(position)
-            if span.max_timestamp >= timestamp and span.last_offset >= start_offset
-        )
-
-    def read_next_offset(self) -> tuple[int, int]:
-        """``(next offset, end of the last whole batch)`` by a walk from the last entry (F-252)."""
-        position = self._floor(MAX_INT + self.base_offset) if self.state.offset_entries else 0
-        next_offset, end = self.base_offset, position
-        for span in self.walk(position):
-            next_offset, end = span.last_offset + 1, span.position + span.size
-        return next_offset, end
-
-    @contextmanager
-    def view(self, position: int, size: int) -> Iterator[memoryview]:
-        """A window on the bytes without a copy; the segment is not cut under it meanwhile."""
-        with (
-            self._gate.reading(self.base_offset),
-            self.log.view(position, size) as window,
-        ):
-            yield window
 
     # -- rebuild and truncate ------------------------------------------------------------------
 
@@ -359,129 +285,106 @@ class Segment:
         state.detach()
         self.offset_index.replace(offset_index)
         self.time_index.replace(time_index)
-        self.index_suspect = False
         state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
         state.last_time_entry = (
             self.time_index.last(state.time_entries).timestamp if state.time_entries else -1
         )
+        self._indexes_durable = False
         if active:
-            limit = self.config.segment_index_bytes
-            state.attach(
-                self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
-            )
+            self._attach()
+
+    def plan_cut(self, view: SegmentView, position: int, offset: int) -> SegmentCut:
+        """What the segment becomes when it ends at ``position``, the first byte of a batch at or
+        after ``offset`` (F-235). Reads, and changes nothing."""
+        offset_entries = self.offset_index.count_below(offset, view.offset_entries)
+        time_entries = self.time_index.count_below(offset, view.time_entries)
+        last = self.time_index.last(time_entries)
+        largest = view.largest
+        if largest.offset >= offset or position == 0:
+            largest = SegmentView(self, position, offset_entries, time_entries).largest_from(last)
+        return SegmentCut(position, offset_entries, time_entries, last.timestamp, largest)
+
+    def apply_cut(self, cut: SegmentCut, next_offset: int) -> None:
+        """The numbers first: no reader that takes them sees what ``cut_files`` removes."""
+        state = self.state
+        state.size = cut.position
+        state.next_offset = next_offset
+        state.offset_entries, state.time_entries = cut.offset_entries, cut.time_entries
+        state.last_time_entry = cut.last_time_entry
+        state.max_timestamp, state.offset_of_max_timestamp = cut.largest
+        state.bytes_since_index_entry = 0
+        self.timestamp_loaded = True
+        self._indexes_durable = False
+        if cut.position == 0:
+            state.rolling_timestamp = -1
+            state.created_ms = self._clock.wall_ms()
+
+    def cut_files(self, before: SegmentView, offset: int) -> None:
+        """Make the files as short as ``apply_cut`` said; ``before``: what they held."""
+        state = self.state
+        if state.offset_entries < before.offset_entries:
+            self.offset_index.clear_from(state.offset_entries, before.offset_entries)
+        if state.time_entries < before.time_entries:
+            self.time_index.clear_from(state.time_entries, before.time_entries)
+        self.txn_index.truncate_to(offset)
+        if state.size < before.size or self.file_size > state.size:
+            self._cut_log(state.size)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch that reaches ``offset``; returns the bytes cut (F-235).
+        """Remove every batch that reaches ``offset``; the bytes cut. For an owner without readers.
 
         A batch that merely contains ``offset`` goes whole.
         """
-        state = self.state
-        self.load_timestamp()
-        span = self.find(offset)
-        cut = span.position if span is not None else self.size
-        dropped = self.size - cut
-        for index, entries in (
-            (self.offset_index, state.offset_entries),
-            (self.time_index, state.time_entries),
-        ):
-            keep = index.count_below(offset, entries)
-            if keep < entries:
-                index.clear_from(keep, entries)
-            if index is self.offset_index:
-                state.offset_entries = keep
-            else:
-                state.time_entries = keep
-        state.last_time_entry = self.time_index.last(state.time_entries).timestamp
-        self.txn_index.truncate_to(offset)
-        if dropped:
-            self._cut_log(cut)
-        state.size = cut
-        state.bytes_since_index_entry = 0
-        state.next_offset = min(state.next_offset, offset)
-        if state.offset_of_max_timestamp >= offset:
-            self._max_timestamp_from(self.time_index.last(state.time_entries))
-        if cut == 0:
-            state.rolling_timestamp = -1
-            state.created_ms = self._clock.wall_ms()
-        return dropped
+        before = self.live()
+        span = before.find(offset)
+        position = span.position if span is not None else before.size
+        cut = self.plan_cut(before, position, offset)
+        self.apply_cut(cut, min(self.state.next_offset, offset))
+        self.cut_files(before, offset)
+        return before.size - position
 
     def _cut_log(self, size: int) -> None:
-        target = self.config.segment_bytes if self.config.preallocate else size
-        log = self.log
-        with self._gate.cutting(self.base_offset) as windowed:
-            if not windowed:
-                log.truncate(size)
-        if windowed:
-            self._replace_log(size)
-        if target > size and self.state.attached:
+        target = size
+        if self.config.preallocate and self.state.attached:
+            target = max(self.config.segment_bytes, size)
+        with self.file.cutting() as windowed:
+            if windowed:
+                self._replace_log(size)
+            else:
+                self.log.truncate(size)
+        if target > size:
             self.log.truncate(target)
-        self.file_size = target if self.state.attached else size
+        self.file_size = target
 
     def _replace_log(self, size: int) -> None:
         """Cut by copy: someone reads a window of the old file, which must not change under it."""
-        limit = self.config.segment_index_bytes
         attached = self.state.attached
-        cleaned = self.log_path + filenames.CLEANED_SUFFIX
+        cleaned = self.path(filenames.LOG_SUFFIX) + filenames.CLEANED_SUFFIX
         copy = self._storage.open(cleaned, create=True)
-        copy.truncate(0)
-        for position in range(0, size, WINDOW):
-            copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
-        copy.sync()
+        try:
+            copy.truncate(0)
+            for position in range(0, size, WINDOW):
+                copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
+            copy.sync()
+        finally:
+            copy.close()
         self._storage.rename(cleaned, self.log_path)
         self._storage.sync_dir(self.directory)
         self.state.detach()
-        old, self._log = self._log, None
-        copy.close()
-        if old is not None:
-            self._gate.retire(old)
+        old, self.file = self.file, LogFile(self._storage, lambda: self.log_path)
+        if self._held is not None:
+            self._held = None
+            old.let_go()
+        old.retire()
         if attached:
-            self.state.attach(
-                self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
-            )
-
-    def _max_timestamp_from(self, last: TimestampOffset) -> None:
-        """The largest timestamp in the segment: that entry's, or one in the headers after it."""
-        state = self.state
-        state.max_timestamp, state.offset_of_max_timestamp = last
-        if last.timestamp < 0:
-            state.offset_of_max_timestamp = -1
-        start = self._floor(last.offset) if last.timestamp >= 0 else 0
-        for rows, columns, capacity in self.scan(start, check_crc=False):
-            stamps = columns[_MAX_TIMESTAMP * capacity : _MAX_TIMESTAMP * capacity + rows]
-            best = max(stamps)
-            if best > state.max_timestamp:
-                at = _LAST_OFFSET * capacity + stamps.index(best)
-                state.max_timestamp, state.offset_of_max_timestamp = best, columns[at]
-
-    def scan(
-        self, position: int, *, check_crc: bool, rows_max: int = SCAN_ROWS
-    ) -> Iterator[tuple[int, array[int], int]]:
-        """Batch tables over windows of the file: ``(rows, columns, capacity)`` (see the kernels).
-
-        Positions in the table are relative to the window. Ends at the first batch that is torn
-        or, with ``check_crc``, bad.
-        """
-        columns = array("q", bytes(8 * len(SCAN_COLUMNS) * rows_max))
-        window = WINDOW
-        while position < self.size:
-            want = min(window, self.size - position)
-            at_end = position + want == self.size
-            with self.view(position, want) as view:
-                rows, done, status = scan_batches(view, 0, columns, check_crc)
-            if rows:
-                yield rows, columns, rows_max
-            position += done
-            if status == SCAN_FULL:
-                continue
-            if at_end or status not in _WINDOW_ENDED:
-                return
-            window = WINDOW if done else window * 2  # a batch longer than the window
+            self._attach()
 
     # -- durability, names, end ----------------------------------------------------------------
 
     def flush(self, *, indexes: bool) -> None:
         """Sync the ``.log`` and then, with ``indexes``, the three indexes (F-220)."""
-        self.log.sync()
+        with self.file.held() as file:
+            file.sync()
         if indexes:
             self.flush_indexes()
 
@@ -493,69 +396,39 @@ class Segment:
             self.txn_index.sync()
             self._indexes_durable = not self.state.attached
 
-    def aborted(self, fetch_offset: int, upper_bound: int, into: list[AbortedTxn]) -> bool:
-        return self.txn_index.collect(fetch_offset, upper_bound, into)
+    def take_final_name(self) -> None:
+        """What lies before the segment is durable: from now on a start believes it."""
+        if self.suffix:
+            before = self.log_path
+            self._storage.rename(before, self.path(filenames.LOG_SUFFIX))
+            self.suffix = ""
+            self.file.renamed()
+            self.name_durable = False
 
     def close(self) -> None:
         """Release files and maps without trimming or syncing. Idempotent."""
         self.state.detach()
         self.offset_index.close()
         self.time_index.close()
-        with self._gate.opening:
-            self._closed = True
-            log, self._log = self._log, None
-        if log is not None:
-            self._gate.retire(log)
+        self.let_go()
+        self.file.retire()
 
     def mark_deleted(self) -> list[str]:
         """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.
 
-        The ``.log`` stays open while a view of it lives.
+        The ``.log`` stays open while somebody reads it.
         """
-        self.state.detach()
-        self.offset_index.close()
-        self.time_index.close()
+        paths = self.paths()
+        self.close()
         renamed = []
-        for suffix in filenames.SEGMENT_SUFFIXES:
-            path = self.path(suffix)
-            target = path + filenames.DELETED_SUFFIX
+        for path in paths:
+            target = path.removesuffix(filenames.SWAP_SUFFIX) + filenames.DELETED_SUFFIX
             try:
                 self._storage.rename(path, target)
             except FileNotFoundError:
                 continue
             renamed.append(target)
-        self.close()
-        self.suffix = filenames.DELETED_SUFFIX
         return renamed
 
 
-_WINDOW_ENDED = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
-_MAX_TIMESTAMP = SCAN_COLUMNS.index("max_timestamp")
-_LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
-
-
-def parse_span(data: bytes, at: int, position: int, path: str) -> BatchSpan | None:
-    """The header at ``data[at]``, which lies at ``position`` of ``path``; None if it is cut short.
-
-    Raises:
-        CorruptBatchError: the size field is below the smallest batch.
-    """
-    available = len(data) - at
-    if available < HEADER_MIN:
-        return None
-    size = int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
-    if size < 14:
-        raise CorruptBatchError(path, position, f"batch size {size} is below the minimum 14")
-    magic = data[at + 16]
-    base = int.from_bytes(data[at : at + 8], "big", signed=True)
-    if magic < 2:
-        stamp = -1
-        if magic == 1 and available >= 26:
-            (stamp,) = _V1_TIMESTAMP.unpack_from(data, at + 18)
-        return BatchSpan(position, size + 12, base, base, stamp, -1, magic)
-    if available < _V2.size:
-        return None
-    base, _, epoch, _, _, _, delta, _, maximum = _V2.unpack_from(data, at)
-    if size < 49 or delta < 0:
-        raise CorruptBatchError(path, position, f"batch size {size}, last offset delta {delta}")
-    return BatchSpan(position, size + 12, base, base + delta, maximum, epoch, magic)
+__all__ = ["BatchSpan", "Segment", "SegmentCut", "SegmentView", "Slice"]

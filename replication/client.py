@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 from checkpoints.types import TopicPartition
 from logstore.clock import Clock, SystemClock
 from logstore.errors import CorruptBatchError, OffsetOutOfRangeError
-from logstore.fetch import EARLIEST, LATEST
 from logstore.format.batch import encode_batch
 from logstore.format.compression import Compression
 from logstore.format.reader import iter_batches, read_records
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.partitioner import Partitioner, partitioner
 from logstore.types import Record
 from replication.error_codes import ErrorCode

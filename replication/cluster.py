@@ -21,7 +21,7 @@ from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
-from logstore.fetch import LATEST
+from logstore.log.reading import LATEST
 from logstore.random_id import new_uuid, random_id
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage

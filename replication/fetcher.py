@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptMessageError, InvalidRecordError
+from logstore.errors import CorruptMessageError, InvalidRecordError, ResourceBusyError
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
 from replication.errors import NotLeaderOrFollowerError, error_for
@@ -397,6 +397,10 @@ class Fetcher:
             yield
         except (CorruptMessageError, InvalidRecordError) as error:
             logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
+            self._delay([state])
+        except ResourceBusyError as error:  # nothing was done, or only not made durable
+            logger.warning("%s: again later: %s", state.tp, error)
+            state.resume()
             self._delay([state])
         except NotLeaderOrFollowerError:
             self._delay([state])  # its role changed; who changed it removes it or adds it anew

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
-from logstore.fetch import EARLIEST, LATEST
 from logstore.kernels import AppendInfo
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.types import Buffer
 from replication.errors import ReplicationError
 from replication.messages import (
@@ -181,6 +181,10 @@ class FetchState:
             self.log_start, self.wanted = log_start, None
         return Progress(size, moved, first or changed)
 
+    def resume(self) -> None:
+        """Go on where our log ends, after a change of it that was done in part."""
+        self._move_to(self.partition.log_end_offset, self.phase)
+
     def truncate(self, cut: Truncation, rule: TruncationRule) -> bool:
         """Cut our log (R-137); False when that changed nothing, so that we would ask the same."""
         before = self.offset, self.last_epoch, self.phase
@@ -189,7 +193,9 @@ class FetchState:
             logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
         self.partition.truncate_to(cut.offset, self.leader_epoch)
         done = cut.finished or rule.on_fetch
-        self._move_to(cut.offset, Phase.FETCHING if done else Phase.TRUNCATING)
+        # A batch that contains the offset went whole: the log ends where it began.
+        offset = min(cut.offset, self.partition.log_end_offset)
+        self._move_to(offset, Phase.FETCHING if done else Phase.TRUNCATING)
         return before != (self.offset, self.last_epoch, self.phase)
 
     def truncate_as_told(self, answer: EpochEndOffset, rule: TruncationRule) -> bool:
@@ -213,7 +219,7 @@ class FetchState:
                 return
             logger.warning("%s: the leader ends at %d, we at %d", self.tp, leader_offset, own_end)
             self.partition.truncate_to(leader_offset, epoch)
-            offset = leader_end = leader_offset
+            offset, leader_end = self.partition.log_end_offset, leader_offset
         else:
             offset, leader_end = max(leader_offset, own_end), self.leader_end
             if leader_offset > own_end:

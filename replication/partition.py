@@ -12,7 +12,7 @@ import posixpath
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from checkpoints.types import TopicPartition
@@ -22,11 +22,12 @@ from logstore.errors import (
     StorageFailedError,
     UnexpectedAppendOffsetError,
 )
-from logstore.fetch import EARLIEST, LATEST
 from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo
 from logstore.log import PartitionLog
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.manager import LogManager
+from logstore.open_files import with_idle_closed
 from logstore.producer_state import AppendOrigin
 from logstore.types import Buffer
 from replication.config import ReplicationConfig
@@ -241,7 +242,8 @@ class Partition:
             followers = {r: self._followers.get(r, Progress()) for r in remote}
             if begins:
                 start = log.log_end_offset
-                self._storage(log.assign_epoch, new.leader_epoch, start)
+                assign = partial(log.assign_epoch, new.leader_epoch, start)
+                self._storage(with_idle_closed, assign)
                 now = self._env.now_ms()
                 # Of an epoch that we did not hear of another leader made followers cut their logs:
                 # what they had of ours before counts no more.
@@ -286,13 +288,15 @@ class Partition:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
         config = _topic_config(manager.config, tuple(change.config.items()))
+
         # Never another log in place of one that failed: it would be empty.
-        log = self.log or self._storage(
-            lambda: manager.get_or_create(
+        def find() -> PartitionLog:
+            return manager.get_or_create(
                 *self.tp, topic_id=change.topic_id, config=config,
                 is_new=may_start_empty(change.registration, self._env.broker_id),
-            )
-        )  # fmt: skip
+            )  # fmt: skip
+
+        log = self.log or self._storage(with_idle_closed, find)
         if log.failed:
             raise KafkaStorageError(f"{self.tp}: its log has failed")
         if change.topic_id is not None:

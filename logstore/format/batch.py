@@ -6,8 +6,7 @@ offsets or a delete horizon, is encoded in plain Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from logstore.errors import InvalidRecordError
@@ -88,20 +87,22 @@ class BatchFields(TypedDict, total=False):
 def encode_batch(
     records: Iterable[Any],
     *,
-    default_timestamp: int = NO_TIMESTAMP,
+    default_timestamp: Any = NO_TIMESTAMP,
+    keys_required: bool = False,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
     """One sealed batch with consecutive offsets from ``base_offset`` on.
 
-    ``records`` are what the kernel ``encode_records`` takes; ``default_timestamp`` stands in where
-    a record has none. No records give no bytes.
+    ``records`` are what the kernel ``encode_records`` takes, in any iterable, which is walked
+    once; ``default_timestamp`` stands in where a record has none. ``keys_required`` refuses
+    records without a key, as a compacted topic does. No records give no bytes.
 
     Raises:
-        InvalidRecordError: a record or a field breaks F-75.
+        InvalidRecordError: a record or a field breaks F-75; ``record_errors`` has the index of
+            the record and what is wrong with it.
     """
-    with _rejecting():
-        encoded = encode_records(records, default_timestamp)
-    return _finish(encoded, **fields)
+    encoded = encode_records(records, default_timestamp, keys_required=keys_required)
+    return _sealed(encoded, fields)
 
 
 def encode_batch_lists(
@@ -110,13 +111,15 @@ def encode_batch_lists(
     timestamps: Any = None,
     headers: Any = None,
     *,
-    default_timestamp: int = NO_TIMESTAMP,
+    default_timestamp: Any = NO_TIMESTAMP,
+    keys_required: bool = False,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
-    """As ``encode_batch``, from one list for each field."""
-    with _rejecting():
-        encoded = encode_lists(keys, values, timestamps, headers, default_timestamp)
-    return _finish(encoded, **fields)
+    """As ``encode_batch``, from one iterable for each field."""
+    encoded = encode_lists(
+        keys, values, timestamps, headers, default_timestamp, keys_required=keys_required
+    )
+    return _sealed(encoded, fields)
 
 
 def encode_batch_columns(
@@ -127,7 +130,7 @@ def encode_batch_columns(
     timestamps: Any = None,
     headers: tuple[Any, ...] | None = None,
     *,
-    default_timestamp: int = NO_TIMESTAMP,
+    default_timestamp: Any = NO_TIMESTAMP,
     **fields: Unpack[BatchFields],
 ) -> bytearray:
     """As ``encode_batch``, from rows ``[start, stop)`` of Arrow columns.
@@ -136,19 +139,20 @@ def encode_batch_columns(
     them, with 4-byte offsets; ``timestamps`` is a buffer of int64 or one number for all;
     ``headers`` are the buffers that the kernel ``encode_columns`` takes.
     """
-    with _rejecting():
+    try:
         encoded = encode_columns(
             start, stop, *keys, *values, timestamps, default_timestamp, headers=headers
         )
-    return _finish(encoded, **fields)
-
-
-@contextmanager
-def _rejecting() -> Iterator[None]:
-    """Kernels refuse values out of range with ``ValueError``; callers learn which rule it was."""
-    try:
-        yield
     except ValueError as error:
+        raise InvalidRecordError(str(error)) from None
+    return _sealed(encoded, fields)
+
+
+def _sealed(encoded: Encoded, fields: BatchFields) -> bytearray:
+    """``_finish``, where a field that does not fit its place in the header is refused."""
+    try:
+        return _finish(encoded, **fields)
+    except (OverflowError, ValueError) as error:
         raise InvalidRecordError(str(error)) from None
 
 

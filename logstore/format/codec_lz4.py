@@ -34,9 +34,15 @@ class _Block(NamedTuple):
     bound: int  # of its content, in bytes
 
 
+_FAST_LEVEL = 9
+"""Kafka's default level, at which it keeps the fast compressor; others take the thorough one."""
+
+
 def compress(data: Buffer, level: int) -> bytes:
-    """``level`` does not matter: the library has only the fast compressor (F-90: same format)."""
+    """Level 9 is the fast compressor, as for Kafka; others are levels of the thorough one."""
     view = memoryview(data)
+    if level != _FAST_LEVEL:
+        return _compress_thoroughly(view, level)
     parts: list[Any] = [_HEADER]  # bytes, views and the library's own buffers
     for start in range(0, len(view), _BLOCK_BYTES):
         content = view[start : start + _BLOCK_BYTES]
@@ -45,6 +51,24 @@ def compress(data: Buffer, level: int) -> bytes:
             parts.extend((_U32.pack(len(block)), block))
         else:
             parts.extend((_U32.pack(len(content) | _RAW_BIT), content))
+    parts.append(_END_MARK)
+    return b"".join(parts)
+
+
+def _compress_thoroughly(view: memoryview, level: int) -> bytes:
+    """The blocks of the library's frame, which alone obeys a level, in a frame as Kafka's.
+
+    Its blocks are independent and of 64 KiB too; a checksum follows each, which Kafka leaves out.
+    """
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(view))  # the streaming interface takes nothing else
+    frame = memoryview(bytes(compressor.finish()))
+    parts: list[Any] = [_HEADER]
+    position = len(_HEADER)
+    while length := _read_u32(frame, position):
+        end = position + 4 + (length & ~_RAW_BIT)
+        parts.append(frame[position:end])
+        position = end + (4 if frame[4] & _BLOCK_CHECKSUM else 0)
     parts.append(_END_MARK)
     return b"".join(parts)
 

@@ -15,6 +15,10 @@ _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_FROM = 6
 
+HEADER_SIZE = _HEADER.size
+SIZE_MAX = 1 << 30
+"""Bytes of the largest snapshot that is read: 23 million producers."""
+
 assert (_HEADER.size, _ENTRY.size) == (10, 46)
 
 
@@ -51,6 +55,21 @@ def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
     ]
     body = b"".join((len(packed).to_bytes(4, "big"), *packed))
     return _HEADER.pack(VERSION, crc32c(body), len(packed)) + body[4:]
+
+
+def snapshot_size(header: Buffer, path: str = "") -> int:
+    """Bytes of the whole file, going by its first ``HEADER_SIZE`` bytes.
+
+    Raises:
+        CorruptSnapshotError: there are fewer, or the file would be larger than any that is read.
+    """
+    if len(header) < _HEADER.size:
+        raise CorruptSnapshotError(path, 0, f"{len(header)} bytes, a header has {_HEADER.size}")
+    count: int = _HEADER.unpack_from(header)[2]
+    size = _HEADER.size + count * _ENTRY.size
+    if not _HEADER.size <= size <= SIZE_MAX:
+        raise CorruptSnapshotError(path, 6, f"{count} producers")
+    return size
 
 
 def decode_snapshot(data: Buffer, path: str = "") -> list[ProducerSnapshotEntry]:

@@ -17,7 +17,6 @@ from logstore.kernels._vocabulary import (
     HEADER_SIZE,
     PRODUCER_ROWS_MAX,
     SCAN_BAD_CRC,
-    SCAN_BAD_EPOCH,
     SCAN_BAD_HEADER,
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
@@ -38,7 +37,7 @@ if _wanted not in ("", "native", "reference"):
 IMPLEMENTATION = "native"
 if _wanted != "reference":
     try:
-        from logstore.kernels._append import AppendInfo, SegmentState
+        from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
         from logstore.kernels._codec import (
             ColumnBuilder,
             Encoded,
@@ -89,6 +88,7 @@ else:
 if IMPLEMENTATION == "reference":
     from logstore.kernels._append_reference import (  # type: ignore[assignment]
         AppendInfo,
+        LogSnapshot,
         SegmentState,
     )
     from logstore.kernels._partition_reference import partition_column
@@ -133,7 +133,6 @@ __all__ = [
     "IMPLEMENTATION",
     "PRODUCER_ROWS_MAX",
     "SCAN_BAD_CRC",
-    "SCAN_BAD_EPOCH",
     "SCAN_BAD_HEADER",
     "SCAN_BAD_MAGIC",
     "SCAN_BAD_OFFSET",
@@ -149,6 +148,7 @@ __all__ = [
     "BatchSurvey",
     "ColumnBuilder",
     "Encoded",
+    "LogSnapshot",
     "RecoveryScan",
     "SegmentState",
     "analyse_batches",

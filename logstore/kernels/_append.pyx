@@ -104,6 +104,24 @@ cdef class AppendInfo:
                 f"size={self.size}, duplicate={self.duplicate})")
 
 
+@cython.final
+@cython.freelist(16)
+@cython.no_gc  # it refers to segments, and no segment refers to it
+cdef class LogSnapshot:
+    """Everything a reader needs of a log at one moment; see ``_append_reference.LogSnapshot``."""
+
+    cdef readonly tuple sealed
+    cdef readonly object active
+    cdef readonly int64_t size, offset_entries, time_entries
+    cdef readonly int64_t max_timestamp, offset_of_max_timestamp
+    cdef readonly int64_t log_start_offset, log_end_offset, high_watermark, last_stable_offset
+    cdef readonly int64_t version
+
+    def __repr__(self):
+        return (f"LogSnapshot([{self.log_start_offset}, {self.log_end_offset}), high watermark "
+                f"{self.high_watermark}, {len(self.sealed) + 1} segments, version {self.version})")
+
+
 @cython.no_gc  # else a collector could clear a map's view before the buffer taken of it: a crash
 cdef class SegmentState:
     """Sizes, offsets, timestamps and index counters of one segment (F-131 … F-143).
@@ -187,6 +205,25 @@ cdef class SegmentState:
         if self._attached:
             PyBuffer_Release(&self._offset_buffer)
             PyBuffer_Release(&self._time_buffer)
+
+    def snapshot(self, tuple sealed not None, active, int64_t log_start_offset,
+                 int64_t high_watermark, int64_t first_unstable_offset, int64_t version):
+        """The log whose active segment this is, as its readers may see it from now on.
+
+        ``high_watermark`` −1 follows the log end; ``first_unstable_offset`` −1 means none.
+        """
+        cdef LogSnapshot made = LogSnapshot.__new__(LogSnapshot)
+        made.sealed, made.active = sealed, active
+        made.size, made.offset_entries = self.size, self.offset_entries
+        made.time_entries, made.max_timestamp = self.time_entries, self.max_timestamp
+        made.offset_of_max_timestamp = self.offset_of_max_timestamp
+        made.log_start_offset, made.log_end_offset = log_start_offset, self.next_offset
+        made.high_watermark = self.next_offset if high_watermark < 0 else high_watermark
+        made.last_stable_offset = made.high_watermark
+        if 0 <= first_unstable_offset < made.high_watermark:
+            made.last_stable_offset = first_unstable_offset
+        made.version = version
+        return made
 
     cpdef bint must_roll(self, int64_t size, int64_t last_offset, int64_t max_timestamp,
                          int64_t now_ms) except -1:

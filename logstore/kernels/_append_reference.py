@@ -35,6 +35,30 @@ class AppendInfo:
     duplicate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """Everything a reader needs of a log at one moment.
+
+    ``sealed`` has a ``SegmentView`` of each segment but the last, oldest first; ``active`` is the
+    last ``Segment``, and ``size`` (bytes of whole batches), ``offset_entries``, ``time_entries``,
+    ``max_timestamp`` and ``offset_of_max_timestamp`` (−1 none) say what it held. ``version`` counts
+    how often something was removed: bytes or segments that an older snapshot names may be gone.
+    """
+
+    sealed: tuple[Any, ...]
+    active: Any
+    size: int
+    offset_entries: int
+    time_entries: int
+    max_timestamp: int
+    offset_of_max_timestamp: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    version: int
+
+
 class SegmentState:
     """See ``_append.pyx``; attribute for attribute the same."""
 
@@ -85,6 +109,23 @@ class SegmentState:
 
     def detach(self) -> None:
         self._file = self._offset_map = self._time_map = None
+
+    def snapshot(
+        self,
+        sealed: tuple[Any, ...],
+        active: Any,
+        log_start_offset: int,
+        high_watermark: int,
+        first_unstable_offset: int,
+        version: int,
+    ) -> LogSnapshot:
+        committed = self.next_offset if high_watermark < 0 else high_watermark
+        stable = committed if first_unstable_offset < 0 else min(first_unstable_offset, committed)
+        return LogSnapshot(
+            sealed, active, self.size, self.offset_entries, self.time_entries, self.max_timestamp,
+            self.offset_of_max_timestamp, log_start_offset, self.next_offset, committed, stable,
+            version,
+        )  # fmt: skip
 
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         if self.size > self.segment_bytes - size:

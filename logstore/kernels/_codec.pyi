@@ -25,13 +25,17 @@ class NativeBuffer:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-def encode_records(records: Iterable[Any], default_timestamp: int = -1) -> Encoded: ...
+def encode_records(
+    records: Iterable[Any], default_timestamp: Any = -1, *, keys_required: bool = False
+) -> Encoded: ...
 def encode_lists(
     keys: Iterable[Any] | None,
     values: Iterable[Any],
     timestamps: Any = None,
     headers: Iterable[Any] | None = None,
-    default_timestamp: int = -1,
+    default_timestamp: Any = -1,
+    *,
+    keys_required: bool = False,
 ) -> Encoded: ...
 def encode_columns(
     start: int,
@@ -43,7 +47,7 @@ def encode_columns(
     value_data: Any,
     value_validity: Any,
     timestamps: Any = None,
-    default_timestamp: int = -1,
+    default_timestamp: Any = -1,
     *,
     headers: tuple[Any, ...] | None = None,
     key_offset_size: int = 4,
@@ -89,6 +93,7 @@ class ColumnBuilder:
         values: bool = True,
         timestamps: bool = True,
         headers: bool = False,
+        column_bytes_max: int = ...,
     ) -> None: ...
     @property
     def rows(self) -> int: ...

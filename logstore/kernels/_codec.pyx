@@ -8,91 +8,53 @@ write into one allocation. The second and third touch no Python object.
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport (
-    PyBytes_AS_STRING, PyBytes_Check, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
+    PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE)
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES
 from cpython.object cimport PyTypeObject, Py_TYPE
-from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_Check, PyLong_CheckExact
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_Check, PyUnicode_DecodeUTF8
 cimport cython
 from logstore.kernels._common cimport *
 
-from operator import index as _index
+from datetime import datetime
 
-from logstore.errors import CorruptBatchError
-from logstore.kernels._vocabulary import batch_error, record_error
+from logstore.errors import InvalidRecordError
+from logstore.kernels._vocabulary import (
+    TIMESTAMPS_KIND, batch_error, lengths_differ, record_error, record_refused, records_lack_keys, take_sequence,
+    timestamp_ms)
 from logstore.types import Record
 
-cdef extern from *:
-    """
-    /* A Record is a tuple of another type. Made here, it costs what a tuple costs; and it is not
-     * shown to the cycle collector when it holds only bytes and numbers, as CPython itself does
-     * with such tuples sooner or later: a long list of them would be walked again and again.
-     * Steals the references; NULL among them is an error that is set already. */
-    static PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
-                                   PyObject *key, PyObject *value, PyObject *headers, int track)
-    {
-        PyTupleObject *record = NULL;
-        if (offset && timestamp && key && value && headers)
-            record = PyObject_GC_NewVar(PyTupleObject, type, 5);
-        if (record == NULL) {
-            Py_XDECREF(offset);
-            Py_XDECREF(timestamp);
-            Py_XDECREF(key);
-            Py_XDECREF(value);
-            Py_XDECREF(headers);
-            return NULL;
-        }
-    #if PY_VERSION_HEX >= 0x030E0000
-        record->ob_hash = -1; /* not computed yet */
-    #endif
-        PyTuple_SET_ITEM((PyObject *)record, 0, offset);
-        PyTuple_SET_ITEM((PyObject *)record, 1, timestamp);
-        PyTuple_SET_ITEM((PyObject *)record, 2, key);
-        PyTuple_SET_ITEM((PyObject *)record, 3, value);
-        PyTuple_SET_ITEM((PyObject *)record, 4, headers);
-        if (track)
-            PyObject_GC_Track((PyObject *)record);
-        return (PyObject *)record;
-    }
+cdef extern from "record.h":
+    ctypedef struct ls_shared_int:
+        PyObject *object
+        int64_t value
 
-    static PyObject *ls_bytes_or_none(const uint8_t *bytes, int32_t size)
-    {
-        if (size < 0)
-            return Py_NewRef(Py_None);
-        return PyBytes_FromStringAndSize((const char *)bytes, size);
-    }
-
-    static int ls_same_layout(PyObject *type)
-    {
-        PyTypeObject *t = (PyTypeObject *)type;
-        return t->tp_basicsize == PyTuple_Type.tp_basicsize &&
-               t->tp_itemsize == PyTuple_Type.tp_itemsize && t->tp_dictoffset == 0 &&
-               PyType_IsSubtype(t, &PyTuple_Type);
-    }
-    """
-    PyObject *ls_new_record(PyTypeObject *type, PyObject *offset, PyObject *timestamp,
-                            PyObject *key, PyObject *value, PyObject *headers, bint track) except NULL
-    PyObject *ls_bytes_or_none(const uint8_t *data, int32_t size)
-    bint ls_same_layout(object type)
+    int ls_adopt_record_type(PyTypeObject *type) except -1
+    PyObject *ls_new_record(int64_t offset, int64_t timestamp, ls_shared_int *last,
+                            const ls_record *r, PyObject *headers) except NULL
 
 cdef extern from "Python.h":
-    PyObject *PyLong_FromLongLong(long long value)
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     int PyList_SetSlice(object items, Py_ssize_t low, Py_ssize_t high, PyObject *new) except -1
     int PyList_Append(object items, PyObject *item) except -1
     Py_ssize_t PyList_GET_SIZE(object items)
-    void Py_INCREF "Py_INCREF"(PyObject *)
-    void Py_DECREF "Py_DECREF"(PyObject *)
-
-if not ls_same_layout(Record):
-    raise ImportError("logstore.types.Record is not laid out as a plain tuple")
+    void Py_INCREF(PyObject *)
+    void Py_DECREF(PyObject *)
+    void Py_XDECREF(PyObject *)
 
 cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
+ls_adopt_record_type(record_type)
 cdef tuple no_headers = ()
 cdef int64_t INT32_LAST = 2147483647
 cdef int64_t RECORDS_SIZE_LAST = INT32_LAST - LS_HEADER_SIZE
+
+cdef enum:
+    # Work of a microsecond, for which it is not worth giving the GIL away.
+    SMALL = 16384  # bytes
+    FEW = 200  # records
 
 cdef enum:
     DECODE_END_ = 0
@@ -115,8 +77,18 @@ cdef class Encoded:
     cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max, count
 
 
-cdef int take_bytes(object data, const uint8_t **bytes, int32_t *size, list kept) except -1:
-    """Point to the bytes of a key or value; copies of what may change under us go to ``kept``."""
+cdef inline int take_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
+                           list kept) except -1:
+    """Point to the bytes of a field; copies of what may change under us go to ``kept``."""
+    if likely(PyBytes_CheckExact(data) and PyBytes_GET_SIZE(data) <= INT32_LAST):
+        bytes[0] = <const uint8_t *> PyBytes_AS_STRING(data)
+        size[0] = <int32_t> PyBytes_GET_SIZE(data)
+        return 0
+    return take_any_bytes(data, field, bytes, size, kept)
+
+
+cdef int take_any_bytes(object data, str field, const uint8_t **bytes, int32_t *size,
+                        list kept) except -1:
     cdef Py_ssize_t n
     if data is None:
         bytes[0] = NULL
@@ -124,13 +96,13 @@ cdef int take_bytes(object data, const uint8_t **bytes, int32_t *size, list kept
         return 0
     if not PyBytes_Check(data):
         if not isinstance(data, (bytearray, memoryview)):
-            raise TypeError(f"expected bytes or None, not {type(data).__name__}")
+            raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}")
         data = data.tobytes() if isinstance(data, memoryview) else PyBytes_FromStringAndSize(
             PyByteArray_AS_STRING(data), len(data))
         kept.append(data)
     n = PyBytes_GET_SIZE(data)
     if n > INT32_LAST:
-        raise ValueError(f"{n} bytes in one field: a field holds at most {INT32_LAST}")
+        raise ValueError(f"{field} has {n} bytes: a field holds at most {INT32_LAST}")
     bytes[0] = <const uint8_t *> PyBytes_AS_STRING(data)
     size[0] = <int32_t> n
     return 0
@@ -141,12 +113,20 @@ cdef int64_t take_timestamp(object timestamp, int64_t default) except? -2:
     cdef long long value
     if timestamp is None:
         return default
-    if not PyLong_Check(timestamp):
-        timestamp = _index(timestamp)
+    if not PyLong_CheckExact(timestamp):
+        timestamp = timestamp_ms(timestamp)
     value = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
     if overflow or value < -1:
         raise ValueError(f"timestamp {timestamp} is outside -1…2^63-1")
     return value
+
+
+cdef int64_t take_default(object timestamp) except? -2:
+    """The timestamp of records without one."""
+    try:
+        return take_timestamp(timestamp, -1)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecordError(str(error)) from None
 
 
 cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
@@ -179,7 +159,7 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
             raise TypeError(f"a header key must be str, not {type(key).__name__}")
         name = PyUnicode_AsUTF8AndSize(key, &name_size)
         kept = []
-        take_bytes(value, &bytes, &size, kept)
+        take_bytes(value, "a header value", &bytes, &size, kept)
         if name_size > INT32_LAST:
             raise ValueError("header key is too long")
         if not reserve(block, 10 + name_size + (size if size > 0 else 0)):
@@ -195,124 +175,156 @@ cdef int take_headers(object headers, ls_entry *entry, Block *block) except -1:
     return 0
 
 
-cdef int64_t measure(ls_entry *entries, int64_t n) noexcept nogil:
-    """Bytes of the records section, or -1 when it or one record is too large for an i32."""
+cdef int64_t measure(ls_entry *entries, int64_t n, int64_t *latest) noexcept nogil:
+    """Bytes of the records section, or -1 when it or one record is too large for an i32.
+
+    ``latest`` becomes the first entry with the largest timestamp.
+    """
     cdef int64_t total = 0
     cdef int64_t i, body
+    cdef int64_t best = 0
+    cdef int64_t first_time = entries[0].timestamp
     for i in range(n):
-        body = ls_body_size(
-            &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp), <int32_t> i)
+        body = ls_body_size(&entries[i], ls_sub64(entries[i].timestamp, first_time), <int32_t> i)
         entries[i].body = body
         if unlikely(body > INT32_LAST):
             return -1
         total += body + ls_varint_size(<int32_t> body)
         if unlikely(total > RECORDS_SIZE_LAST):
             return -1
+        if unlikely(entries[i].timestamp > entries[best].timestamp):
+            best = i
+    latest[0] = best
     return total
 
 
 cdef void write(const ls_entry *entries, int64_t n, const uint8_t *headers,
                 uint8_t *p) noexcept nogil:
     cdef int64_t i
+    cdef int64_t first_time = entries[0].timestamp
     for i in range(n):
-        p = ls_put_record(p, &entries[i], ls_sub64(entries[i].timestamp, entries[0].timestamp),
+        p = ls_put_record(p, &entries[i], ls_sub64(entries[i].timestamp, first_time),
                           <int32_t> i, headers)
 
 
 cdef Encoded encode(ls_entry *entries, int64_t n, const uint8_t *headers):
     cdef Encoded result = Encoded.__new__(Encoded)
-    cdef int64_t total, i
+    cdef int64_t total = 0
+    cdef int64_t latest = 0
     cdef uint8_t *start
-    with nogil:
-        total = measure(entries, n)
+    if n > FEW:
+        with nogil:
+            total = measure(entries, n, &latest)
+    elif n > 0:
+        total = measure(entries, n, &latest)
     if total < 0:
-        raise ValueError(f"records need more than {RECORDS_SIZE_LAST} bytes")
+        raise InvalidRecordError(f"the records need more than {RECORDS_SIZE_LAST} bytes")
     result.buffer = PyByteArray_FromStringAndSize(NULL, LS_HEADER_SIZE + total)
     start = <uint8_t *> PyByteArray_AS_STRING(result.buffer)
     memset(start, 0, LS_HEADER_SIZE)
     result.count = n
     result.base_timestamp = result.max_timestamp = result.offset_of_max = -1
     if n > 0:
-        with nogil:
+        if total < SMALL:
             write(entries, n, headers, start + LS_HEADER_SIZE)
-            result.base_timestamp = result.max_timestamp = entries[0].timestamp
-            result.offset_of_max = 0
-            for i in range(1, n):
-                if entries[i].timestamp > result.max_timestamp:
-                    result.max_timestamp = entries[i].timestamp
-                    result.offset_of_max = i
+        else:
+            with nogil:
+                write(entries, n, headers, start + LS_HEADER_SIZE)
+        result.base_timestamp = entries[0].timestamp
+        result.max_timestamp = entries[latest].timestamp
+        result.offset_of_max = latest
     return result
 
 
-cdef ls_entry *new_entries(int64_t n) except NULL:
+cdef ls_entry *new_entries(Block *block, int64_t n) except NULL:
+    """Room for ``n`` entries in ``block``; a large one is kept for the next batch, see memory.h."""
     if n > INT32_LAST:
-        raise ValueError(f"{n} records do not fit one batch")
-    cdef ls_entry *entries = <ls_entry *> malloc((n + 1) * sizeof(ls_entry))
-    if entries == NULL:
+        raise InvalidRecordError(f"{n} records do not fit one batch")
+    if not reserve(block, (n + 1) * sizeof(ls_entry)):
         raise MemoryError
-    return entries
+    return <ls_entry *> block.data
 
 
-def encode_records(records, default_timestamp=-1):
+cdef int take_row(object row, ls_entry *entry, int64_t default, Block *headers,
+                  list kept) except -1:
+    """The fields of a Record or a tuple, which outlives ``entry``."""
+    cdef Py_ssize_t size
+    cdef Py_ssize_t first = 0
+    entry.headers_size = 0
+    if Py_TYPE(row) == record_type:
+        first = 2
+        size = PyTuple_GET_SIZE(row)
+        if size != 5:
+            raise ValueError("a Record has five fields")
+    else:
+        if not PyTuple_Check(row):
+            raise TypeError("a record must be a tuple (key, value, timestamp, headers) or a "
+                            f"Record, not {type(row).__name__}")
+        size = PyTuple_GET_SIZE(row)
+        if size < 2 or size > 4:
+            raise ValueError(f"a record has two to four fields, not {size}")
+    take_bytes(<object> PyTuple_GET_ITEM(row, first), "a key", &entry.key, &entry.key_size, kept)
+    take_bytes(<object> PyTuple_GET_ITEM(row, first + 1), "a value", &entry.value,
+               &entry.value_size, kept)
+    entry.timestamp = default
+    if first:
+        entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(row, 1), default)
+        return take_headers(<object> PyTuple_GET_ITEM(row, 4), entry, headers)
+    if size > 2:
+        entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(row, 2), default)
+        if size > 3:
+            return take_headers(<object> PyTuple_GET_ITEM(row, 3), entry, headers)
+    return 0
+
+
+cdef int check_keys(const ls_entry *entries, int64_t n) except -1:
+    cdef int64_t i
+    for i in range(n):
+        if unlikely(entries[i].key_size < 0):
+            raise records_lack_keys([j for j in range(n) if entries[j].key_size < 0])
+    return 0
+
+
+def encode_records(records, default_timestamp=-1, *, bint keys_required=False):
     """Encode tuples or Records; see ``_reference.encode_records``."""
     # Rows are tuples and hold immutable bytes, so the pointers stay valid while `rows` lives.
-    cdef tuple rows = tuple(records)
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef tuple rows = take_sequence(records, "records")
+    cdef int64_t default = take_default(default_timestamp)
     cdef int64_t n = PyTuple_GET_SIZE(rows)
-    cdef int64_t i
-    cdef Py_ssize_t size
+    cdef int64_t i = 0
     cdef list kept = []
     cdef Block headers = Block(NULL, 0, 0)
-    cdef PyObject *row
-    cdef ls_entry *entries = new_entries(n)
-    cdef ls_entry *entry
+    cdef Block block = Block(NULL, 0, 0)
+    cdef ls_entry *entries
     try:
-        for i in range(n):
-            row = <PyObject *> PyTuple_GET_ITEM(rows, i)
-            entry = &entries[i]
-            entry.headers_size = 0
-            if Py_TYPE(<object> row) == record_type:
-                if PyTuple_GET_SIZE(<object> row) != 5:
-                    raise ValueError("a Record has five fields")
-                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 2), &entry.key,
-                           &entry.key_size, kept)
-                take_bytes(<object> PyTuple_GET_ITEM(<object> row, 3), &entry.value,
-                           &entry.value_size, kept)
-                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 1),
-                                                 default)
-                take_headers(<object> PyTuple_GET_ITEM(<object> row, 4), entry, &headers)
-                continue
-            if not PyTuple_Check(<object> row):
-                raise TypeError(f"a record must be a tuple, not {type(<object> row).__name__}")
-            size = PyTuple_GET_SIZE(<object> row)
-            if size < 2 or size > 4:
-                raise ValueError(f"a record has two to four fields, not {size}")
-            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 0), &entry.key, &entry.key_size,
-                       kept)
-            take_bytes(<object> PyTuple_GET_ITEM(<object> row, 1), &entry.value,
-                       &entry.value_size, kept)
-            entry.timestamp = default
-            if size > 2:
-                entry.timestamp = take_timestamp(<object> PyTuple_GET_ITEM(<object> row, 2),
-                                                 default)
-                if size > 3:
-                    take_headers(<object> PyTuple_GET_ITEM(<object> row, 3), entry, &headers)
+        entries = new_entries(&block, n)
+        try:
+            while i < n:
+                take_row(<object> PyTuple_GET_ITEM(rows, i), &entries[i], default, &headers, kept)
+                i += 1
+        except (TypeError, ValueError) as error:
+            raise record_refused(i, error) from None
+        if keys_required:
+            check_keys(entries, n)
         return encode(entries, n, headers.data)
     finally:
-        free(entries)
+        discard(&block)
         discard(&headers)
 
 
-def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1):
+def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1, *,
+                 bint keys_required=False):
     """Encode parallel lists; see ``_reference.encode_lists``."""
-    cdef tuple value_row = tuple(values)
-    cdef tuple key_row = None if keys is None else tuple(keys)
-    cdef tuple header_row = None if headers is None else tuple(headers)
+    cdef tuple value_row = take_sequence(values, "values")
+    cdef tuple key_row = None if keys is None else take_sequence(keys, "keys")
+    cdef tuple header_row = None if headers is None else take_sequence(headers, "headers")
     cdef tuple time_row = None
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t default = take_default(default_timestamp)
     cdef int64_t n = PyTuple_GET_SIZE(value_row)
-    cdef int64_t i
+    cdef int64_t i = 0
+    cdef int64_t key_count, header_count, time_count = n
     cdef list kept = []
+    cdef Block header_block = Block(NULL, 0, 0)
     cdef Block block = Block(NULL, 0, 0)
     cdef Py_buffer times
     cdef bint have_times = False
@@ -320,30 +332,31 @@ def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=
     cdef ls_entry *entry
     if timestamps is None:
         pass
-    elif PyLong_Check(timestamps):
-        default = take_timestamp(timestamps, -1)
+    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
+        default = take_default(timestamps)
     elif isinstance(timestamps, (list, tuple)):
         time_row = tuple(timestamps)
+        time_count = PyTuple_GET_SIZE(time_row)
     else:
         get_int64(timestamps, &times)
         have_times = True
+        time_count = times.len // 8
     try:
-        if ((key_row is not None and len(key_row) != n)
-                or (header_row is not None and len(header_row) != n)
-                or (time_row is not None and len(time_row) != n)
-                or (have_times and times.len // 8 != n)):
-            raise ValueError("keys, values, timestamps and headers differ in length")
-        entries = new_entries(n)
+        key_count = n if key_row is None else PyTuple_GET_SIZE(key_row)
+        header_count = n if header_row is None else PyTuple_GET_SIZE(header_row)
+        if not key_count == header_count == time_count == n:
+            raise lengths_differ(key_count, n, time_count, header_count)
+        entries = new_entries(&block, n)
         try:
-            for i in range(n):
+            while i < n:
                 entry = &entries[i]
                 entry.headers_size = 0
                 entry.key = NULL
                 entry.key_size = -1
                 if key_row is not None:
-                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), &entry.key,
+                    take_bytes(<object> PyTuple_GET_ITEM(key_row, i), "a key", &entry.key,
                                &entry.key_size, kept)
-                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), &entry.value,
+                take_bytes(<object> PyTuple_GET_ITEM(value_row, i), "a value", &entry.value,
                            &entry.value_size, kept)
                 entry.timestamp = default
                 if time_row is not None:
@@ -354,19 +367,26 @@ def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=
                     if entry.timestamp < -1:
                         raise ValueError(f"timestamp {entry.timestamp} is outside -1…2^63-1")
                 if header_row is not None:
-                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &block)
-            return encode(entries, n, block.data)
-        finally:
-            free(entries)
-            discard(&block)
+                    take_headers(<object> PyTuple_GET_ITEM(header_row, i), entry, &header_block)
+                i += 1
+        except (TypeError, ValueError) as error:
+            raise record_refused(i, error) from None
+        if keys_required:
+            check_keys(entries, n)
+        return encode(entries, n, header_block.data)
     finally:
+        discard(&block)
+        discard(&header_block)
         if have_times:
             PyBuffer_Release(&times)
 
 
 cdef int get_int64(object data, Py_buffer *view) except -1:
     """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
-    PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+    try:
+        PyObject_GetBuffer(data, view, PyBUF_FORMAT | PyBUF_ND)
+    except (BufferError, TypeError):
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__) from None
     cdef const char *format = view.format
     if format != NULL and format[0] in b"@=<":
         format += 1
@@ -374,7 +394,7 @@ cdef int get_int64(object data, Py_buffer *view) except -1:
             (view.itemsize == 8 and format != NULL and format[0] in b"ql")
             or (view.itemsize == 1 and (format == NULL or format[0] in b"bBc"))):
         PyBuffer_Release(view)
-        raise TypeError("timestamps must be a buffer of int64")
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__)
     return 0
 
 
@@ -508,12 +528,13 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                    default_timestamp=-1, *, headers=None, int key_offset_size=4,
                    int value_offset_size=4):
     """Encode rows of Arrow columns; see ``_reference.encode_columns``."""
-    cdef int64_t default = take_timestamp(default_timestamp, -1)
+    cdef int64_t default = take_default(default_timestamp)
     cdef Py_buffer times
     cdef bint have_times = False
     cdef int64_t i, bad = -1, bad_timestamp = -1, bad_header = -1
     cdef int code
     cdef Block block = Block(NULL, 0, 0)
+    cdef Block room = Block(NULL, 0, 0)
     cdef _HeaderLists lists = None
     cdef _Strings keys, values
     cdef ls_entry *entries
@@ -526,15 +547,15 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
         lists = _HeaderLists(headers, start, stop)
     if timestamps is None:
         pass
-    elif PyLong_Check(timestamps):
-        default = take_timestamp(timestamps, -1)
+    elif PyLong_Check(timestamps) or isinstance(timestamps, datetime):
+        default = take_default(timestamps)
     else:
         get_int64(timestamps, &times)
         have_times = True
     try:
         if have_times and times.len // 8 < stop:
             raise ValueError("the timestamps end before stop")
-        entries = new_entries(stop - start)
+        entries = new_entries(&room, stop - start)
         try:
             with nogil:
                 for i in range(start, stop):
@@ -567,7 +588,7 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                     else f"header offsets of row {bad_header} descend or run past the data")
             return encode(entries, stop - start, block.data)
         finally:
-            free(entries)
+            discard(&room)
             discard(&block)
     finally:
         if have_times:
@@ -600,7 +621,7 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
         ls_store16(p + 51, producer_epoch)
         ls_store32(p + 53, base_sequence)
         ls_store32(p + 57, record_count)
-        if view.len < 16384:  # a microsecond: not worth giving the GIL away
+        if view.len < SMALL:
             ls_store32(p + 17, <int32_t> logstore_crc32c(0, p + 21, view.len - 21))
         else:
             with nogil:
@@ -612,6 +633,7 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
 # ---- decoding to Records ----
 
 cdef object make_headers(const ls_record *r, const uint8_t *end):
+    """A tuple of pairs; None where the bytes changed since ``ls_read_record`` saw them."""
     cdef const uint8_t *p = r.headers
     cdef const uint8_t *name = NULL
     cdef const uint8_t *value = NULL
@@ -619,6 +641,8 @@ cdef object make_headers(const ls_record *r, const uint8_t *end):
     cdef list items = []
     for _ in range(r.header_count):
         p = ls_header(p, end, &name, &name_size, &value, &value_size)
+        if unlikely(p == NULL):
+            return None
         # Kafka's reader replaces what is not UTF-8 instead of refusing the record.
         items.append((
             PyUnicode_DecodeUTF8(<char *> name, name_size, "replace"),
@@ -633,49 +657,48 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
                         const uint8_t **at) except -1:
     """Append the records of one section; the result is an LS_RECORD_ code, ``at`` its place."""
     cdef ls_record r
+    cdef ls_shared_int last = ls_shared_int(NULL, 0)
     cdef int32_t i
     cdef int32_t previous = -1
     cdef int64_t offset
-    cdef int64_t timestamp = log_append_time if log_append else base_timestamp
-    cdef int64_t last_timestamp = timestamp
+    cdef int64_t timestamp = log_append_time
     cdef int code
-    cdef object time_object = timestamp
-    cdef object headers
-    cdef PyObject *time_pointer
+    cdef object made
+    cdef PyObject *headers
     cdef PyObject *record
     at[0] = p
     if record_count < 0 or record_count > (end - p) // LS_RECORD_SIZE_MIN:
         return LS_RECORD_COUNT
-    for i in range(record_count):
+    try:
+        for i in range(record_count):
+            at[0] = p
+            code = ls_read_record(&p, end, &r)
+            if unlikely(code != LS_RECORD_OK):
+                return code
+            if unlikely(r.offset_delta <= previous):
+                return LS_RECORD_OFFSET
+            previous = r.offset_delta
+            offset = ls_add64(base_offset, r.offset_delta)
+            if offset < from_offset or offset >= end_offset:
+                continue
+            if not log_append:
+                timestamp = ls_add64(base_timestamp, r.timestamp_delta)
+            headers = NULL
+            if unlikely(r.header_count != 0):
+                made = make_headers(&r, p)
+                if made is None:
+                    return LS_RECORD_FIELD
+                headers = <PyObject *> made
+                Py_INCREF(headers)
+            record = ls_new_record(offset, timestamp, &last, &r, headers)
+            try:
+                PyList_Append(out, record)
+            finally:
+                Py_DECREF(record)
         at[0] = p
-        code = ls_read_record(&p, end, &r)
-        if unlikely(code != LS_RECORD_OK):
-            return code
-        if unlikely(r.offset_delta <= previous):
-            return LS_RECORD_OFFSET
-        previous = r.offset_delta
-        offset = ls_add64(base_offset, r.offset_delta)
-        if offset < from_offset or offset >= end_offset:
-            continue
-        if not log_append:
-            timestamp = ls_add64(base_timestamp, r.timestamp_delta)
-            if timestamp != last_timestamp:
-                time_object = timestamp
-                last_timestamp = timestamp
-        headers = no_headers if r.header_count == 0 else make_headers(&r, p)
-        time_pointer = <PyObject *> time_object
-        Py_INCREF(time_pointer)
-        Py_INCREF(<PyObject *> headers)
-        record = ls_new_record(
-            record_type, PyLong_FromLongLong(offset), time_pointer,
-            ls_bytes_or_none(r.key, r.key_size), ls_bytes_or_none(r.value, r.value_size),
-            <PyObject *> headers, r.header_count != 0)
-        try:
-            PyList_Append(out, record)
-        finally:
-            Py_DECREF(record)
-    at[0] = p
-    return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
+        return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
+    finally:
+        Py_XDECREF(last.object)
 
 
 def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
@@ -945,11 +968,15 @@ cdef class ColumnBuilder:
 
     cdef readonly int64_t rows
     cdef bint with_keys, with_values, with_timestamps, with_headers, busy
+    cdef int64_t column_bytes_max
     cdef Block offsets, timestamps, header_lists
     cdef Strings keys, values, header_names, header_values
 
     def __cinit__(self, bint keys=True, bint values=True, bint timestamps=True,
-                  bint headers=False):
+                  bint headers=False, int64_t column_bytes_max=INT32_LAST):
+        if not 0 <= column_bytes_max <= INT32_LAST:
+            raise ValueError(f"columns of {column_bytes_max} bytes: up to {INT32_LAST} are possible")
+        self.column_bytes_max = column_bytes_max
         self.with_keys, self.with_values = keys, values
         self.with_timestamps, self.with_headers = timestamps, headers
 
@@ -963,12 +990,12 @@ cdef class ColumnBuilder:
         discard_strings(&self.header_values)
 
     cdef inline bint fits(self, int64_t size) noexcept nogil:
-        """Whether a section of ``size`` bytes leaves every int32 offset in range."""
-        return (self.keys.data.size + size <= INT32_LAST
-                and self.values.data.size + size <= INT32_LAST
-                and self.header_names.data.size + size <= INT32_LAST
-                and self.header_values.data.size + size <= INT32_LAST
-                and self.header_names.count + size <= INT32_LAST)
+        """Whether a section of ``size`` bytes leaves every offset in range."""
+        return (self.keys.data.size + size <= self.column_bytes_max
+                and self.values.data.size + size <= self.column_bytes_max
+                and self.header_names.data.size + size <= self.column_bytes_max
+                and self.header_values.data.size + size <= self.column_bytes_max
+                and self.header_names.count + size <= self.column_bytes_max)
 
     cdef int add_section(self, const uint8_t *p, const uint8_t *end, const uint8_t *readable,
                          int64_t base_offset, int64_t base_timestamp, int32_t record_count,
@@ -1050,8 +1077,8 @@ cdef class ColumnBuilder:
                 put(&self.values, r.value, r.value_size, readable)
             rows += 1
             if self.with_headers:
-                if not self.add_headers(&r, p, readable):
-                    code = LS_RECORD_MEMORY
+                code = self.add_headers(&r, p, readable)
+                if unlikely(code != LS_RECORD_OK):
                     break
                 (<int32_t *> self.header_lists.data)[rows] = <int32_t> self.header_names.count
         if unlikely(code != LS_RECORD_OK):
@@ -1068,23 +1095,25 @@ cdef class ColumnBuilder:
             self.header_lists.size = 4 * rows + 4
         return LS_RECORD_OK
 
-    cdef bint add_headers(self, const ls_record *r, const uint8_t *end,
-                          const uint8_t *readable) noexcept nogil:
-        """Append the headers of a record that ends at ``end``; false when memory ran out."""
+    cdef int add_headers(self, const ls_record *r, const uint8_t *end,
+                         const uint8_t *readable) noexcept nogil:
+        """Append the headers of a record that ends at ``end``: an LS_RECORD_ code."""
         cdef const uint8_t *name = NULL
         cdef const uint8_t *value = NULL
         cdef const uint8_t *header = r.headers
         cdef int32_t name_size = 0, value_size = 0
         if r.header_count == 0:
-            return True
+            return LS_RECORD_OK
         if (not make_room(&self.header_names, r.header_count, end - header)
                 or not make_room(&self.header_values, r.header_count, end - header)):
-            return False
+            return LS_RECORD_MEMORY
         for _ in range(r.header_count):
             header = ls_header(header, end, &name, &name_size, &value, &value_size)
+            if unlikely(header == NULL):  # the bytes changed since ls_read_record saw them
+                return LS_RECORD_FIELD
             put(&self.header_names, name, name_size, readable)
             put(&self.header_values, value, value_size, readable)
-        return True
+        return LS_RECORD_OK
 
     cdef void expect(self, const ls_batch *b, int64_t left, int64_t max_rows,
                      int64_t max_bytes) noexcept nogil:

@@ -10,13 +10,14 @@ import operator
 import struct
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 import crcmod
 
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, InvalidRecordError
 from logstore.kernels._vocabulary import (
     DECODE_END,
     DECODE_FULL,
@@ -33,7 +34,6 @@ from logstore.kernels._vocabulary import (
     RECORD_TRAILING,
     RECORDS_SIZE_MAX,
     SCAN_BAD_CRC,
-    SCAN_BAD_EPOCH,
     SCAN_BAD_HEADER,
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
@@ -43,8 +43,14 @@ from logstore.kernels._vocabulary import (
     SCAN_FULL,
     SCAN_INCOMPLETE,
     SCAN_TAIL,
+    TIMESTAMPS_KIND,
     batch_error,
+    lengths_differ,
     record_error,
+    record_refused,
+    records_lack_keys,
+    take_sequence,
+    timestamp_ms,
 )
 from logstore.types import Buffer, Header, Record
 
@@ -311,8 +317,8 @@ class RecoveryScan:
         expected_offset: where the segment's first batch may start at the earliest, or, with
             ``contiguous``, must start; −1 when nothing is known.
         last_epoch: latest epoch known before this segment; only higher ones are collected.
-        strict: offsets must ascend from the segment's base, and leader epochs may not fall. No
-            crc covers them (F-62), and Kafka does not look.
+        strict: offsets must ascend from the segment's base. No crc covers them (F-62), and Kafka
+            does not look.
         contiguous: every batch must start at the offset that follows the one before, as in a log
             that was never compacted.
 
@@ -345,8 +351,12 @@ class RecoveryScan:
         self.record_count = 0
         """Records present; those inside compressed legacy entries are not counted."""
         self.epochs: list[tuple[int, int]] = []
+        self.epoch_falls = 0
+        """Batches whose leader epoch is below that of the batch before: kept, as in Kafka."""
+        self.first_fall_offset = -1
+        """Base offset of the first of them, −1 when there is none."""
         self._expected, self._started = expected_offset, False
-        self._latest_epoch, self._segment_epoch = last_epoch, -1
+        self._latest_epoch = self._epoch_before = last_epoch
         self._last_index_position = 0
         self._last_indexed_offset = self._last_indexed_timestamp = self._last_timed_offset = -1
         self._offset_index, self._time_index = bytearray(), bytearray()
@@ -429,11 +439,8 @@ class RecoveryScan:
                     return SCAN_BAD_OFFSET
             elif b.last_offset < self.next_offset:
                 return SCAN_BAD_OFFSET
-        if self.strict:
-            if b.base_offset < self.next_offset:
-                return SCAN_BAD_OFFSET
-            if b.magic == 2 and 0 <= b.leader_epoch < self._segment_epoch:
-                return SCAN_BAD_EPOCH
+        if self.strict and b.base_offset < self.next_offset:
+            return SCAN_BAD_OFFSET
         return _OK
 
     def _accept(self, b: _Batch, position: int) -> int:
@@ -452,7 +459,11 @@ class RecoveryScan:
             if b.leader_epoch > self._latest_epoch:
                 self.epochs = [*self.epochs, (b.leader_epoch, b.base_offset)]
                 self._latest_epoch = b.leader_epoch
-            self._segment_epoch = max(self._segment_epoch, b.leader_epoch)
+            if 0 <= b.leader_epoch < self._epoch_before:
+                if not self.epoch_falls:
+                    self.first_fall_offset = b.base_offset
+                self.epoch_falls += 1
+            self._epoch_before = b.leader_epoch
         if has_producer:
             self._producer_rows.append(
                 (
@@ -650,23 +661,32 @@ class Encoded:
 _Row = tuple[bytes | None, bytes | None, int, bytes]
 
 
-def _take_bytes(data: Any) -> bytes | None:
+def _take_bytes(data: Any, field: str) -> bytes | None:
     if data is None:
         return None
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise TypeError(f"expected bytes or None, not {type(data).__name__}")
-    if memoryview(data).nbytes > _INT32_MAX:
-        raise ValueError(f"{len(data)} bytes in one field: a field holds at most {_INT32_MAX}")
+        raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}")
+    size = memoryview(data).nbytes
+    if size > _INT32_MAX:
+        raise ValueError(f"{field} has {size} bytes: a field holds at most {_INT32_MAX}")
     return bytes(data)
 
 
 def _take_timestamp(timestamp: Any, default: int) -> int:
     if timestamp is None:
         return default
-    timestamp = operator.index(timestamp)
-    if not -1 <= timestamp <= _INT64_MAX:
+    milliseconds = timestamp_ms(timestamp)
+    if not -1 <= milliseconds <= _INT64_MAX:
         raise ValueError(f"timestamp {timestamp} is outside -1…2^63-1")
-    return int(timestamp)
+    return int(milliseconds)
+
+
+def _take_default(timestamp: Any) -> int:
+    """The timestamp of records without one."""
+    try:
+        return _take_timestamp(timestamp, -1)
+    except (TypeError, ValueError) as error:
+        raise InvalidRecordError(str(error)) from None
 
 
 def _take_headers(headers: Any) -> bytes:
@@ -683,7 +703,7 @@ def _take_headers(headers: Any) -> bytes:
             raise ValueError(f"a header must be a pair, not {len(item)} items")
         if not isinstance(item[0], str):
             raise TypeError(f"a header key must be str, not {type(item[0]).__name__}")
-        section += _sized(item[0].encode()) + _sized(_take_bytes(item[1]))
+        section += _sized(item[0].encode()) + _sized(_take_bytes(item[1], "a header value"))
     return bytes(section)
 
 
@@ -703,7 +723,7 @@ def _encode(rows: Sequence[_Row]) -> Encoded:
             + headers
         )
         if len(body) > _INT32_MAX or len(buffer) + len(body) + 5 > _INT32_MAX:
-            raise ValueError(f"records need more than {RECORDS_SIZE_MAX} bytes")
+            raise InvalidRecordError(f"the records need more than {RECORDS_SIZE_MAX} bytes")
         buffer += encode_varint(len(body)) + body
     times = [row[2] for row in rows]
     if not times:
@@ -711,40 +731,70 @@ def _encode(rows: Sequence[_Row]) -> Encoded:
     return Encoded(buffer, times[0], max(times), times.index(max(times)), len(times))
 
 
-def encode_records(records: Iterable[Any], default_timestamp: int = -1) -> Encoded:
+def _take_row(row: Any, default: int) -> _Row:
+    timestamp, headers = None, None
+    if type(row) is Record:
+        _, timestamp, key, value, headers = row
+    elif not isinstance(row, tuple):
+        raise TypeError(
+            "a record must be a tuple (key, value, timestamp, headers) or a "
+            f"Record, not {type(row).__name__}"
+        )
+    elif not 2 <= len(row) <= 4:
+        raise ValueError(f"a record has two to four fields, not {len(row)}")
+    else:
+        key, value = row[:2]
+        timestamp = row[2] if len(row) > 2 else None
+        headers = row[3] if len(row) > 3 else None
+    return _take_fields(key, value, timestamp, headers, default)
+
+
+def _take_fields(key: Any, value: Any, timestamp: Any, headers: Any, default: int) -> _Row:
+    return (
+        _take_bytes(key, "a key"),
+        _take_bytes(value, "a value"),
+        _take_timestamp(timestamp, default),
+        _take_headers(headers),
+    )
+
+
+def _take_all(take: Callable[..., _Row], arguments: Iterable[tuple[Any, ...]]) -> list[_Row]:
+    rows: list[_Row] = []
+    try:
+        for each in arguments:
+            rows.append(take(*each))
+    except (TypeError, ValueError) as error:
+        raise record_refused(len(rows), error) from None
+    return rows
+
+
+def _check_keys(rows: Sequence[_Row]) -> None:
+    missing = [i for i, row in enumerate(rows) if row[0] is None]
+    if missing:
+        raise records_lack_keys(missing)
+
+
+def encode_records(
+    records: Iterable[Any], default_timestamp: Any = -1, *, keys_required: bool = False
+) -> Encoded:
     """Encode records with offset deltas 0, 1, 2, … (F-71, F-75).
 
     Args:
         records: tuples ``(key, value)``, with a timestamp and headers if there are any, or
             ``Record``s, whose offsets are ignored. Keys and values are bytes-like or None.
-            Headers are pairs of str and bytes-like or None.
-        default_timestamp: for records without one (None), in ms.
+            Headers are pairs of str and bytes-like or None. Walked once.
+        default_timestamp: for records without one (None). Timestamps are ms since the epoch, or
+            aware datetimes.
+        keys_required: refuse records without a key, as a compacted topic does.
     Raises:
-        TypeError: a field has another type.
-        ValueError: a timestamp is below −1, or the whole is above 2³¹ − 1 bytes with its header.
+        InvalidRecordError: a field has another type or is out of range, with the index of the
+            record and why; or the whole is above 2³¹ − 1 bytes with its header.
     """
-    default = _take_timestamp(default_timestamp, -1)
-    rows: list[_Row] = []
-    for row in tuple(records):
-        timestamp, headers = None, None
-        if type(row) is Record:
-            _, timestamp, key, value, headers = row
-        elif not isinstance(row, tuple):
-            raise TypeError(f"a record must be a tuple, not {type(row).__name__}")
-        elif not 2 <= len(row) <= 4:
-            raise ValueError(f"a record has two to four fields, not {len(row)}")
-        else:
-            key, value = row[:2]
-            timestamp = row[2] if len(row) > 2 else None
-            headers = row[3] if len(row) > 3 else None
-        rows.append(
-            (
-                _take_bytes(key),
-                _take_bytes(value),
-                _take_timestamp(timestamp, default),
-                _take_headers(headers),
-            )
-        )
+    every = take_sequence(records, "records")
+    default = _take_default(default_timestamp)
+    rows = _take_all(_take_row, ((row, default) for row in every))
+    if keys_required:
+        _check_keys(rows)
     return _encode(rows)
 
 
@@ -753,7 +803,9 @@ def encode_lists(
     values: Iterable[Any],
     timestamps: Any = None,
     headers: Iterable[Any] | None = None,
-    default_timestamp: int = -1,
+    default_timestamp: Any = -1,
+    *,
+    keys_required: bool = False,
 ) -> Encoded:
     """Encode parallel lists; as ``encode_records``.
 
@@ -762,40 +814,37 @@ def encode_lists(
         timestamps: None, one for all, a list or tuple, or a buffer of int64.
         headers: one entry per record, each None or a sequence of pairs.
     Raises:
-        ValueError: the lengths differ.
+        InvalidRecordError: also when the lengths differ.
     """
-    value_row = tuple(values)
+    value_row = take_sequence(values, "values")
     count = len(value_row)
-    default = _take_timestamp(default_timestamp, -1)
-    key_row = (None,) * count if keys is None else tuple(keys)
-    header_row = (None,) * count if headers is None else tuple(headers)
-    time_row: Sequence[int | None] = (None,) * count
-    if isinstance(timestamps, int):
-        default = _take_timestamp(timestamps, -1)
+    default = _take_default(default_timestamp)
+    key_row = (None,) * count if keys is None else take_sequence(keys, "keys")
+    header_row = (None,) * count if headers is None else take_sequence(headers, "headers")
+    time_row: Sequence[Any] = (None,) * count
+    if isinstance(timestamps, (int, datetime)):
+        default = _take_default(timestamps)
     elif isinstance(timestamps, (list, tuple)):
         time_row = timestamps
     elif timestamps is not None:
         time_row = _int64s(timestamps)
     if not len(key_row) == len(header_row) == len(time_row) == count:
-        raise ValueError("keys, values, timestamps and headers differ in length")
-    return _encode(
-        [
-            (
-                _take_bytes(key),
-                _take_bytes(value),
-                _take_timestamp(timestamp, default),
-                _take_headers(header),
-            )
-            for key, value, timestamp, header in zip(
-                key_row, value_row, time_row, header_row, strict=True
-            )
-        ]
+        raise lengths_differ(len(key_row), count, len(time_row), len(header_row))
+    defaults = (default,) * count
+    rows = _take_all(
+        _take_fields, zip(key_row, value_row, time_row, header_row, defaults, strict=True)
     )
+    if keys_required:
+        _check_keys(rows)
+    return _encode(rows)
 
 
 def _int64s(data: Any) -> memoryview:
     """A buffer of int64; plain bytes, as pyarrow's buffers are, are taken as such."""
-    view = memoryview(data)
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__) from None
     kind = (view.format or "B").lstrip("@=<")
     if view.nbytes % 8 or (view.itemsize, kind) not in {
         (8, "q"),
@@ -804,7 +853,7 @@ def _int64s(data: Any) -> memoryview:
         (1, "B"),
         (1, "c"),
     }:
-        raise TypeError("timestamps must be a buffer of int64")
+        raise InvalidRecordError(TIMESTAMPS_KIND % type(data).__name__)
     return view.cast("B").cast("q") if view.nbytes else memoryview(array("q"))
 
 
@@ -848,7 +897,7 @@ def encode_columns(
     value_data: Any,
     value_validity: Any,
     timestamps: Any = None,
-    default_timestamp: int = -1,
+    default_timestamp: Any = -1,
     *,
     headers: tuple[Any, ...] | None = None,
     key_offset_size: int = 4,
@@ -869,13 +918,13 @@ def encode_columns(
         ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1, a header
             has no key.
     """
-    default = _take_timestamp(default_timestamp, -1)
+    default = _take_default(default_timestamp)
     if not 0 <= start <= stop:
         raise ValueError(f"rows {start}…{stop} are no range")
     keys = _column(start, stop, key_offsets, key_data, key_validity, key_offset_size)
     values = _column(start, stop, value_offsets, value_data, value_validity, value_offset_size)
-    if isinstance(timestamps, int):
-        default = _take_timestamp(timestamps, -1)
+    if isinstance(timestamps, (int, datetime)):
+        default = _take_default(timestamps)
         times: Sequence[int] = [default] * (stop - start)
     elif timestamps is None:
         times = [default] * (stop - start)
@@ -1181,7 +1230,8 @@ class ColumnBuilder:
     """Records as columns in Arrow's layout.
 
     ``max_rows`` and ``max_bytes`` of ``add_run`` speak of all that the builder holds, so runs can
-    be mixed with unpacked sections. One thread at a time.
+    be mixed with unpacked sections. No column grows beyond ``column_bytes_max`` bytes, which its
+    offsets of 32 bits bound. One thread at a time.
     """
 
     def __init__(
@@ -1190,7 +1240,13 @@ class ColumnBuilder:
         values: bool = True,
         timestamps: bool = True,
         headers: bool = False,
+        column_bytes_max: int = _INT32_MAX,
     ) -> None:
+        if not 0 <= column_bytes_max <= _INT32_MAX:
+            raise ValueError(
+                f"columns of {column_bytes_max} bytes: up to {_INT32_MAX} are possible"
+            )
+        self._column_bytes_max = column_bytes_max
         self._keys, self._values = keys, values
         self._timestamps, self._headers = timestamps, headers
         self._records: list[Record] = []
@@ -1227,7 +1283,7 @@ class ColumnBuilder:
                 return position, cast(int, status)
             if check_crc and not _crc_ok(view, b):
                 raise batch_error(SCAN_BAD_CRC, view, position)
-            if max(self._size) + b.size > _INT32_MAX:
+            if max(self._size) + b.size > self._column_bytes_max:
                 return position, DECODE_FULL
             self._add(_decode_batch(view, b, from_offset, end_offset))
             if b.last_offset >= end_offset:
@@ -1251,7 +1307,7 @@ class ColumnBuilder:
         view = _bytes_of(payload)
         if len(view) > _INT32_MAX:
             raise ValueError(f"{len(view)} bytes are too many for one section")
-        if max(self._size) + len(view) > _INT32_MAX:
+        if max(self._size) + len(view) > self._column_bytes_max:
             return DECODE_FULL
         self._add(
             _decode_section(

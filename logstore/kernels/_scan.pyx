@@ -20,7 +20,7 @@ cdef int64_t INT32_LAST = 2147483647
 
 STATUSES = (
     LS_END, LS_TAIL, LS_INCOMPLETE, LS_FULL, LS_BAD_SIZE, LS_BAD_CRC, LS_BAD_MAGIC, LS_BAD_HEADER,
-    LS_BAD_OFFSET, LS_BAD_EPOCH,
+    LS_BAD_OFFSET,
 )
 
 
@@ -206,11 +206,12 @@ cdef class RecoveryScan:
     cdef readonly int64_t base_offset, index_interval_bytes, valid_bytes, next_offset
     cdef readonly int64_t max_timestamp, offset_of_max_timestamp, first_batch_max_timestamp
     cdef readonly int64_t batch_count, record_count, needed_bytes
+    cdef readonly int64_t epoch_falls, first_fall_offset
     cdef readonly int status
     cdef readonly bint strict, contiguous
     cdef int64_t last_index_position, last_indexed_offset, last_indexed_timestamp
     cdef int64_t last_timed_offset
-    cdef int64_t latest_epoch, segment_epoch, expected
+    cdef int64_t latest_epoch, epoch_before, expected
     cdef bint started, busy
     cdef Block offsets, times, producers, epoch_rows
 
@@ -224,8 +225,8 @@ cdef class RecoveryScan:
         self.strict, self.contiguous = strict, contiguous
         self.expected = expected_offset
         self.next_offset = expected_offset if expected_offset >= 0 else base_offset
-        self.latest_epoch = last_epoch
-        self.segment_epoch = -1
+        self.latest_epoch = self.epoch_before = last_epoch
+        self.first_fall_offset = -1
         self.status = LS_END
         self.max_timestamp = self.offset_of_max_timestamp = self.first_batch_max_timestamp = -1
         self.last_indexed_offset = self.last_indexed_timestamp = self.last_timed_offset = -1
@@ -237,7 +238,7 @@ cdef class RecoveryScan:
         discard(&self.epoch_rows)
 
     cdef inline int offsets_fit(self, const ls_batch *b) noexcept nogil:
-        """F-232, and with ``strict`` the order of offsets and epochs, which no crc covers (F-62)."""
+        """F-232, and with ``strict`` the order of offsets, which no crc covers (F-62)."""
         cdef int64_t first = b.base_offset
         if unlikely(b.last_offset < self.base_offset
                     or b.last_offset - self.base_offset > INT32_LAST):
@@ -249,11 +250,8 @@ cdef class RecoveryScan:
                     return LS_BAD_OFFSET
             elif unlikely(b.last_offset < self.next_offset):
                 return LS_BAD_OFFSET
-        if self.strict:
-            if unlikely(first < self.next_offset):
-                return LS_BAD_OFFSET
-            if unlikely(b.magic == 2 and 0 <= b.leader_epoch < self.segment_epoch):
-                return LS_BAD_EPOCH
+        if self.strict and unlikely(first < self.next_offset):
+            return LS_BAD_OFFSET
         return LS_OK
 
     cdef int add_index_entries(self, const ls_batch *b, int64_t position) noexcept nogil:
@@ -326,7 +324,7 @@ cdef class RecoveryScan:
         cdef int64_t max_timestamp = self.max_timestamp
         cdef int64_t offset_of_max = self.offset_of_max_timestamp
         cdef int64_t batches = 0, all_records = 0, base = self.base_offset
-        cdef int64_t index_position = self.last_index_position, epoch = self.segment_epoch
+        cdef int64_t index_position = self.last_index_position, epoch = self.epoch_before
         cdef bint contiguous = self.contiguous
         cdef int i
         if not self.strict or self.batch_count == 0 or self.expected != following:
@@ -426,8 +424,11 @@ cdef class RecoveryScan:
             if b.magic == 2:
                 if b.leader_epoch > self.latest_epoch and unlikely(self.add_epoch(&b) != LS_OK):
                     return -1
-                if b.leader_epoch > self.segment_epoch:
-                    self.segment_epoch = b.leader_epoch
+                if unlikely(0 <= b.leader_epoch < self.epoch_before):
+                    if self.epoch_falls == 0:
+                        self.first_fall_offset = b.base_offset
+                    self.epoch_falls += 1
+                self.epoch_before = b.leader_epoch
                 if has_producer and unlikely(self.add_producer_row(&b, batch_position) != LS_OK):
                     return -1
             if self.batch_count == 0:

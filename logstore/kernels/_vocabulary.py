@@ -5,9 +5,12 @@ The numbers are those of ``wire.h``; a test compares them.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import operator
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, InvalidRecordError
 
 HEADER_SIZE: Final = 61
 """Bytes before the records of a magic-2 batch (section 3.1)."""
@@ -48,7 +51,6 @@ SCAN_BAD_CRC: Final = 5
 SCAN_BAD_MAGIC: Final = 6
 SCAN_BAD_HEADER: Final = 7
 SCAN_BAD_OFFSET: Final = 8
-SCAN_BAD_EPOCH: Final = 9
 
 SCAN_REASONS: Final = {
     SCAN_END: "end of the log",
@@ -60,7 +62,6 @@ SCAN_REASONS: Final = {
     SCAN_BAD_MAGIC: "an unknown magic",
     SCAN_BAD_HEADER: "header fields that contradict each other",
     SCAN_BAD_OFFSET: "an offset that does not follow the one before or does not fit the segment",
-    SCAN_BAD_EPOCH: "a leader epoch below an earlier one",
 }
 """Why a scan stopped, in words."""
 
@@ -145,3 +146,70 @@ def batch_error(status: int, data: memoryview, position: int) -> CorruptBatchErr
 
 def _integer(data: bytes, position: int, size: int) -> int:
     return int.from_bytes(data[position : position + size], "big", signed=True)
+
+
+# ---- what both twins say about records that cannot be encoded ----
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+TIMESTAMPS_KIND: Final = (
+    "timestamps must be None, an int in ms, an aware datetime, a list or tuple of these, "
+    "or a buffer of int64, not %s"
+)
+
+
+def take_sequence(items: Iterable[Any], name: str) -> tuple[Any, ...]:
+    """All of ``items``, walked once, so that a generator is as good as a list.
+
+    Raises:
+        InvalidRecordError: it is no iterable. What its iterator raises comes out as it is.
+    """
+    if isinstance(items, (list, tuple)):
+        return tuple(items)
+    try:
+        iterator = iter(items)
+    except TypeError:
+        kind = type(items).__name__
+        raise InvalidRecordError(f"{name} must be an iterable, not {kind}") from None
+    return tuple(iterator)
+
+
+def timestamp_ms(timestamp: Any) -> int:
+    """An aware datetime in ms since the epoch, rounded down, or an integer as it is.
+
+    Raises:
+        TypeError: neither of the two.
+        ValueError: a datetime without a time zone, or before 1970 (−1 would mean "none").
+    """
+    if isinstance(timestamp, datetime):
+        if timestamp.utcoffset() is None:
+            raise ValueError(f"timestamp {timestamp} has no time zone")
+        milliseconds = (timestamp - _EPOCH) // _MILLISECOND
+        if milliseconds < 0:
+            raise ValueError(f"timestamp {timestamp} is before 1970")
+        return milliseconds
+    try:
+        return operator.index(timestamp)
+    except TypeError:
+        kind = type(timestamp).__name__
+        raise TypeError(
+            f"a timestamp must be an int in ms or an aware datetime, not {kind}"
+        ) from None
+
+
+def record_refused(index: int, error: Exception) -> InvalidRecordError:
+    """The error for the record at ``index``, of which ``error`` says what is wrong."""
+    return InvalidRecordError("the records cannot be encoded", ((index, str(error)),))
+
+
+def records_lack_keys(indexes: Iterable[int]) -> InvalidRecordError:
+    why = "a compacted topic needs a key"
+    return InvalidRecordError("records without key", tuple((i, why) for i in indexes))
+
+
+def lengths_differ(keys: int, values: int, timestamps: int, headers: int) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"{keys} keys, {values} values, {timestamps} timestamps and {headers} headers: "
+        "the lists differ in length"
+    )

@@ -1,18 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""A read-only window onto a file, mapped and unmapped without the GIL.
+"""Read-only windows onto a file, read or mapped without the GIL.
 
-The ``mmap`` module holds the GIL in each of its calls, and a scan spends a quarter of its time in
-them: two threads that read two files would wait for each other.
+The ``mmap`` module holds the GIL in each of its calls, and ``os.pread`` makes new memory for each
+window: two threads that read two files would wait for each other, or for the kernel's pages.
 """
 
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_SetFromErrno
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t, uint8_t
+from logstore.kernels._common cimport *
 
 cdef extern from "sys/types.h" nogil:
     ctypedef long off_t
+    ctypedef long ssize_t
 
 cdef extern from "sys/mman.h" nogil:
     """
@@ -30,8 +31,48 @@ cdef extern from "sys/mman.h" nogil:
 cdef extern from "unistd.h" nogil:
     long sysconf(int name)
     int _SC_PAGESIZE
+    ssize_t pread(int fd, void *buf, size_t count, off_t offset)
 
 cdef int64_t PAGE = sysconf(_SC_PAGESIZE)
+
+
+cdef class ReadWindow:
+    """Up to ``size`` bytes of the open file ``descriptor`` from ``position`` on, as they are now.
+
+    A read-only buffer, short only at the end of the file. Its memory is kept for the next window
+    (see memory.h): a scan reads into pages that it has touched before.
+
+    Raises:
+        OSError: the kernel refused, with its errno.
+    """
+
+    cdef Block block
+
+    def __cinit__(self, int descriptor, int64_t position, int64_t size):
+        cdef ssize_t done = 0
+        if position < 0 or size < 1:
+            raise ValueError(f"{size} bytes at {position} are no window")
+        if not reserve(&self.block, size):
+            raise MemoryError
+        with nogil:
+            while self.block.size < size:
+                done = pread(descriptor, self.block.data + self.block.size,
+                             <size_t> (size - self.block.size), position + self.block.size)
+                if done > 0:
+                    self.block.size += done
+                elif done == 0 or errno != EINTR:
+                    break
+        if done < 0:
+            PyErr_SetFromErrno(OSError)
+
+    def __dealloc__(self):
+        discard(&self.block)
+
+    def __len__(self):
+        return self.block.size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.block.data, self.block.size, 1, flags)
 
 
 cdef class MappedWindow:

@@ -142,10 +142,12 @@ static inline uint64_t ls_zigzag32(int32_t n)
     return (uint32_t)(((uint32_t)n << 1) ^ (uint32_t)(n >> 31));
 }
 
-/* Bytes that a zig-zagged number takes: one per 7 significant bits. */
+/* Bytes that a zig-zagged number takes: one per 7 significant bits, and one for 0. */
 static inline int64_t ls_groups_size(uint64_t zigzag)
 {
-    return LS_LIKELY(zigzag < 0x80) ? 1 : (70 - __builtin_clzll(zigzag)) / 7;
+    if (LS_LIKELY(zigzag < 0x80))
+        return 1;
+    return LS_LIKELY(zigzag < 0x4000) ? 2 : (70 - __builtin_clzll(zigzag)) / 7;
 }
 
 static inline int64_t ls_varint_size(int32_t n)
@@ -160,7 +162,16 @@ static inline int64_t ls_varlong_size(int64_t n)
 
 static inline uint8_t *ls_put_groups(uint8_t *p, uint64_t v)
 {
-    while (LS_UNLIKELY(v >= 0x80)) {
+    if (LS_LIKELY(v < 0x80)) {
+        *p = (uint8_t)v;
+        return p + 1;
+    }
+    if (LS_LIKELY(v < 0x4000)) {
+        p[0] = (uint8_t)(v | 0x80);
+        p[1] = (uint8_t)(v >> 7);
+        return p + 2;
+    }
+    while (v >= 0x80) {
         *p++ = (uint8_t)(v | 0x80);
         v >>= 7;
     }
@@ -180,18 +191,32 @@ static inline uint8_t *ls_put_varlong(uint8_t *p, int64_t n)
 
 /* ---- copies ---- */
 
-/* memcpy without a call for small sizes: overlapping moves of a fixed size cover exactly [0, size). */
+static inline void ls_copy16(uint8_t *to, const uint8_t *from, int64_t at)
+{
+    memcpy(to + at, from + at, 16);
+}
+
+/* memcpy without a call for small sizes: moves of a fixed size that overlap cover exactly
+ * [0, size). */
 static inline void ls_copy(uint8_t *to, const uint8_t *from, int64_t size)
 {
     if (LS_LIKELY(size >= 16)) {
-        if (LS_LIKELY(size <= 256)) {
-            int64_t done = 0;
-            for (; done < size - 16; done += 16)
-                memcpy(to + done, from + done, 16);
-            memcpy(to + size - 16, from + size - 16, 16);
-        } else {
+        if (LS_UNLIKELY(size > 128)) {
             memcpy(to, from, (size_t)size);
+            return;
         }
+        if (size > 64) {
+            ls_copy16(to, from, 32);
+            ls_copy16(to, from, 48);
+            ls_copy16(to, from, size - 64);
+            ls_copy16(to, from, size - 48);
+        }
+        if (size > 32) {
+            ls_copy16(to, from, 16);
+            ls_copy16(to, from, size - 32);
+        }
+        ls_copy16(to, from, 0);
+        ls_copy16(to, from, size - 16);
     } else if (size >= 8) {
         memcpy(to, from, 8);
         memcpy(to + size - 8, from + size - 8, 8);
@@ -233,7 +258,6 @@ enum {
     LS_BAD_MAGIC = 6,
     LS_BAD_HEADER = 7,
     LS_BAD_OFFSET = 8,
-    LS_BAD_EPOCH = 9,
     LS_OK = 100
 };
 
@@ -397,7 +421,7 @@ enum {
 
 typedef struct {
     const uint8_t *key, *value;
-    const uint8_t *headers; /* first header; walked once already, so known to be sound */
+    const uint8_t *headers; /* first header; sound, unless the bytes changed since */
     int64_t timestamp_delta;
     int32_t offset_delta;
     int32_t key_size, value_size; /* -1 = null */

@@ -20,9 +20,13 @@ from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, File, FileInfo, Mapping
 from logstore.types import Buffer
 
-_VIEW_MAPPED_MIN = 256 << 10
-"""Smaller windows are copied: below this, reading is faster than mapping, faulting and unmapping
-(10 to 15 µs on ext4, kernel 6.18)."""
+_VIEW_KEPT_MIN = 256 << 10
+"""Smaller windows are plain ``bytes``: their memory costs nothing."""
+
+_VIEW_READ_MAX = 16 << 20
+"""Up to this size a window is read into memory that is kept for the next one, which takes less
+time than to map, fault and unmap its pages, and nothing for other threads of the process to wait
+for. Larger ones are mapped, so that they cost no memory."""
 
 _RESERVE_STEP = 64 << 10
 _REWRITE_STEP = 64 << 20  # bytes mapped at a time
@@ -36,11 +40,12 @@ _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, leng
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 try:
-    from logstore.kernels._window import MappedWindow, dirty_pages
+    from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
 
+    _native = True
     _populate_works = True  # until a kernel says EINVAL
 except ImportError:  # not built: windows are copies
-    _populate_works = False
+    _native = _populate_works = False
 
     def dirty_pages(descriptor: int, position: int, size: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -115,21 +120,23 @@ class LocalFile:
         return b"".join(parts)
 
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """See ``File.view``. Large windows are mapped, and their pages read in on entry.
+        """See ``File.view``. Very large windows are mapped, and their pages read in on entry.
 
-        The owner must not cut the file below a window in use: touching pages past the end is a
-        signal that no Python code can catch.
+        The owner must not cut the file below a mapped window in use: touching pages past the end
+        is a signal that no Python code can catch.
         """
-        if size < _VIEW_MAPPED_MIN:
-            return _copied(self, position, size)
-        return self._mapped(position, size)
+        if size > _VIEW_READ_MAX:
+            return self._mapped(position, size)
+        if size < _VIEW_KEPT_MIN or not _native:
+            return _shown(self.read_at(position, size))
+        return _shown(ReadWindow(self._descriptor, position, size))
 
     @contextmanager
     def _mapped(self, position: int, size: int) -> Iterator[memoryview]:
         size = min(size, self.size() - position)
-        mapped = self._map_populated(position, size) if size >= _VIEW_MAPPED_MIN else None
+        mapped = self._map_populated(position, size) if size >= _VIEW_KEPT_MIN else None
         if mapped is None:
-            with _copied(self, position, max(size, 0)) as copy:
+            with _shown(self.read_at(position, max(size, 0))) as copy:
                 yield copy
             return
         window = memoryview(mapped)
@@ -419,8 +426,8 @@ def _holder(descriptor: int) -> str:
 
 
 @contextmanager
-def _copied(file: LocalFile, position: int, size: int) -> Iterator[memoryview]:
-    view = memoryview(file.read_at(position, size))
+def _shown(content: bytes | ReadWindow) -> Iterator[memoryview]:
+    view = memoryview(content)
     try:
         yield view
     finally:

@@ -6,10 +6,7 @@ putting the right value in its place: when the checksum then matches, that field
 
 from __future__ import annotations
 
-import re
 import struct
-from array import array
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore.kernels import (
@@ -18,22 +15,16 @@ from logstore.kernels import (
     SCAN_BAD_HEADER,
     SCAN_BAD_MAGIC,
     SCAN_BAD_OFFSET,
-    SCAN_COLUMNS,
     SCAN_REASONS,
     crc32c,
-    scan_batches,
 )
+from logstore.resync import PREFIX, WHOLE_BATCH_MAX, find_batch, is_valid_batch
 from logstore.storage.base import File
 from logstore.verify.report import UNKNOWN, Problem, error
 
-PREFIX = 12
 CRC_FROM = 21
-WHOLE_BATCH_MAX = 16 << 20
-"""Bytes of a batch that is looked at in one piece; larger ones are hashed in pieces only."""
 
 _WINDOW = 4 << 20
-_CANDIDATES_MAX = 1_000_000
-_CANDIDATE_BYTES_MAX = 64 << 20
 _HEAD = struct.Struct(">qiibI")
 _FRAMED = (SCAN_BAD_CRC, SCAN_BAD_HEADER, SCAN_BAD_MAGIC, SCAN_BAD_OFFSET)
 
@@ -126,51 +117,6 @@ def zero_from(file: File, position: int, size: int) -> bool:
     return True
 
 
-def find_batch(file: File, position: int, size: int, expected: int) -> tuple[int, int] | None:
-    """Position and base offset of the next batch whose checksum matches, from ``position`` on.
-
-    Its offset lies above ``expected``, less than 2³² away, which makes the upper half of its first
-    eight bytes known: candidates are found by a pattern, and few need a closer look.
-    """
-    budget = _CANDIDATE_BYTES_MAX
-    for count, (at, base, length) in enumerate(_candidates(file, position, size, expected)):
-        if count > _CANDIDATES_MAX:
-            return None
-        if base < expected or at + PREFIX + length > size or length > WHOLE_BATCH_MAX:
-            continue
-        budget -= length
-        if budget < 0:
-            return None
-        if _valid_at(file, at, PREFIX + length):
-            return at, base
-    return None
-
-
-def _candidates(
-    file: File, position: int, size: int, expected: int
-) -> Iterator[tuple[int, int, int]]:
-    """Position, base offset and length of whatever looks like a header."""
-    high = max(expected, 0) >> 32
-    highs = [re.escape(value.to_bytes(4, "big")) for value in (high, high + 1)]
-    pattern = re.compile(
-        b"(?=(?:"
-        + b"|".join(highs)
-        + rb").{4}(?!\0\0\0[\x00-\x0d])[\x00-\x7f].{7}[\x00-\x02])",  # a length of 14 or more
-        re.DOTALL,
-    )
-    for start in range(position, size, _WINDOW):
-        data = file.read_at(start, min(_WINDOW + 16, size - start))
-        for match in pattern.finditer(data):
-            base, length = struct.unpack_from(">qi", data, match.start())
-            yield start + match.start(), base, length
-
-
-def _valid_at(file: File, position: int, length: int) -> bool:
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS)))
-    with file.view(position, length) as view:
-        return scan_batches(view, 0, columns)[0] == 1
-
-
 def _starts_here(file: File, position: int, size: int, last: int) -> bool:
     """Whether a batch begins at ``position``: it continues the offsets, or its checksum matches."""
     head = file.read_at(position, 17)
@@ -181,7 +127,7 @@ def _starts_here(file: File, position: int, size: int, last: int) -> bool:
         return False
     if last >= 0 and base == last + 1 and head[16] in (0, 1, 2):
         return True
-    return length <= WHOLE_BATCH_MAX and _valid_at(file, position, PREFIX + length)
+    return length <= WHOLE_BATCH_MAX and is_valid_batch(file, position, PREFIX + length)
 
 
 def _claimed_last(head: bytes, expected: int) -> int:

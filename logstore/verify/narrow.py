@@ -17,9 +17,10 @@ from logstore.errors import CorruptBatchError
 from logstore.format.header import CRC_FROM, MAGIC, PREFIX_SIZE
 from logstore.format.reader import batch_records, parse_batch
 from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, SCAN_TAIL, scan_batches
+from logstore.resync import WHOLE_BATCH_MAX
 from logstore.storage.base import File, Storage
 from logstore.types import Record
-from logstore.verify.damage import WHOLE_BATCH_MAX, diagnose
+from logstore.verify.damage import diagnose
 
 _WINDOW = 4 << 20
 _ROWS = 4096

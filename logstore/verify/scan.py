@@ -19,9 +19,10 @@ from logstore.kernels import (
     SCAN_TAIL,
     crc32c,
 )
+from logstore.resync import WHOLE_BATCH_MAX
 from logstore.storage.base import File, Storage
 from logstore.verify.checks import SegmentChecks
-from logstore.verify.damage import CRC_FROM, WHOLE_BATCH_MAX, ZEROS, diagnose
+from logstore.verify.damage import CRC_FROM, ZEROS, diagnose
 from logstore.verify.entries import IndexEntries, used_size
 from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.ranges import CompareSpec, RangeDigest

@@ -101,7 +101,7 @@ class Oracle:
             if view is None or view.shadow.log is not log:
                 view = self._open(machine, tp, log)
             state = (
-                log.log_end_offset, log._hw, log._cut_count, log._log_start_offset,
+                log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
                 partition.leader_epoch, partition.partition_epoch, partition.isr, partition._leads,
             )  # fmt: skip
             if state != view.state:
@@ -122,8 +122,8 @@ class Oracle:
             log = view.shadow.log
             if view.incarnation == machine.starts:
                 if view.leads:  # the event that it dies in may have told others
-                    self._highest[tp] = max(self._highest[tp], log._hw)
-                if view.shadow.cuts == view.shadow.log._cut_count:
+                    self._highest[tp] = max(self._highest[tp], log.high_watermark)
+                if view.shadow.cuts == view.shadow.log.version:
                     for _ in view.shadow.read_new():
                         pass
                     self._remains[broker_id, tp] = Remains(
@@ -216,29 +216,29 @@ class Oracle:
         view: View,
     ) -> None:  # fmt: skip
         shadow, broker_id = view.shadow, machine.broker_id
-        if shadow.cuts != log._cut_count or log.log_end_offset < shadow.end:
+        if shadow.cuts != log.version or log.log_end_offset < shadow.end:
             self._cut(machine, tp, partition, view)
         elif log.log_end_offset > shadow.end:
             self._grew(machine, tp, partition, view)
-        if not log._log_start_offset <= log._hw <= log.log_end_offset:
+        if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self._violated(
-                "I-5", tp, f"b{broker_id}: log start {log._log_start_offset}, high watermark "
-                f"{log._hw}, log end {log.log_end_offset}"
+                "I-5", tp, f"b{broker_id}: log start {log.log_start_offset}, high watermark "
+                f"{log.high_watermark}, log end {log.log_end_offset}"
             )  # fmt: skip
         epochs = partition.leader_epoch, partition.partition_epoch
         if epochs < (view.leader_epoch, view.partition_epoch):
             self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
         if partition._leads:
             self._leader_changed(machine, tp, partition, log, view)
-            self._highest[tp] = max(self._highest[tp], log._hw)
-        elif log._hw > self._highest[tp]:
+            self._highest[tp] = max(self._highest[tp], log.high_watermark)
+        elif log.high_watermark > self._highest[tp]:
             self._violated(
-                "I-5", tp, f"follower b{broker_id} takes {log._hw} for committed, which no leader "
-                f"does: {self._highest[tp]}"
+                "I-5", tp, f"follower b{broker_id} takes {log.high_watermark} for committed, which "
+                f"no leader does: {self._highest[tp]}"
             )  # fmt: skip
         view.leader_epoch, view.partition_epoch = epochs
         view.leads, view.isr = partition._leads, partition.isr
-        view.high_watermark = log._hw
+        view.high_watermark = log.high_watermark
 
     def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
         """New batches: I-4, I-7, I-11."""
@@ -318,8 +318,8 @@ class Oracle:
         self, machine: Machine, tp: TopicPartition, partition: Partition, log: PartitionLog,
         view: View,
     ) -> None:  # fmt: skip
-        high_watermark = log._hw
-        self._deleted[tp] = max(self._deleted[tp], log._log_start_offset)
+        high_watermark = log.high_watermark
+        self._deleted[tp] = max(self._deleted[tp], log.log_start_offset)
         begins = not view.leads or partition.leader_epoch != view.leader_epoch
         if begins:
             self.counters["leaderships"] += 1

@@ -16,9 +16,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from checkpoints import clean_shutdown
-from logstore import recovery
+from logstore import recovery, set_aside
 from logstore.errors import ConfigError
 from logstore.log import PartitionLog
+from logstore.log.maintenance import LogMaintenance
+from logstore.log.writer import Cut, LogWriter, ProducerUpdates
 from logstore.segment import Segment
 from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
@@ -228,11 +230,14 @@ def consumers_read_uncommitted() -> list[Patch]:
 
     def mutant(self: Partition, part: Any, **rest: Any) -> FetchRead:
         if self.log is not None and rest["replica_id"] < 0 and self.is_leader:
-            before, self.log._hw = self.log._hw, self.log.log_end_offset
+            writer = self.log._writer
+            before, writer.high_watermark = writer.high_watermark, writer.log_end_offset
+            writer.publish_locked()
             try:
                 return fetch(self, part, **rest)
             finally:
-                self.log._hw = before
+                writer.high_watermark = before
+                writer.publish_locked()
         return fetch(self, part, **rest)
 
     return [Patch(Partition, "fetch", mutant)]
@@ -370,23 +375,25 @@ def clean_marker_kept() -> list[Patch]:
 @_mutant
 def torn_tail_not_cut() -> list[Patch]:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    return [Patch(recovery._Loader, "_cut", lambda self, segment, scan: None)]
+    return [Patch(set_aside.Remover, "cut", lambda self, segment, position, reason: None)]
 
 
 @_mutant
 def cut_not_made_durable() -> list[Patch]:
     """What is appended after a truncation may reach the disk without it."""
 
-    def settle(self: PartitionLog) -> None:
-        self._segments.active.state.cut_pending = False
+    def settle(self: LogMaintenance) -> None:
+        if self._writer.cut is Cut.NOT_DURABLE:
+            self._cut_is_durable_locked()
 
-    return [Patch(PartitionLog, "_settle_cut", settle)]
+    return [Patch(LogMaintenance, "_settle_cut_flush_locked", settle)]
 
 
 @_mutant
 def duplicates_not_recognised() -> list[Patch]:
     """A retried batch of an idempotent producer is not compared with those it repeats."""
-    return [Patch(PartitionLog, "_check_producers", lambda self, *args: ([], []))]
+    nothing = ProducerUpdates([], [], [])
+    return [Patch(LogWriter, "_check_producers_locked", lambda self, *args: nothing)]
 
 
 @_mutant

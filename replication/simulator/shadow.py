@@ -45,7 +45,7 @@ class Shadow:
 
     def read_all(self) -> None:
         self.entries = {}
-        self.cuts = self.log._cut_count
+        self.cuts = self.log.version
         self._segment, self._position = -1, 0
         self.end = self.log.log_end_offset
         for _ in self.read_new():

@@ -89,7 +89,7 @@ class TestLeaderEpochFileCache:
         cache = cache_of((2, 6), (3, 8), (4, 11), disk=disk)
         assert disk.read("leader-epoch-checkpoint") == b"0\n3\n2 6\n3 8\n4 11\n"
         cache.truncate_from_end(11)
-        assert cache.dirty
+        assert not cache.saved
         cache.flush()
         checkpoint = LeaderEpochCheckpoint(disk.path("leader-epoch-checkpoint"), disk.storage)
         reopened = LeaderEpochCache(checkpoint, [])

@@ -13,7 +13,7 @@ import pytest
 from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import InconsistentTopicIdError, OffsetOutOfRangeError
-from logstore.fetch import EARLIEST, LATEST
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from array import array
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.errors import CorruptBatchError, CorruptDataError
+from logstore.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
 from logstore.kernels import _reference as reference
 from logstore.kernels import _vocabulary as v
 from logstore.types import Record
@@ -206,7 +207,7 @@ CASES = lines("recovery", "cases.jsonl")
 
 OUTSIDE_THE_CRC = {
     "magic": "a magic above 2, which Kafka takes for 2 (F-108)",
-    "order": "a base offset or epoch that does not ascend, which Kafka does not check",
+    "order": "a base offset that does not ascend, which Kafka does not check",
 }
 
 
@@ -214,7 +215,7 @@ def stricter_than_kafka(case, scan):
     """Why we end earlier than Kafka, if that is on purpose."""
     if scan.status == v.SCAN_BAD_MAGIC:
         return OUTSIDE_THE_CRC["magic"]
-    if scan.strict and scan.status in (v.SCAN_BAD_OFFSET, v.SCAN_BAD_EPOCH):
+    if scan.strict and scan.status == v.SCAN_BAD_OFFSET:
         return OUTSIDE_THE_CRC["order"]
     return None
 
@@ -266,6 +267,8 @@ SCAN_FIELDS = [
     "first_batch_max_timestamp",
     "batch_count",
     "record_count",
+    "epoch_falls",
+    "first_fall_offset",
     "offset_index",
     "time_index",
     "epochs",
@@ -635,7 +638,7 @@ def test_f134_rebuilt_index(kernels):
         ({"base_offset": 100 + 2**31}, {"strict": False}, v.SCAN_BAD_OFFSET),
         ({"base_offset": 99 + 2**31}, {}, v.SCAN_END),
         ({"base_offset": 99}, {"strict": False}, v.SCAN_BAD_OFFSET),
-        ({"base_offset": 101, "leader_epoch": 1}, {}, v.SCAN_BAD_EPOCH),
+        ({"base_offset": 101, "leader_epoch": 1}, {}, v.SCAN_END),
         ({"base_offset": 101, "leader_epoch": -1}, {}, v.SCAN_END),
         ({"base_offset": 101, "leader_epoch": 1}, {"strict": False}, v.SCAN_END),
     ],
@@ -650,6 +653,27 @@ def test_offsets_and_epochs_that_no_crc_covers(kernels, second, options, status)
     else:
         assert (scan.valid_bytes, scan.next_offset) == (len(first), 101)
     assert scan.epochs == [(2, 100)]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "known", "falls", "first", "found"),
+    [
+        ([2, 2, 2], -1, 0, -1, [(2, 10)]),
+        ([2, 1, 1], -1, 1, 11, [(2, 10)]),
+        ([2, 1, 3, 0, 3], -1, 2, 11, [(2, 10), (3, 12)]),
+        ([1, 1, 2], 2, 1, 10, []),
+        ([2, -1, 2], -1, 0, -1, [(2, 10)]),
+        ([*[3] * 5, *[2] * 9, *[4] * 5], -1, 1, 15, [(3, 10), (4, 24)]),
+    ],
+)
+def test_leader_epochs_that_fall_are_kept_and_counted(kernels, epochs, known, falls, first, found):
+    """F-232: Kafka assigns an epoch only above the latest, and takes every batch."""
+    batches = [make_batch(base_offset=10 + at, leader_epoch=e) for at, e in enumerate(epochs)]
+    data = b"".join(batches)
+    scan, _ = recover(kernels, data, 10, 4096, last_epoch=known)
+    assert (scan.status, scan.valid_bytes) == (v.SCAN_END, len(data))
+    assert (scan.epoch_falls, scan.first_fall_offset) == (falls, first)
+    assert scan.epochs == found
 
 
 def test_first_offset_of_a_recovery(kernels):
@@ -787,6 +811,27 @@ def test_columns_of_every_shape(kernels, from_offset, end_offset):
         builder.add_run(data, 0, 10**6, 10**9, from_offset, end_offset)
         expected = want if headers else [r._replace(headers=()) for r in want]
         assert columns_as_records(builder.finish()) == expected
+
+
+def test_a_window_that_is_read(tmp_path):
+    window = pytest.importorskip("logstore.kernels._window")
+    path = tmp_path / "f"
+    content = os.urandom(300_000)
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        read = window.ReadWindow(file.fileno(), 5000, 200_000)
+        past = window.ReadWindow(file.fileno(), 299_999, 200_000)
+        assert len(window.ReadWindow(file.fileno(), 300_000, 1)) == 0
+        with pytest.raises(OSError):
+            window.ReadWindow(-1, 0, 10)
+        for position, size in ((-1, 5), (0, 0), (0, -1)):
+            with pytest.raises(ValueError):
+                window.ReadWindow(file.fileno(), position, size)
+    view = memoryview(read)
+    assert (view, view.readonly, len(read)) == (content[5000:205_000], True, 200_000)
+    assert memoryview(past) == content[-1:]
+    del read
+    assert view == content[5000:205_000]
 
 
 def test_a_mapped_window(tmp_path):
@@ -955,39 +1000,130 @@ def test_default_timestamps_and_bytes_like_fields(kernels):
 
 
 @pytest.mark.parametrize(
-    ("records", "error"),
+    ("record", "why"),
     [
-        ([("k", b"v")], TypeError),
-        ([(b"k", 1)], TypeError),
-        ([(b"k",)], ValueError),
-        ([[b"k", b"v"]], TypeError),
-        ([(b"k", b"v", -2)], ValueError),
-        ([(b"k", b"v", 2**63)], ValueError),
-        ([(b"k", b"v", 1.5)], TypeError),
-        ([(b"k", b"v", 1, {})], TypeError),
-        ([(b"k", b"v", 1, [(b"h", b"x")])], TypeError),
-        ([(b"k", b"v", 1, [("h", "x")])], TypeError),
-        ([(b"k", b"v", 1, [("h",)])], ValueError),
-        ([(b"k", b"v", 1, ["hv"])], TypeError),
-        ([(b"k", b"v", 1, [("\ud800", None)])], ValueError),
+        ((b"k" * 3, "v"), "a value must be bytes or None, not str"),
+        (("k", b"v"), "a key must be bytes or None, not str"),
+        ((b"k", 1), "a value must be bytes or None, not int"),
+        ((b"k",), "a record has two to four fields, not 1"),
+        ((1, 2, b"k", b"v", ()), "a record has two to four fields, not 5"),
+        ([b"k", b"v"], "a record must be a tuple .* not list"),
+        ({"key": b"k"}, "a record must be a tuple .* not dict"),
+        (b"kv", "a record must be a tuple .* not bytes"),
+        ((b"k", b"v", -2), "timestamp -2 is outside"),
+        ((b"k", b"v", 2**63), "timestamp 9223372036854775808 is outside"),
+        ((b"k", b"v", 1.5), "an int in ms or an aware datetime, not float"),
+        ((b"k", b"v", "1"), "an int in ms or an aware datetime, not str"),
+        ((b"k", b"v", datetime(2024, 1, 1)), "2024-01-01 00:00:00 has no time zone"),
+        ((b"k", b"v", datetime(1969, 12, 31, 23, 59, 59, 999000, UTC)), "is before 1970"),
+        ((b"k", b"v", 1, {}), "headers must be a tuple or list, not dict"),
+        ((b"k", b"v", 1, [(b"h", b"x")]), "a header key must be str, not bytes"),
+        ((b"k", b"v", 1, [("h", "x")]), "a header value must be bytes or None, not str"),
+        ((b"k", b"v", 1, [("h",)]), "a header must be a pair, not 1 items"),
+        ((b"k", b"v", 1, ["hv"]), "a header must be a pair, not str"),
+        ((b"k", b"v", 1, [("\ud800", None)]), "surrogates not allowed"),
     ],
 )
-def test_what_encoding_refuses(kernels, records, error):
-    with pytest.raises(error):
-        kernels.encode_records(records, 0)
+def test_what_encoding_refuses(kernels, record, why):
+    """The error names the record and what is wrong with it, whatever that is."""
+    with pytest.raises(InvalidRecordError, match=f"record 2: .*{why}") as caught:
+        kernels.encode_records([(b"k", b"v"), (None, b"v"), record], 0)
+    ((index, reason),) = caught.value.record_errors
+    assert index == 2
+    assert reason in str(caught.value)
 
 
-def test_what_lists_and_columns_refuse(kernels):
+def test_what_lists_refuse_names_the_record(kernels):
+    for columns, why in (
+        (([b"a", b"b", "c"], [b""] * 3), "a key must be bytes or None, not str"),
+        ((None, [b"", b"", 3]), "a value must be bytes or None, not int"),
+        ((None, [b""] * 3, [1, None, 1.5]), "an int in ms or an aware datetime, not float"),
+        ((None, [b""] * 3, array("q", [1, 1, -2])), "timestamp -2 is outside"),
+        ((None, [b""] * 3, None, [None, (), "h"]), "headers must be a tuple or list, not str"),
+    ):
+        with pytest.raises(InvalidRecordError, match=f"record 2: .*{why}"):
+            kernels.encode_lists(*columns)
+
+
+def test_what_is_wrong_with_the_records_as_a_whole(kernels):
+    for call, why in (
+        (lambda: kernels.encode_records(7), "records must be an iterable, not int"),
+        (lambda: kernels.encode_records([], "now"), "an aware datetime, not str"),
+        (lambda: kernels.encode_records([], -2), "timestamp -2 is outside"),
+        (lambda: kernels.encode_lists(None, None), "values must be an iterable, not NoneType"),
+        (lambda: kernels.encode_lists(5, [b"v"]), "keys must be an iterable, not int"),
+        (lambda: kernels.encode_lists([b"k"], []), "1 keys, 0 values, 0 timestamps and 0 headers"),
+        (lambda: kernels.encode_lists(None, [b"v"], [1, 2]), "2 timestamps"),
+        (lambda: kernels.encode_lists(None, [b"v"], None, []), "0 headers"),
+        (lambda: kernels.encode_lists(None, [b"v"], 1.5), "a buffer of int64, not float"),
+        (lambda: kernels.encode_lists(None, [b"v"], array("d", [1])), "int64, not array"),
+        (lambda: kernels.encode_lists(None, [b"v"], datetime(2024, 1, 1)), "no time zone"),
+    ):
+        with pytest.raises(InvalidRecordError, match=why):
+            call()
+
+
+def test_a_generator_is_walked_once_and_its_own_error_comes_out(kernels):
+    rows = [(b"k%d" % i, b"v") for i in range(5)]
+    assert kernels.encode_records(row for row in rows).buffer == (
+        kernels.encode_records(rows).buffer
+    )
+    by_lists = kernels.encode_lists((k for k, _ in rows), (value for _, value in rows))
+    assert by_lists.buffer == kernels.encode_records(rows).buffer
+
+    def broken():
+        yield b"k", b"v"
+        raise ValueError("of the caller")
+
+    with pytest.raises(ValueError, match="of the caller"):
+        kernels.encode_records(broken())
+
+
+def test_keys_that_are_required(kernels):
+    """A compacted topic needs them; a generator is no way round."""
+    rows = [(b"k", b"v"), (None, b"v"), (b"", b"v"), (None, None)]
+    why = "a compacted topic needs a key"
+    for call in (
+        lambda: kernels.encode_records(rows, keys_required=True),
+        lambda: kernels.encode_records((row for row in rows), keys_required=True),
+        lambda: kernels.encode_records([Record(0, 0, *r) for r in rows], keys_required=True),
+        lambda: kernels.encode_lists([r[0] for r in rows], [b"v"] * 4, keys_required=True),
+    ):
+        with pytest.raises(InvalidRecordError, match="without key") as caught:
+            call()
+        assert caught.value.record_errors == ((1, why), (3, why))
+    with pytest.raises(InvalidRecordError, match="without key"):
+        kernels.encode_lists(None, [b"v"], keys_required=True)
+    assert kernels.encode_records([rows[0], rows[2]], keys_required=True).count == 2
+    assert kernels.encode_records([], keys_required=True).count == 0
+
+
+def test_aware_datetimes_are_timestamps(kernels):
+    moment = datetime(2024, 2, 29, 12, 0, 0, 123_999, timezone(timedelta(hours=5, minutes=30)))
+    ms = 1709188200123
+    expected = kernels.encode_records([(b"k", b"v", ms)]).buffer
+    for got in (
+        kernels.encode_records([(b"k", b"v", moment)]),
+        kernels.encode_records([Record(9, moment, b"k", b"v")]),
+        kernels.encode_records([(b"k", b"v")], moment),
+        kernels.encode_lists([b"k"], [b"v"], moment),
+        kernels.encode_lists([b"k"], [b"v"], [moment]),
+        kernels.encode_lists([b"k"], [b"v"], default_timestamp=moment),
+        kernels.encode_columns(
+            0, 1, array("i", [0, 1]), b"k", None, array("i", [0, 1]), b"v", None, moment
+        ),
+    ):
+        assert got.buffer == expected
+        assert got.max_timestamp == ms
+
+
+def test_what_columns_refuse(kernels):
     offsets = array("i", [0, 1, 2])
     for call in (
-        lambda: kernels.encode_lists([b"k"], [], 0),
-        lambda: kernels.encode_lists(None, [b"v"], [1, 2]),
-        lambda: kernels.encode_lists(None, [b"v"], array("q", [-2])),
         lambda: kernels.encode_columns(0, 3, None, None, None, offsets, b"ab", None),
         lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"a", None),
         lambda: kernels.encode_columns(0, 2, None, None, None, offsets, None, None),
         lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"ab", b""),
-        lambda: kernels.encode_columns(0, 2, None, None, None, offsets, b"ab", None, -2),
         lambda: kernels.encode_columns(
             0, 2, None, None, None, offsets, b"ab", None, array("q", [1])
         ),
@@ -997,8 +1133,9 @@ def test_what_lists_and_columns_refuse(kernels):
     ):
         with pytest.raises(ValueError):
             call()
-    with pytest.raises(TypeError):
-        kernels.encode_lists(None, [b"v"], array("d", [1]))
+    for times in (-2, 1.5, array("d", [1, 2])):
+        with pytest.raises(InvalidRecordError):
+            kernels.encode_columns(0, 2, None, None, None, offsets, b"ab", None, times)
 
 
 def test_seal_refuses_what_does_not_fit(kernels):
@@ -1134,6 +1271,27 @@ def columns_as_records(columns):
     return [Record(*row) for row in zip(offsets, times, keys, values, headers, strict=True)]
 
 
+@pytest.mark.parametrize("limit", [0, 99, 100, 199])
+def test_a_column_never_outgrows_its_limit(kernels, limit):
+    """Refused as a whole batch, before anything of it is added; the next builder takes it."""
+    batches = [make_batch([(b"k", bytes(60))], base_offset=i) for i in range(3)]
+    size = len(batches[0])
+    data = b"".join(batches)
+    builder = kernels.ColumnBuilder(True, True, True, True, limit)
+    position, status = builder.add_run(data, 0, 100, 10**9, 0, END)
+    held = position // size
+    assert status == v.DECODE_FULL
+    assert builder.rows == held < 3
+    assert held == 0 or 60 * held <= limit < 60 * held + size
+    payload = batches[0][61:]
+    assert builder.add_payload(payload, 7, 0, 1, None, 0, END) == (
+        v.DECODE_FULL if 60 * held + len(payload) > limit else v.DECODE_END
+    )
+    for wrong in (-1, 2**31):
+        with pytest.raises(ValueError, match="columns of"):
+            kernels.ColumnBuilder(column_bytes_max=wrong)
+
+
 # ---- both twins, on anything ----
 
 
@@ -1143,6 +1301,8 @@ def outcome(function, *args, **kwargs):
         return "value", function(*args, **kwargs)
     except CorruptDataError as error:
         return type(error).__name__, error.path, error.position, error.reason
+    except InvalidRecordError as error:
+        return "InvalidRecordError", error.reason, error.record_errors
     except (ValueError, TypeError, OverflowError) as error:
         return (type(error).__name__,)
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-from logstore.fetch import FetchData
 from logstore.log import MAX_TIMESTAMP, PartitionLog
+from logstore.log.reading import FetchData
 from logstore.storage.base import Storage
 from tests.crash.model import Batch, Model, last_of, replay, stored_batches
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 
 from logstore.config import LogConfig
 from logstore.log import PartitionLog
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
-from logstore.testing import FaultyStorage, ManualClock
+from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
+from logstore.testing.faulty import CrashMode
 from tests.crash.model import Batch, data_batch, segment_files
 
 DIRECTORY = "/d/t-0"
@@ -95,3 +97,36 @@ def joined(batches: list[Batch]) -> bytes:
 
 def logs_only(files: Files) -> Files:
     return {path: data for path, data in files.items() if path.endswith(".log")}
+
+
+def segment_path(base: int, suffix: str = ".log") -> str:
+    return f"{DIRECTORY}/{base:020}{suffix}"
+
+
+def opening_crashes(
+    prepare: Callable[[], FaultyStorage], open_it: Callable[[FaultyStorage], PartitionLog]
+) -> Iterator[tuple[FaultyStorage, str]]:
+    """The disk after a crash at each change that opening a log makes to it."""
+    modes: tuple[tuple[CrashMode, int], ...] = (
+        ("all_lost", 0), ("all_kept", 0), *((("random", seed)) for seed in range(6)),
+    )  # fmt: skip
+    count = 0
+    while True:
+        count += 1
+        for mode, seed in modes:
+            storage = prepare()
+            storage.crash_after(count)
+            try:
+                open_it(storage).crash()
+            except SimulatedCrash as crash:
+                storage.crash(random.Random(seed), mode)
+                yield storage, f"{mode} {seed}, {crash}"
+            else:
+                return
+
+
+def assert_nothing_gone(storage: Storage, batches: list[Batch], place: str = "") -> None:
+    """Each batch is in some file of the log, whatever its name is by now."""
+    contents = [data for _, data in tree(storage, DIRECTORY)]
+    for batch in batches:
+        assert any(batch.data in data for data in contents), f"{place}: {batch} is gone"

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
-from logstore.log import PartitionLog, run_inline
+from logstore.log import Background, PartitionLog, run_inline
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
@@ -43,10 +44,12 @@ FAULTS = (
 )  # fmt: skip
 
 
-def open_manager(storage: Storage, config: LogConfig, clock: ManualClock) -> LogManager:
-    """One thread, and the flush of a rolled segment before its append returns: no chance."""
+def open_manager(
+    storage: Storage, config: LogConfig, clock: ManualClock, run_later: Background = run_inline
+) -> LogManager:
+    """One thread; ``run_later`` decides when a rolled segment is flushed."""
     return LogManager(
-        [DIRECTORY], config, storage=storage, clock=clock, cluster_id="c", run_later=run_inline
+        [DIRECTORY], config, storage=storage, clock=clock, cluster_id="c", run_later=run_later
     )
 
 
@@ -107,6 +110,8 @@ class _Search:
         self.kept = {work.partition: 0 for work in self.works}
         """Where each log must reach at least when it is opened next: a kill loses nothing."""
         self.powered_off = False
+        self.later: list[Callable[[], None]] = []  # tasks of this life that wait
+        self.promptness = rng.choice((1.0, 1.0, 0.5, 0.0))
         self.managers: list[LogManager] = []
         self.note(f"{self.config}")
 
@@ -116,6 +121,12 @@ class _Search:
 
     def note(self, text: str) -> None:
         self.run.trace.append(text)
+
+    def run_later(self, task: Callable[[], None]) -> None:
+        if self.rng.random() < self.promptness:
+            task()
+        else:
+            self.later.append(task)
 
     def go(self) -> None:
         for life in range(self.lives):
@@ -140,6 +151,9 @@ class _Search:
         try:
             for _ in range(rng.randint(1, 30)):
                 work = rng.choice(self.works)
+                if self.later and rng.random() < 0.2:
+                    self.note("what waited is done")
+                    self.later.pop(0)()
                 self.note(f"{work.partition.partition}: {work.step()}")
                 if fault is not None and fault.struck:
                     break
@@ -178,6 +192,7 @@ class _Search:
     def close(self) -> None:
         """An orderly stop: everything is flushed."""
         self.manager.close()
+        self.later.clear()
         for work in self.works:
             work.model.flushed, work.model.ghost = work.model.leo, None
         self.note("closed in order")
@@ -191,6 +206,7 @@ class _Search:
         self.run.points += 1
         self.run.struck[f"crash {mode}"] += 1
         self.storage.crash(self.rng, mode)
+        self.later.clear()
         for work in self.works:
             if mode == "all_kept":  # the cache lives on: what was appended is there
                 whole = work.model.live()
@@ -200,6 +216,9 @@ class _Search:
         self.powered_off = mode != "all_kept"
         self.manager.crash()
 
+    def start(self) -> LogManager:
+        return open_manager(self.storage, self.config, self.clock, self.run_later)
+
     # -- opening and checking ------------------------------------------------------------------
 
     def open(self, *, crashing: bool) -> None:
@@ -208,7 +227,7 @@ class _Search:
         while crashing:
             self.storage.crash_after(self.rng.randint(1, 25))
             try:
-                self.managers.append(open_manager(self.storage, self.config, self.clock))
+                self.managers.append(self.start())
             except SimulatedCrash as crash:
                 self.run.struck["crash in recovery"] += 1
                 self.run.points += 1
@@ -226,7 +245,7 @@ class _Search:
                 self.adopt()
                 self.compare(expected)
                 return
-        self.managers.append(open_manager(self.storage, self.config, self.clock))
+        self.managers.append(self.start())
         self.adopt()
         self.compare(expected)
         if self.rng.random() < 0.15:

@@ -42,7 +42,7 @@ def crashes(prepare: Callable[[], PartitionLog], act: Act) -> Iterator[tuple[Fau
         count += 1
         for mode, seed in MODES:
             log = prepare()
-            storage = log._storage
+            storage = log._core.storage
             assert isinstance(storage, FaultyStorage)
             storage.crash_after(count)
             try:
@@ -128,7 +128,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
 
 def log_batches(log: PartitionLog, *versions: list[Batch]) -> list[Batch]:
     known = {batch.data: batch for version in versions for batch in version}
-    return [known[data] for data in stored_batches(log._storage, log.directory)]
+    return [known[data] for data in stored_batches(log._core.storage, log.directory)]
 
 
 @pytest.mark.slow

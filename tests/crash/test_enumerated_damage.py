@@ -27,11 +27,14 @@ from tests.crash.disk import (
     CONFIG,
     DIRECTORY,
     T0,
+    assert_nothing_gone,
     batches_of,
     disk_with,
     joined,
     log_bytes,
     open_log,
+    opening_crashes,
+    segment_path,
     tree,
     written,
 )
@@ -88,10 +91,6 @@ def joined_rotten() -> bytes:
     return rotten()[PATH][2 * len(BATCHES[0].data) :] + b"".join(FILES[p] for p in logs if p > PATH)
 
 
-def segment_path(base: int) -> str:
-    return f"{DIRECTORY}/{base:020}.log"
-
-
 def offsets_of(log: PartitionLog) -> list[int]:
     return [record.offset for record in log.records()]
 
@@ -125,6 +124,204 @@ def test_s53_a_name_that_is_not_canonical_is_ignored() -> None:
     assert offsets_of(log) == list(range(120))
     assert any("36.log" in warning for warning in log.recovery_report.warnings)
 
+
+# -- leader epochs that fall -----------------------------------------------------------------------
+
+FALLEN = [*batches_of(4, epoch=5), *batches_of(3, epoch=3, base=12)]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_batches_of_a_lower_epoch_are_kept(rolled: bool) -> None:
+    """A leader under fresh, lower epochs wrote on, and was killed: Kafka keeps what it wrote, and
+    the epoch cache takes an epoch only above the latest (F-232)."""
+    if rolled:
+        files = {segment_path(0): joined(FALLEN[:4]), segment_path(12): joined(FALLEN[4:])}
+    else:
+        files = {segment_path(0): joined(FALLEN)}
+    storage = disk_with(files)
+    log = open_log(storage)
+    assert log_bytes(storage) == joined(FALLEN)
+    assert [r.offset for r in log.records()] == list(range(21))
+    assert [tuple(entry) for entry in log.epoch_entries] == [(5, 0)]
+    report = log.recovery_report
+    assert (report.bytes_cut, report.epoch_falls) == (0, 1)
+    assert [w for w in report.warnings if "leader epochs fall" in w and "offset 12" in w]
+    log.check_invariants()
+    log.append_as_follower(batches_of(1, epoch=6, base=21)[0].data)
+    assert [tuple(entry) for entry in log.epoch_entries] == [(5, 0), (6, 21)]
+
+
+def test_a_leader_that_fell_back_loses_nothing_when_killed() -> None:
+    """Written through the log itself: first under epoch 7, then, taken over, under epoch 2."""
+    storage = disk_with({})
+    log = open_log(storage)
+    for epoch in (7, 2):
+        for batch in batches_of(5):
+            log.append_as_leader(as_client(batch), epoch)
+    log.flush()
+    assert [tuple(entry) for entry in log.epoch_entries] == [(2, 15)]  # F-204
+    storage.crash(mode="all_kept")
+    log.crash()
+    log = open_log(storage, recovery_point=0)
+    assert log.log_end_offset == 30
+    assert log.recovery_report.bytes_cut == 0
+    assert [tuple(entry) for entry in log.epoch_entries] == [(7, 0)]
+
+
+# -- whatever valid is cut is set aside ------------------------------------------------------------
+
+
+def kept_files(storage: Storage) -> dict[str, bytes]:
+    return {PurePosixPath(p).name: d for p, d in tree(storage) if p.endswith(".cut")}
+
+
+def one_segment(data: bytes) -> FaultyStorage:
+    return disk_with({segment_path(0): data})
+
+
+WHOLE = joined(BATCHES[:6])
+SIZE = len(BATCHES[0].data)
+
+
+def wrong_length(data: bytes, batch: int) -> bytes:
+    """The length field of a batch leads into the middle of the next one."""
+    changed = bytearray(data)
+    changed[batch * SIZE + 11] ^= 0x10
+    return bytes(changed)
+
+
+VALID_BEHIND = {
+    "the first batch cut is whole": (WHOLE + BATCHES[2].data, len(WHOLE), SIZE),
+    "behind a wrong length": (wrong_length(WHOLE, 2), 2 * SIZE, 3 * SIZE),
+    "behind a negative length": (
+        WHOLE[: 2 * SIZE + 8] + b"\xff" + WHOLE[2 * SIZE + 9 :], 2 * SIZE, 3 * SIZE,
+    ),
+    "behind a torn batch": (WHOLE[: 4 * SIZE - 9] + WHOLE[4 * SIZE :], 3 * SIZE, 2 * SIZE),
+    "behind zeros": (WHOLE[:SIZE] + bytes(5000) + WHOLE[SIZE:], SIZE, 5 * SIZE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", list(VALID_BEHIND))
+def test_valid_bytes_that_are_cut_are_kept_counted_and_told_of(shape: str) -> None:
+    data, end, valid = VALID_BEHIND[shape]
+    storage = one_segment(data)
+    log = open_log(storage)
+    assert log.size == end
+    assert kept_files(storage) == {f"{0:020}.log.{end}.cut": data[end:]}
+    report = log.recovery_report
+    assert report.bytes_valid_behind_cut == valid
+    assert report.bytes_cut == report.bytes_set_aside == len(data) - end
+    assert any(f"{valid} bytes of whole batches" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize("tail", ["torn", "zeros", "garbage"])
+def test_a_tail_without_a_whole_batch_leaves_nothing_behind(tail: str) -> None:
+    data = {
+        "torn": WHOLE[:-5],
+        "zeros": WHOLE + bytes(700),
+        "garbage": WHOLE + random.Random(1).randbytes(900),
+    }[tail]
+    storage = one_segment(data)
+    report = open_log(storage).recovery_report
+    assert report.bytes_cut
+    assert (report.bytes_set_aside, kept_files(storage)) == (0, {})
+    assert not any("whole batches" in warning for warning in report.warnings)
+
+
+def test_the_tail_cut_on_a_clean_start_is_kept_where_it_is_valid() -> None:
+    torn = WHOLE + b"\xff" * 4096 + BATCHES[7].data
+    storage = disk_with(written(BATCHES[:6]) | {segment_path(0): torn})
+    log = open_log(storage, clean=True, recovery_point=18)
+    assert (log.log_end_offset, log.size) == (18, len(WHOLE))
+    assert kept_files(storage) == {f"{0:020}.log.{len(WHOLE)}.cut": torn[len(WHOLE) :]}
+    report = log.recovery_report
+    assert (report.bytes_valid_behind_cut, report.bytes_set_aside) == (SIZE, len(torn) - len(WHOLE))
+    assert report.warnings
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_holds_batches_is_never_emptied_in_silence(clean: bool) -> None:
+    """F-246: all of it lies below the log start that the checkpoint has."""
+    storage = disk_with(FILES)
+    log = open_log(storage, clean=clean, log_start_offset=500)
+    assert log.log_start_offset == log.log_end_offset == 500
+    kept = kept_files(storage)
+    assert sorted(kept) == [f"{base:020}.log.0.cut" for base in range(0, 120, 12)]
+    assert b"".join(kept[name] for name in sorted(kept)) == joined(BATCHES)
+    report = log.recovery_report
+    assert report.bytes_cut == report.bytes_set_aside == len(joined(BATCHES))
+    assert len([w for w in report.warnings if "with whole batches" in w]) == 10
+    log.append([(b"k", b"v")])
+    log.close()
+    assert open_log(storage, clean=True, log_start_offset=500).recovery_report.bytes_cut == 0
+
+
+def test_an_empty_log_below_its_start_is_no_cause_for_a_warning() -> None:
+    storage = disk_with({segment_path(0): b""})
+    assert open_log(storage, log_start_offset=7).recovery_report.warnings == []
+
+
+def test_what_was_kept_before_is_not_replaced() -> None:
+    storage = one_segment(WHOLE + BATCHES[2].data)
+    open_log(storage).crash()
+    for again in (BATCHES[3], BATCHES[1], BATCHES[3]):
+        storage.open(segment_path(0)).write_at(len(WHOLE), again.data)
+        open_log(storage).crash()
+    stem = f"{0:020}.log.{len(WHOLE)}"
+    assert kept_files(storage) == {
+        f"{stem}.cut": BATCHES[2].data, f"{stem}.1.cut": BATCHES[3].data,
+        f"{stem}.2.cut": BATCHES[1].data,
+    }  # fmt: skip
+
+
+def test_a_segment_kept_before_is_not_replaced() -> None:
+    other = {f"{segment_path(48)}.0.cut": b"of an earlier crash"}
+    storage = disk_with(rotten() | other)
+    open_log(storage).crash()
+    assert_nothing_gone(storage, BATCHES[:BAD] + BATCHES[BAD + 1 :])
+    assert kept_files(storage)[f"{48:020}.log.0.cut"] == b"of an earlier crash"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [*VALID_BEHIND, "segments behind it", "emptied"])
+def test_no_crash_loses_what_recovery_sets_aside(shape: str) -> None:
+    start = 0
+    if shape == "segments behind it":
+        files = {p: d for p, d in rotten().items() if p < segment_path(60)}
+        alive = BATCHES[:BAD] + BATCHES[BAD + 1 : 20]
+    elif shape == "emptied":
+        files, alive, start = written(BATCHES[:8], rolls=4), BATCHES[:8], 500
+    else:
+        data = VALID_BEHIND[shape][0]
+        files = {segment_path(0): data}
+        alive = [batch for batch in BATCHES if batch.data in data]
+    kept: dict[str, bytes] | None = None
+    for storage, place in opening_crashes(
+        lambda: disk_with(files), lambda disk: open_log(disk, log_start_offset=start)
+    ):
+        assert_nothing_gone(storage, alive, place)
+        open_log(storage, log_start_offset=start).crash()
+        assert_nothing_gone(storage, alive, place)
+        kept = kept or kept_files(storage)
+        assert kept_files(storage) == kept, place
+        assert not [path for path, _ in tree(storage) if path.endswith(".tmp")], place
+    assert kept
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_shorter_than_its_recovery_point_says_what_is_lost(clean: bool) -> None:
+    """The last segments are gone, as after a file system check."""
+    files = {p: d for p, d in FILES.items() if not p.rpartition("/")[2] > f"{96:020}"}
+    report = open_log(disk_with(files), clean=clean, recovery_point=120).recovery_report
+    assert report.offsets_lost == (96, 120)
+    assert [w for w in report.warnings if "[96, 120)" in w]
+
+
+def test_a_log_as_long_as_its_recovery_point_has_lost_nothing() -> None:
+    assert open_log(disk_with(FILES), recovery_point=120).recovery_report.offsets_lost is None
+
+
+# -- epoch files -----------------------------------------------------------------------------------
 
 EPOCHS = [
     *batches_of(4, epoch=1),

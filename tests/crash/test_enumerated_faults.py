@@ -110,14 +110,28 @@ def test_s42_a_failed_checkpoint_leaves_the_old_one() -> None:
         assert manager.offline_directories.keys() == {"/d"}
 
 
-@pytest.mark.parametrize("path", ["*.log", "*leader-epoch-checkpoint*"])
-def test_s43_a_write_error(path: str) -> None:
+def test_s43_a_write_error() -> None:
     storage = disk_with({})
     log = log_on(storage)
-    storage.fail("write", path)
+    storage.fail("write", "*.log")
     with pytest.raises(StorageFailedError):
         log.append_as_leader(as_client(VICTIM), 7)
     assert_failed(log, storage, BATCHES)
+
+
+def test_s43_a_write_error_in_the_epoch_file() -> None:
+    """The batch is in the log already; its epoch is found in it when the log is opened again."""
+    storage = disk_with({})
+    log = log_on(storage)
+    storage.fail("write", "*leader-epoch-checkpoint*")
+    with pytest.raises(StorageFailedError):
+        log.append_as_leader(as_client(VICTIM), 7)
+    assert log.failed
+    storage.heal()
+    log.close()
+    with open_log(storage) as again:
+        assert again.epoch_entries[-1] == (7, 18)
+        assert again.log_end_offset == 19
 
 
 def test_s43_a_write_error_in_a_snapshot() -> None:

@@ -56,7 +56,7 @@ def damaged(files: Files, path: str, damage: str) -> Files:
 
 
 def assert_same_answers(log: PartitionLog, batches: list[Batch] = BATCHES) -> None:
-    assert log_bytes(log._storage) == joined(batches)
+    assert log_bytes(log._core.storage) == joined(batches)
     check_state(log, batches, whole=True)
     for seed in range(3):
         check_lookups(log, batches, random.Random(seed))

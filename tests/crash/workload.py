@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from logstore.errors import LogstoreError
 from logstore.format.compression import Compression
 from logstore.log import PartitionLog
+from logstore.log.retention import deletable_segments
+from logstore.log.snapshot import LogView
 from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
-from logstore.retention import deletable_segments
 from logstore.testing import ManualClock
 from logstore.types import TopicPartition
 from tests.crash.model import Batch, Model, as_client, data_batch, marker_batch, replay
@@ -187,10 +188,12 @@ class Work:
         offset = rng.choice(boundaries)
         if rng.random() < 0.1:
             offset = rng.randint(model.start, model.leo)
+        inside = [b.base for b in model.batches if b.base <= offset <= b.last]
+        end = inside[0] if inside else offset  # a batch goes whole
         self.pending = model.below(offset)
-        self._forget(offset)
+        self._forget(end)
         self.manager.truncate_to({self.partition: offset})
-        model.truncate(offset)
+        model.truncate(end)
         if rng.random() < 0.7:  # usually, not always, what follows is of a new leadership
             model.epoch += 1
         return f"truncate to {offset}"
@@ -221,12 +224,10 @@ class Work:
 
     def retain(self) -> str:
         model, log = self.model, self.log
-        doomed = deletable_segments(
-            log._segments, log.config, log.log_start_offset, log.high_watermark,
-            log.log_end_offset, self._clock.wall_ms(),
-        )  # fmt: skip
+        view = LogView(log._core.snapshot)
+        doomed = deletable_segments(view, log.config, self._clock.wall_ms())
         if doomed:
-            rest = [s.base_offset for s in log.segments if s not in doomed]
+            rest = [s.base_offset for s in log.segments[doomed:]]
             model.start = max(model.start, rest[0] if rest else model.leo)
         deleted = log.delete_old_segments()
         assert log.log_start_offset == model.start

@@ -264,8 +264,7 @@ OVERFLOW = "an offset outside the segment: Kafka splits the segment (F-243)"
 UNREADABLE = "a magic above 2: nobody could read the batch (F-108)"
 REPEATED = "the same offsets twice: no append could have written them (F-164)"
 DESCENDING = "an offset below the one before: no append could have written it (F-164)"
-FALLING = "a leader epoch that falls at the next batch (F-203)"
-EPOCH, MAGIC = range(12, 16), 16  # bytes of a batch header
+MAGIC = 16  # its byte in a batch header
 
 
 def damaged(data: bytes, op: list[Any]) -> bytes:
@@ -305,8 +304,8 @@ def batch_positions(source: str) -> list[int]:
 def stricter(case: dict[str, Any]) -> tuple[str, int] | None:
     """Why our recovery cuts where Kafka's does not, and at which byte.
 
-    No checksum covers base offset, leader epoch and magic (F-62), so only their order and range
-    tell a flipped bit there from the truth. None where the outcomes are equal.
+    No checksum covers base offset and magic (F-62), so only their order and range tell a flipped
+    bit there from the truth. None where the outcomes are equal.
     """
     source, (op, *arguments) = case["source"], case["op"]
     positions = batch_positions(source)
@@ -325,9 +324,6 @@ def stricter(case: dict[str, Any]) -> tuple[str, int] | None:
         return DESCENDING, start
     if field == MAGIC:
         return UNREADABLE, start
-    if field in EPOCH:
-        following = positions[positions.index(start) + 1]
-        return FALLING, following
     return None
 
 
@@ -371,7 +367,6 @@ STRICTER = {
     "v2-lz4-swap_base-22432-0": DESCENDING,
     "v2-txn-flip-1971-1": OVERFLOW,
     "v2-txn-flip-1974-1": OVERFLOW,
-    "v2-txn-flip-1983-1": FALLING,
     "v2-txn-flip-1987-1": UNREADABLE,
     "v1-none-flip-4710-1": OVERFLOW,
     "v0-none-flip-4227-1": OVERFLOW,

@@ -10,8 +10,8 @@ from typing import Any
 import kafka_logs
 
 from logstore import LogConfig, LogManager, PartitionLog, Record, TopicPartition
-from logstore.fetch import FetchData
 from logstore.format.reader import Batch, iter_batches
+from logstore.log.reading import FetchData
 
 RecordFields = dict[str, Any]
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from checkpoints.errors import CheckpointError
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.fetch import FetchData
 from logstore.log import EARLIEST, LATEST, PartitionLog
+from logstore.log.reading import FetchData
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 
@@ -97,8 +97,11 @@ class Machine:
         model = self.model
         offset = min(offset, model.end)
         model.uncut = model.uncut or model.batches
+        gone = [b for b in model.batches if b[-1][0] >= offset]
         model.batches = [b for b in model.batches if b[-1][0] < offset]
         self.log.truncate_to(offset)
+        # A batch that contains the offset goes whole: the log ends where it began.
+        offset = min([offset, *(b[0][0] for b in gone)])
         model.start, model.end = min(model.start, offset), offset
         model.flushed = min(model.flushed, offset)
 

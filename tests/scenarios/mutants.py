@@ -43,9 +43,10 @@ _truncate = PartitionLog.truncate_fully_and_start_at
 
 
 def _start_at_keeping_high_watermark(self: PartitionLog, offset: int, *rest: Any) -> None:
-    before = self.high_watermark
+    before, writer = self.high_watermark, self._writer
     _truncate(self, offset, *rest)
-    self._hw = before
+    writer.high_watermark = before
+    writer.publish_locked()
 
 
 def _holds_whatever_left(self: FetchStates, state: FetchState) -> bool:
@@ -80,11 +81,14 @@ def _cut_of_nothing_keeps_epochs(self: PartitionLog, offset: int) -> bool:
 
 
 def _delete_above_high_watermark(self: PartitionLog) -> int:
-    before, self._hw = self._hw, self.log_end_offset
+    writer = self._writer
+    before, writer.high_watermark = writer.high_watermark, writer.log_end_offset
+    writer.publish_locked()
     try:
         return _delete_old(self)
     finally:
-        self._hw = min(before, self.log_end_offset)
+        writer.high_watermark = min(before, writer.log_end_offset)
+        writer.publish_locked()
 
 
 _delete_old = PartitionLog.delete_old_segments

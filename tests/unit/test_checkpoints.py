@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import random
+import tracemalloc
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +32,7 @@ from checkpoints import (
     topic_id_to_text,
 )
 from checkpoints import checkpoint_file as frame_module
+from checkpoints.files import OsFiles
 from checkpoints.meta_properties import java_date, parse_properties
 from logstore.testing import FaultyStorage, MemoryStorage
 
@@ -666,3 +669,25 @@ def test_a_marker_that_cannot_be_removed_is_an_error(operation: str) -> None:
     disk.fail(operation, error=errno.EROFS)
     with pytest.raises(CheckpointFailedError, match="remove failed"):
         clean_shutdown.remove(PATH, disk)
+
+
+# ---- the real disk ----
+
+
+def test_a_small_file_takes_little_memory_whatever_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"0\n0\nabcd")
+    files = OsFiles()
+    tracemalloc.start()
+    try:
+        assert files.read_file(str(path), frame_module.MAX_FILE_SIZE + 1) == b"0\n0\nabcd"
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    for limit in range(10):
+        assert files.read_file(str(path), limit) == b"0\n0\nabcd"[:limit]
+    assert files.read_file(str(path)) == b"0\n0\nabcd"
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        files.read_file(str(tmp_path), 100)
+    with pytest.raises(FileNotFoundError):
+        files.read_file(str(tmp_path / "none"), 100)

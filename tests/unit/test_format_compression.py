@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, InvalidRecordError
+from logstore.format.batch import encode_batch
 from logstore.format.compression import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -26,6 +27,7 @@ from logstore.format.compression import (
     compress,
     decompress,
 )
+from logstore.format.reader import read_records
 from logstore.format.xxhash import xxh32
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -221,6 +223,34 @@ def test_levels(codec: Compression) -> None:
             compress(codec, TEXT, level)
 
 
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD], ids=str)
+def test_a_higher_level_takes_less_room(codec: Compression) -> None:
+    """LZ4's default level 9 is its fast compressor, for Kafka too."""
+    text = b"".join(b"flight %d of %d " % (i * 7919 % 1009, i % 13) for i in range(9000))
+    low, high = {Compression.LZ4: (9, 12), Compression.ZSTD: (-50, 19)}.get(codec, (1, 9))
+    sizes = [len(bytes(compress(codec, text, level))) for level in (low, high)]
+    assert sizes[1] < 0.95 * sizes[0]
+    batches = [
+        encode_batch([(None, text, 1)], compression=codec, level=level) for level in (low, high)
+    ]
+    assert len(batches[1]) < 0.95 * len(batches[0])
+    assert [read_records(b)[0].value for b in batches] == [text, text]
+
+
+@pytest.mark.parametrize("level", [1, 4, 12, 17])
+def test_lz4_frames_of_every_level_are_as_kafka_writes_them(level: int) -> None:
+    """Independent blocks, no checksums: Kafka's reader refuses linked blocks."""
+    for sample in [*SAMPLES, NOISE, TEXT * 3]:
+        stream = bytes(compress(Compression.LZ4, sample, level))
+        assert stream[:7] == bytes.fromhex("04224d18604082")
+        assert bytes(decompress(Compression.LZ4, stream)) == sample
+
+
+def test_a_level_out_of_range_is_refused_with_the_batch() -> None:
+    with pytest.raises(InvalidRecordError, match="level 18"):
+        encode_batch([(b"k", b"v")], compression=Compression.LZ4, level=18)
+
+
 # --- limits --------------------------------------------------------------------------------------
 
 
@@ -302,8 +332,10 @@ def test_bombs_cost_little_memory_and_time(name: str) -> None:
     program = f"""
 import struct, time, zlib
 import cramjam
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, InvalidRecordError
+from logstore.format.batch import encode_batch
 from logstore.format.compression import Compression, decompress
+from logstore.format.reader import read_records
 from logstore.format.xxhash import xxh32
 
 def peak_mib():

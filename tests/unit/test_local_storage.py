@@ -309,7 +309,35 @@ def big_file(storage: LocalStorage, tmp_path: Path, size: int = 1 << 20):
     return file
 
 
-def test_large_views_are_mapped_where_the_kernel_can(storage: LocalStorage, tmp_path: Path) -> None:
+def test_windows_of_a_scan_are_read_as_they_are_on_entry(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """Their memory is used again, but never while somebody looks at it."""
+    file = big_file(storage, tmp_path)
+    content = (bytes(range(256)) * 4096)[5000 : 5000 + (1 << 19)]
+    kept = []
+    for _ in range(3):
+        with file.view(5000, 1 << 19) as view:
+            if local._native:
+                assert isinstance(view.obj, local.ReadWindow)
+            assert view == content
+            kept.append(view[::])
+        with pytest.raises(ValueError):
+            view[0]
+    with file.view(1 << 19, 1 << 20) as view:
+        file.write_at(1 << 19, bytes(1 << 19))
+        file.truncate(4096)
+        assert view == (bytes(range(256)) * 4096)[1 << 19 :]
+    assert all(view == content for view in kept)
+    file.close()
+    with pytest.raises(OSError), file.view(0, 1 << 20):
+        pass
+
+
+def test_very_large_views_are_mapped_where_the_kernel_can(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_VIEW_READ_MAX", 1 << 18)
     file = big_file(storage, tmp_path)
     with file.view(5000, 1 << 19) as view:
         if local._populate_works:
@@ -324,6 +352,7 @@ def test_views_without_madvise_populate_read_are_copies(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux before 5.14 answers EINVAL: asked once, and never again."""
+    monkeypatch.setattr(local, "_VIEW_READ_MAX", 1 << 18)
     file = big_file(storage, tmp_path)
     monkeypatch.setattr(local, "_populate_works", True)
     monkeypatch.setattr(local, "MappedWindow", OldKernelWindow)
@@ -338,6 +367,7 @@ def test_views_without_madvise_populate_read_are_copies(
 def test_a_file_cut_while_it_is_mapped_is_a_short_view_and_no_signal(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(local, "_VIEW_READ_MAX", 1 << 18)
     file = big_file(storage, tmp_path)
     size = type(file).size
     for cut_to in (600_000, 4096, 0):

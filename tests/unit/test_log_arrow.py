@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore import Compression, LogConfig, PartitionLog
+from logstore.errors import ResultTooLargeError
 
 pytest.importorskip("pyarrow")
 
@@ -63,3 +64,19 @@ def test_columns_that_nobody_wants_are_left_out(log: PartitionLog) -> None:
     with log:
         (batch, *_) = log.to_arrow()
         assert batch.schema.names == ["offset", "timestamp", "key", "value"]
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "zstd"])
+def test_one_record_batch_has_all_records_or_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    """A column of ``binary`` ends at 2 GiB, here at 4 KiB; a part of the records is no answer."""
+    monkeypatch.setattr("logstore.arrow._COLUMN_BYTES_MAX", 4096)
+    with PartitionLog.open(tmp_path / "t-0") as log:
+        for number in range(6):
+            log.append([(b"%d" % number, bytes(1000))], compression=compression)
+        three = log.read(0, up_to=3).to_arrow()
+        assert three.column("offset").to_pylist() == [0, 1, 2]
+        with pytest.raises(ResultTooLargeError, match=r"PartitionLog.to_arrow"):
+            log.read(0).to_arrow()
+        assert sum(batch.num_rows for batch in log.to_arrow()) == 6

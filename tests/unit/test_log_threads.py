@@ -52,11 +52,11 @@ def test_a_reader_opens_nothing_of_a_log_that_was_closed(tmp_path: Path) -> None
     storage = _Opened()
     manager = LogManager([tmp_path], storage=storage)
     log = manager.get("orders", 0)
-    snapshot = log.source.take_snapshot()
+    segment = log.active_segment
     manager.crash()
     opened = len(storage.files)
     with pytest.raises(OSError, match="closed"):
-        _ = snapshot.segments[0].log
+        segment.file.hold()
     with pytest.raises(LogstoreError, match="closed"):
         log.read(0)
     assert len(storage.files) == opened

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from checkpoints.files import OsFiles
 from logstore.errors import StorageFailedError
 from logstore.log import PartitionLog
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, SimulatedCrash
-from tests.crash.disk import CONFIG, DIRECTORY, batches_of, open_log
+from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
+from tests.crash.model import data_batch
 
 Rewrites = list[tuple[str, int, int]]
 
@@ -157,6 +163,70 @@ def test_a_recovery_point_of_records_that_were_cut_says_nothing(
     log = open_log(disk, recovery_point=24)
     assert log.log_end_offset == 24
     log.crash()
+
+
+def snapshot_path(offset: int) -> str:
+    return f"{DIRECTORY}/{offset:020}.snapshot"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "many producers", "too many producers"])
+def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, damage: str) -> None:
+    """A replay from an older one makes up for it; it must not wait for the next who needs it."""
+    log = open_log(disk)
+    for at in range(9):
+        if at in (3, 6):
+            log.roll()
+        rows = [(b"k", b"v", T0)]
+        batch = data_batch(at, 0, rows, producer=7, producer_epoch=0, sequence=at)
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    data = bytearray(disk.read_file(snapshot_path(6)))
+    if damage == "flipped":
+        data[20] ^= 1
+    elif damage == "empty":
+        data.clear()
+    else:
+        data[6:10] = (1000 if damage == "many producers" else 2**31 - 1).to_bytes(4, "big")
+    disk.write_file(snapshot_path(6), bytes(data))
+    log = open_log(disk, recovery_point=7)
+    assert log.producers.producers[7].last_sequence == 8
+    assert disk.info(snapshot_path(6)) is None
+    assert any(f"{6:020}.snapshot" in action for action in log.recovery_report.actions)
+    log.crash()
+
+
+def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = PartitionLog.open(str(directory))
+    now_ms = time.time_ns() // 1_000_000  # producers of long ago are forgotten
+    batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
+    log.append_as_follower(batch.data)
+    log.roll()
+    log.crash()
+    os.truncate(directory / f"{1:020}.snapshot", 1 << 40)
+    tracemalloc.start()
+    try:
+        log = PartitionLog.open(str(directory), recovery_point=1)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (directory / f"{1:020}.snapshot").stat().st_size == 56
+    assert log.producers.producers[7].last_sequence == 0
+    log.crash()
+
+
+def test_a_small_file_is_read_without_room_for_a_large_one(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"12345678")
+    tracemalloc.start()
+    try:
+        assert OsFiles().read_file(str(path), 64 << 20) == b"12345678"
+        assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    finally:
+        tracemalloc.stop()
+    for limit in (0, 1, 7, 8, 9):
+        assert OsFiles().read_file(str(path), limit) == b"12345678"[:limit]
+    assert OsFiles().read_file(str(path)) == b"12345678"
 
 
 def test_the_time_of_a_recovery_comes_from_the_clock() -> None:

@@ -130,7 +130,7 @@ class TestRequest:
         stage.lead(1)
         stage.hold((4, 0), hw=2)
         stage.follower.log().truncate_to(4)
-        stage.follower.log()._epochs.clear()
+        stage.follower.log()._writer.epochs.clear()
         stage.follow(1)
         assert stage.fetch_request().partitions[0].fetch_offset == 2
         assert stage.end == 2

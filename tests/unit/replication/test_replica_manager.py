@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.fetch import EARLIEST, LATEST
+from logstore.log.reading import EARLIEST, LATEST
 from logstore.testing import FaultyStorage
 from replication.error_codes import ErrorCode
 from replication.errors import KafkaStorageError, NotLeaderOrFollowerError, UnknownPartitionError

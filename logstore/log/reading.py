@@ -1,20 +1,19 @@
-"""Reading a log: from a snapshot of its segments, beside the writer.
+"""What a read does with a snapshot of the log: decisions and file reads, no lock.
 
-A reader takes a ``LogSnapshot`` under the log's lock and works on it without. What it reads may be
-deleted or cut meanwhile; the log tells it so, and it begins again.
+Every function works on a ``LogView``. What it reads may be cut or removed meanwhile:
+``readers.LogReaders`` runs it, and runs it again where that happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from logstore.errors import CorruptBatchError
 from logstore.format.reader import read_records
 from logstore.index import AbortedTxn, TimestampOffset
-from logstore.segment import BatchSpan, Segment, Slice
+from logstore.log.snapshot import LogView
+from logstore.segment_view import BatchSpan, SegmentView, Slice
 from logstore.types import Record
 
 if TYPE_CHECKING:
@@ -23,34 +22,6 @@ if TYPE_CHECKING:
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
-
-
-class LogSnapshot(NamedTuple):
-    """Segments and offsets of a log at one moment; ``cuts`` counts what was removed before it."""
-
-    segments: tuple[Segment, ...]
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    last_stable_offset: int
-    cuts: int
-
-    def end_of(self, at: int) -> int:
-        """First offset after the segment at index ``at``."""
-        if at + 1 < len(self.segments):
-            return self.segments[at + 1].base_offset
-        return self.log_end_offset
-
-    def floor(self, offset: int) -> int:
-        """Index of the segment that would hold ``offset``, at least 0."""
-        low, high = 0, len(self.segments)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.segments[middle].base_offset <= offset:
-                low = middle
-            else:
-                high = middle
-        return low
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +59,7 @@ class FetchData:
             from_offset=self.start_offset,
             end_offset=self.end_offset,
             aborted=[(t.producer_id, t.first_offset, t.last_offset) for t in self.aborted],
-            path=self.slice.segment.log_path if self.slice else "",
+            path=self.slice.view.log_path if self.slice else "",
             base_position=self.slice.position if self.slice else 0,
         )
 
@@ -104,21 +75,9 @@ class FetchData:
             aborted=[(t.producer_id, t.first_offset, t.last_offset) for t in self.aborted],
         )
 
-    @contextmanager
-    def view(self) -> Iterator[memoryview]:
-        """The bytes on disk without a copy, valid inside the ``with`` block only.
-
-        A truncation meanwhile works on a copy of the file, so the window never changes or faults.
-        """
-        if self.slice is None:
-            yield memoryview(b"")
-            return
-        with self.slice.segment.view(self.slice.position, self.slice.size) as window:
-            yield window
-
 
 def fetch(
-    snapshot: LogSnapshot,
+    log: LogView,
     start_offset: int,
     limit: int,
     max_bytes: int,
@@ -127,6 +86,7 @@ def fetch(
     committed: bool,
 ) -> FetchData:
     """Read from the first segment that holds anything in ``[start_offset, limit)`` (F-157)."""
+    snapshot = log.snapshot
     empty = FetchData(
         start_offset,
         limit,
@@ -137,22 +97,22 @@ def fetch(
     )
     if start_offset >= limit:
         return empty
-    for at in range(snapshot.floor(start_offset), len(snapshot.segments)):
-        segment = snapshot.segments[at]
-        if segment.base_offset >= limit:
+    for at in range(log.floor(start_offset), len(log)):
+        if log.base_of(at) >= limit:
             break
-        end_position = _end_position(segment, limit, snapshot.end_of(at))
+        segment = log[at]
+        end_position = _end_position(segment, limit, log.end_of(at))
         found = segment.read(start_offset, max_bytes, end_position, minimum_one)
         if found is None:
             continue  # nothing at or after it here: the next segment
-        data = segment.log.read_at(found.position, found.size)
+        data = segment.read_at(found.position, found.size)
         aborted: tuple[AbortedTxn, ...] = ()
         if committed:
-            bound = segment.offset_index.upper_bound(
-                found.position + found.size, segment.state.offset_entries
+            bound = segment.segment.offset_index.upper_bound(
+                found.position + found.size, segment.offset_entries
             )
-            upper = snapshot.end_of(at) if bound is None else bound.offset
-            aborted = collect_aborted(snapshot.segments[at:], start_offset, upper)
+            upper = log.end_of(at) if bound is None else bound.offset
+            aborted = collect_aborted(log, at, start_offset, upper)
         return FetchData(
             start_offset,
             limit,
@@ -167,7 +127,7 @@ def fetch(
     return empty
 
 
-def _end_position(segment: Segment, limit: int, segment_end: int) -> int:
+def _end_position(segment: SegmentView, limit: int, segment_end: int) -> int:
     """Where the bytes for a reader of ``[…, limit)`` end; a batch with the limit inside counts."""
     if limit >= segment_end:
         return segment.size
@@ -177,43 +137,45 @@ def _end_position(segment: Segment, limit: int, segment_end: int) -> int:
     return span.position + (span.size if span.base_offset < limit else 0)
 
 
-def count_bytes(snapshot: LogSnapshot, start_offset: int, limit: int) -> int:
+def count_bytes(log: LogView, start_offset: int, limit: int) -> int:
     """Bytes of the batches that hold ``[start_offset, limit)``."""
     total = 0
-    for at in range(snapshot.floor(start_offset), len(snapshot.segments)):
-        segment = snapshot.segments[at]
-        if segment.base_offset >= limit:
+    for at in range(log.floor(start_offset), len(log)):
+        if log.base_of(at) >= limit:
             break
+        segment = log[at]
         first = segment.find(start_offset)
         if first is not None:
-            total += max(0, _end_position(segment, limit, snapshot.end_of(at)) - first.position)
+            total += max(0, _end_position(segment, limit, log.end_of(at)) - first.position)
     return total
 
 
 def collect_aborted(
-    segments: tuple[Segment, ...], fetch_offset: int, upper_bound: int
+    log: LogView, at: int, fetch_offset: int, upper_bound: int
 ) -> tuple[AbortedTxn, ...]:
-    """Aborted transactions that overlap ``[fetch_offset, upper_bound)`` (F-125)."""
+    """Aborted transactions that overlap ``[fetch_offset, upper_bound)``, from segment ``at`` on
+    (F-125)."""
     into: list[AbortedTxn] = []
-    for segment in segments:
-        if segment.aborted(fetch_offset, upper_bound, into):
+    for index in range(at, len(log)):
+        if log[index].segment.txn_index.collect(fetch_offset, upper_bound, into):
             break
     return tuple(into)
 
 
-def find_timestamp(snapshot: LogSnapshot, timestamp: int) -> TimestampOffset | None:
+def find_timestamp(log: LogView, timestamp: int) -> TimestampOffset | None:
     """See ``PartitionLog.offset_for_timestamp``."""
-    start = snapshot.log_start_offset
+    start = log.snapshot.log_start_offset
     if timestamp == EARLIEST:
         return TimestampOffset(-1, start)
     if timestamp == LATEST:
-        return TimestampOffset(-1, snapshot.log_end_offset)
+        return TimestampOffset(-1, log.snapshot.log_end_offset)
     if timestamp == MAX_TIMESTAMP:
-        return _find_max_timestamp(snapshot)
+        return _find_max_timestamp(log)
     if timestamp < 0:
         raise ValueError(f"timestamp {timestamp} has no meaning")
-    for at, segment in enumerate(snapshot.segments):
-        if segment.largest_timestamp < timestamp or snapshot.end_of(at) <= start:
+    for at in range(log.floor(start), len(log)):
+        segment = log[at]
+        if segment.largest_timestamp < timestamp:
             continue
         found = _first_at(segment, timestamp, start)
         if found is not None:
@@ -221,17 +183,15 @@ def find_timestamp(snapshot: LogSnapshot, timestamp: int) -> TimestampOffset | N
     return None
 
 
-def _find_max_timestamp(snapshot: LogSnapshot) -> TimestampOffset | None:
-    for segment in snapshot.segments:
-        segment.load_timestamp()
-    stamped = [s for s in snapshot.segments if s.state.max_timestamp >= 0]
-    if not stamped:
+def _find_max_timestamp(log: LogView) -> TimestampOffset | None:
+    segments = [log[at] for at in range(len(log))]
+    best = max(segments, key=lambda s: s.largest.timestamp)
+    if best.largest.timestamp < 0:
         return None
-    best = max(stamped, key=lambda s: s.state.max_timestamp)
-    return _first_at(best, best.state.max_timestamp, snapshot.log_start_offset)
+    return _first_at(best, best.largest.timestamp, log.snapshot.log_start_offset)
 
 
-def _first_at(segment: Segment, timestamp: int, start: int) -> TimestampOffset | None:
+def _first_at(segment: SegmentView, timestamp: int, start: int) -> TimestampOffset | None:
     for span in segment.find_timestamp(timestamp, start):
         for record in _records_of(segment, span, start):
             if record.timestamp >= timestamp:
@@ -239,8 +199,8 @@ def _first_at(segment: Segment, timestamp: int, start: int) -> TimestampOffset |
     return None
 
 
-def _records_of(segment: Segment, span: BatchSpan, start: int) -> list[Record]:
-    data = segment.log.read_at(span.position, span.size)
+def _records_of(segment: SegmentView, span: BatchSpan, start: int) -> list[Record]:
+    data = segment.read_at(span.position, span.size)
     try:
         return read_records(data, from_offset=start, include_control=True)
     except CorruptBatchError as error:

@@ -255,6 +255,28 @@ def check_follower(analysis: BatchAnalysis, log_end_offset: int) -> None:
         )
 
 
+def check_follower_epochs(
+    data: Buffer, analysis: BatchAnalysis, epoch_of_last: int, leader_epoch: int | None
+) -> None:
+    """Leader epochs of fetched batches never fall and are not above the leader's (KAFKA-18723).
+
+    They lie outside the checksum: a flipped bit would part the epoch cache from the leader's.
+    ``epoch_of_last``: of the last batch in the log, −1 if unknown.
+    """
+    above = 2**31 if leader_epoch is None else leader_epoch
+    known = epoch_of_last
+    for header in headers(data, analysis.size):
+        epoch = header.leader_epoch
+        if epoch < 0:
+            raise InvalidRecordError("a fetched batch without leader epoch")
+        if not known <= epoch <= above:
+            raise CorruptMessageError(
+                f"batch at offset {header.base_offset} has leader epoch {epoch}, which is not in "
+                f"[{known}, {above}]"
+            )
+        known = epoch
+
+
 def producer_batches(data: Buffer, size: int, first_offset: int) -> Iterator[ProducerBatch]:
     """Batches of producers in ``data``; offsets are placed from ``first_offset`` on if ≥ 0."""
     next_offset = first_offset

@@ -1,0 +1,96 @@
+"""What the parts of one log share: where it lies, what readers may see, and why it stopped."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from checkpoints.errors import CheckpointError
+from logstore.clock import Clock
+from logstore.config import LogConfig
+from logstore.errors import (
+    LogClosedError,
+    LogstoreError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.kernels import LogSnapshot
+from logstore.storage.base import Storage
+
+logger = logging.getLogger("logstore.log")
+
+_BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether descriptors or memory are short; the medium is well."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _BUSY):
+            return True
+        error = error.__cause__
+    return False
+
+
+class LogCore:
+    """``snapshot`` is replaced whole by whoever holds the WRITE lock; anyone may take it."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        storage: Storage,
+        clock: Clock,
+        on_failure: Callable[[StorageFailedError], None] | None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.storage = storage
+        self.clock = clock
+        self.snapshot: LogSnapshot  # from the writer's start on
+        self.failure: LogstoreError | None = None
+        self._on_failure = on_failure
+
+    def check(self) -> None:
+        """Raise why the log takes no more work, if it does not."""
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self.failure, LogClosedError)
+
+    def mark_closed(self) -> None:
+        if self.failure is None:
+            self.failure = LogClosedError(f"{self.directory} is closed")
+
+    def fail(self, operation: str, error: BaseException) -> LogstoreError:
+        """The medium failed: refuse all further work until opened again (F-224, F-315)."""
+        failure = StorageFailedError(self.directory, operation, str(error))
+        if self.failure is None:
+            self.failure = failure
+            logger.error("%s", failure)
+            if self._on_failure is not None:
+                self._on_failure(failure)
+        return failure
+
+    @contextmanager
+    def doing(self, operation: str, *, whole: bool = True) -> Iterator[None]:
+        """Turn errors of the medium into ours.
+
+        ``whole``: nothing is changed where a resource is short, so the caller may try again.
+
+        Raises:
+            StorageFailedError: the disk refused; the log is offline.
+            ResourceBusyError: descriptors or memory are short.
+        """
+        try:
+            yield
+        except (OSError, CheckpointError, MemoryError) as error:
+            if whole and is_busy(error):
+                raise ResourceBusyError(self.directory, operation, str(error)) from error
+            if self.closed:  # released beside this call
+                assert self.failure is not None
+                raise self.failure from error
+            raise self.fail(operation, error) from error

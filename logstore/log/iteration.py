@@ -1,0 +1,177 @@
+"""Reading a whole log in mapped windows, portion by portion, without a copy of the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from logstore.arrow import to_record_batch
+from logstore.errors import CorruptDataError
+from logstore.format.reader import ReadOptions, fill_columns, fill_records
+from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
+from logstore.log.readers import LogReaders
+from logstore.log.snapshot import LogView
+from logstore.segment_view import SegmentView
+from logstore.types import Record
+
+if TYPE_CHECKING:
+    import pyarrow
+
+WINDOW = 4 << 20  # bytes mapped at a time
+CHUNK = 4096  # records in a list: their memory is reused while it is still in cache
+
+_BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
+_ALL = 2**62
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Fill(Protocol[T_co]):
+    """Decodes a part of a window: whole batches from ``position`` on."""
+
+    def __call__(
+        self, window: memoryview, position: int, options: ReadOptions
+    ) -> tuple[int, int, tuple[T_co, int] | None]:
+        """Position to go on from, a ``DECODE_`` status, and a portion with the offset after it."""
+        ...
+
+
+class _Place(NamedTuple):
+    """Where a reader goes on: ``[position, segment.size)`` of a segment, up to offset ``limit``."""
+
+    log: LogView
+    segment: SegmentView
+    position: int
+    batch_size: int
+    limit: int
+    segment_end: int  # first offset after the segment, at most ``limit``
+
+
+def portions(
+    readers: LogReaders, start_offset: int | None, end_offset: int | None, fill: Fill[T]
+) -> Iterator[T]:
+    """What ``fill`` makes of the records of ``[start_offset, end_offset)``, in order.
+
+    Begins at the log start by default. Ends at ``end_offset``, or at the log's end as it is when
+    it gets there. The start is checked at once, not at the first portion.
+
+    Raises:
+        OffsetOutOfRangeError: the start lies outside the log; or what comes next was deleted or
+            cut off meanwhile.
+        CorruptBatchError: a batch is damaged; the portions before it were given.
+    """
+    snapshot = readers.current()
+    start = snapshot.log_start_offset if start_offset is None else start_offset
+    readers.check_range(snapshot, start)
+    return _portions(readers, start, end_offset, fill, at_start=start_offset is None)
+
+
+def _portions(
+    readers: LogReaders, offset: int, end_offset: int | None, fill: Fill[T], at_start: bool
+) -> Iterator[T]:
+    while True:
+        wanted = None if at_start else offset
+        place = readers.run(partial(_find, readers, wanted, end_offset))
+        if place is None:
+            return
+        if at_start:
+            offset, at_start = place.log.snapshot.log_start_offset, False
+        options = ReadOptions(from_offset=offset, end_offset=place.limit)
+        try:
+            for portion, next_offset in _segment_portions(place, options, fill):
+                if readers.moved(place.log):
+                    break  # what was removed may have been under us: find the place anew
+                if offset < readers.current().log_start_offset:
+                    break
+                offset = next_offset
+                yield portion
+            else:
+                if not readers.moved(place.log):
+                    offset = max(offset, place.segment_end)
+        except (OSError, CorruptDataError) as error:
+            readers.judge(error, place.log)
+
+
+def _find(
+    readers: LogReaders, wanted: int | None, end_offset: int | None, log: LogView
+) -> _Place | None:
+    """The place of the first batch at or after ``wanted``; None at the end of what was asked."""
+    snapshot = log.snapshot
+    offset = snapshot.log_start_offset if wanted is None else wanted
+    readers.check_range(snapshot, offset)
+    limit = snapshot.log_end_offset
+    if end_offset is not None:
+        limit = min(limit, end_offset)
+    if offset >= limit:
+        return None
+    for at in range(log.floor(offset), len(log)):
+        if log.base_of(at) >= limit:
+            return None
+        segment = log[at]
+        span = segment.find(offset)
+        if span is not None:
+            end = min(log.end_of(at), limit)
+            return _Place(log, segment, span.position, span.size, limit, end)
+    return None
+
+
+def _segment_portions(
+    place: _Place, options: ReadOptions, fill: Fill[T]
+) -> Iterator[tuple[T, int]]:
+    segment, position, size = place.segment, place.position, place.segment.size
+    window_size = max(WINDOW, place.batch_size)
+    while position < size:
+        want = min(window_size, size - position)
+        done, status = 0, DECODE_FULL
+        with segment.window(position, want) as window:
+            while status == DECODE_FULL:
+                try:
+                    done, status, portion = fill(window, done, options)
+                except CorruptDataError as error:
+                    raise error.located(segment.log_path, position) from None
+                if portion is not None:
+                    yield portion
+        if status == DECODE_LIMIT or (want == size - position and status == DECODE_END):
+            return
+        window_size = WINDOW if done else window_size * 2  # a batch longer than the window
+        position += done
+
+
+def fill_chunk(
+    window: memoryview, position: int, options: ReadOptions
+) -> tuple[int, int, tuple[list[Record], int] | None]:
+    """``Fill`` of ``PartitionLog.record_chunks``."""
+    chunk: list[Record] = []
+    position, status = fill_records(window, position, chunk, CHUNK, options)
+    return position, status, (chunk, chunk[-1].offset + 1) if chunk else None
+
+
+def column_portions(
+    readers: LogReaders, start_offset: int | None, end_offset: int | None, *, headers: bool
+) -> Iterator[pyarrow.RecordBatch]:
+    """``portions`` as Arrow record batches, one for a few MiB read.
+
+    Memory stays bounded by one window and one record batch.
+    """
+    builder = ColumnBuilder(headers=headers)
+
+    def fill(
+        window: memoryview, position: int, options: ReadOptions
+    ) -> tuple[int, int, tuple[pyarrow.RecordBatch, int] | None]:
+        nonlocal builder
+        try:
+            position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
+        except CorruptDataError:
+            builder = ColumnBuilder(headers=headers)  # nothing half done for another attempt
+            raise
+        if not builder.rows:
+            return position, status, None
+        batch = to_record_batch(builder, True, True, True, headers)
+        return position, status, (batch, batch.column(0)[-1].as_py() + 1)
+
+    return portions(readers, start_offset, end_offset, fill)
+
+
+__all__ = ["column_portions", "fill_chunk", "portions"]

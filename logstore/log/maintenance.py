@@ -1,0 +1,525 @@
+"""What waits for the disk: flush, truncation, retention, close.
+
+``structure_lock`` is held by whoever takes segments out of the log, ``flush_lock`` by whoever syncs
+its files or changes them in place. The WRITE lock is taken inside them for moments only, so that
+appends go on beside a sync, and readers beside everything.
+
+Whatever removes bytes does it in this order: publish a snapshot without them under another version,
+then change the files. So a reader either works on bytes that stay, or finds the version moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from logstore.config import LogConfig
+from logstore.errors import LogstoreError
+from logstore.locks import Rank, make_lock
+from logstore.log.core import LogCore, logger
+from logstore.log.retention import deletable_segments
+from logstore.log.snapshot import LogView
+from logstore.log.writer import Cut, LogWriter
+from logstore.open_files import with_idle_closed
+from logstore.producer_state import ProducerStateManager
+from logstore.replay import rebuild_producers, scan_segment
+from logstore.segment import Segment, SegmentCut
+from logstore.segment_view import SegmentView
+
+Background = Callable[[Callable[[], None]], None]
+
+
+class _Place(NamedTuple):
+    """Where a cut begins: ``position`` in the last of ``keep`` segments, at offset
+    ``end_offset``."""
+
+    keep: int
+    before: SegmentView
+    position: int
+    end_offset: int
+
+
+class _PlannedCut(NamedTuple):
+    keep: int  # segments that stay, the last of them is cut and becomes active
+    before: SegmentView  # this last segment, as it was
+    cut: SegmentCut
+    end_offset: int
+
+
+class LogMaintenance:
+    """``…_locked`` names need the locks that they say."""
+
+    def __init__(
+        self,
+        core: LogCore,
+        writer: LogWriter,
+        background: Background,
+        on_restart: Callable[[], None] | None,
+    ) -> None:
+        self._core = core
+        self._writer = writer
+        self._background = background
+        self._on_restart = on_restart
+        self.structure_lock = make_lock(Rank.STRUCTURE)
+        self.flush_lock = make_lock(Rank.FLUSH)
+        self.last_flush_ms = core.clock.wall_ms()
+        self.restarts = 0  # truncations that reached the log start
+        self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
+        writer.await_cut = self.settle_cut
+
+    # -- flush ---------------------------------------------------------------------------------
+
+    def after_append(self, last_offset: int, *, sync: bool = False) -> None:
+        """What an append leaves to do, once it has let go of the WRITE lock.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
+        writer = self._writer
+        if writer.upkeep_due:
+            writer.upkeep_due = False
+            self._background(partial(with_idle_closed, self.upkeep))
+        if sync or last_offset >= writer.flush_at:
+            with_idle_closed(partial(self.flush, last_offset + 1))
+
+    def flush(self, offset: int | None = None) -> None:
+        """Make all records below ``offset`` (default: the log end) durable.
+
+        One sync serves all who wait: it covers what was appended when it began.
+
+        Raises:
+            StorageFailedError: a sync failed; it is never tried again (F-224).
+        """
+        core = self._core
+        core.check()
+        target = core.snapshot.log_end_offset if offset is None else offset
+        with self.flush_lock, core.doing("flush"):
+            core.check()
+            if not self._covered(target):  # else somebody else's sync covered it
+                self._settle_flush_locked()
+                if not self._covered(target):
+                    self._flush_flush_locked()
+
+    def _covered(self, offset: int) -> bool:
+        writer = self._writer
+        return offset <= writer.recovery_point and writer.segments.active.name_durable
+
+    def _flush_flush_locked(self, *, everything: bool = False) -> None:
+        """F-220: sync all above the recovery point, then move it up.
+
+        Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
+        because the segment that holds the recovery point is always recovered whole. They are
+        synced once the segment is no longer active, or with ``everything``.
+        """
+        writer = self._writer
+        with writer.lock:
+            start, end = writer.recovery_point, writer.log_end_offset
+            segments = writer.segments.between(start, max(end, start + 1))
+            active = writer.segments.active
+            cut = writer.cut
+        if end > start or everything:
+            for segment in segments:
+                segment.flush(indexes=everything or segment is not active)
+        if cut is not Cut.NONE or any(not segment.name_durable for segment in segments):
+            self._sync_dir(segments)
+        self._save_epochs_flush_locked()
+        with writer.lock:
+            if cut is Cut.NOT_DURABLE and end > start:
+                self._cut_is_durable_locked()
+            if end > writer.recovery_point:
+                writer.set_recovery_point_locked(end)
+        self.last_flush_ms = self._core.clock.wall_ms()
+
+    def _sync_dir(self, segments: tuple[Segment, ...]) -> None:
+        """Make the names that the segments have now durable."""
+        names = [segment.suffix for segment in segments]
+        self._core.storage.sync_dir(self._core.directory)
+        for segment, name in zip(segments, names, strict=True):
+            segment.name_durable = segment.suffix == name
+
+    def _save_epochs_flush_locked(self) -> None:
+        """Write the epoch file if it is behind, without the WRITE lock."""
+        writer = self._writer
+        with writer.lock:
+            epochs = writer.epochs
+            entries = None if epochs.saved else epochs.entries
+        if entries is not None:
+            epochs.write(entries)
+            with writer.lock:
+                epochs.mark_saved(entries)
+
+    def save_epochs(self) -> None:
+        with self.flush_lock:
+            self._core.check()
+            with self._core.doing("write leader-epoch-checkpoint"):
+                self._save_epochs_flush_locked()
+
+    # -- rolls and cuts that are not durable ---------------------------------------------------
+
+    def upkeep(self) -> None:
+        """Make every sealed segment durable, give its successor the final name, and write the
+        epochs. Nothing is left to do where the log was closed meanwhile."""
+        with self.flush_lock:
+            if self._core.failure is None:
+                with self._core.doing("flush after a roll"):
+                    self._settle_flush_locked()
+                    self._save_epochs_flush_locked()
+
+    def _settle_flush_locked(self) -> None:
+        """Sync what was sealed, then rename what follows it, the oldest first.
+
+        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
+        The recovery point stays if a sync fails (KAFKA-9892).
+        """
+        writer = self._writer
+        with writer.lock:
+            rolls = tuple(writer.unsettled)
+            if not rolls:
+                return
+            sealed = writer.segments.between(writer.recovery_point, rolls[-1].segment.base_offset)
+        segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
+        for segment in segments:
+            segment.flush(indexes=True)
+        for roll in rolls:
+            if roll.snapshot is not None:
+                writer.producers.sync_snapshot(roll.snapshot)
+        self._sync_dir(segments)
+        self._save_epochs_flush_locked()
+        for roll in rolls:
+            roll.segment.take_final_name()
+            roll.before.let_go()
+        with writer.lock:
+            del writer.unsettled[: len(rolls)]
+            end = min(rolls[-1].segment.base_offset, writer.log_end_offset)
+            if end > writer.recovery_point:
+                writer.set_recovery_point_locked(end)
+        self.last_flush_ms = self._core.clock.wall_ms()
+
+    def settle_cut(self) -> None:
+        """Make a truncation durable, names and all, before anything is written behind it."""
+        with self.flush_lock:
+            self._core.check()
+            with self._core.doing("flush a truncation"):
+                self._settle_cut_flush_locked()
+
+    def _settle_cut_flush_locked(self) -> None:
+        writer = self._writer
+        if writer.cut is Cut.NOT_DURABLE:
+            with writer.segments.active.file.held() as file:
+                file.sync()
+            self._core.storage.sync_dir(self._core.directory)
+            with writer.lock:
+                self._cut_is_durable_locked()
+
+    def _cut_is_durable_locked(self) -> None:
+        self._writer.cut = Cut.NONE
+        self._writer.segments.active.state.cut_pending = False
+
+    def roll(self) -> None:
+        """See ``PartitionLog.roll``."""
+        writer = self._writer
+        with writer.lock:
+            writer.enter_locked()
+            if writer.segments.active.size:
+                with self._core.doing("roll"):
+                    writer.roll_locked(writer.log_end_offset)
+        self.after_append(-1)
+
+    # -- truncate ------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """See ``PartitionLog.truncate_to``."""
+        core, writer = self._core, self._writer
+        with self.structure_lock:
+            core.check()
+            if offset < writer.segments[0].base_offset:
+                self._restart_structure_locked(offset, offset)
+                return True
+            with core.doing("plan a truncation"):
+                restart = self._batch_at(offset).end_offset <= core.snapshot.log_start_offset
+            if restart:
+                self._forget_by_name()
+            with self.flush_lock:
+                core.check()
+                with core.doing("truncate", whole=False):
+                    self._settle_flush_locked()
+                    with writer.lock:
+                        # A leadership that began here and wrote nothing is forgotten (F-278).
+                        if offset >= writer.log_end_offset:
+                            writer.epochs.truncate_from_end(writer.log_end_offset)
+                            return False
+                        previous = writer.cut
+                        writer.cut = Cut.UNDER_WAY  # appends wait from here on
+                    try:
+                        self._settle_flush_locked()  # a roll that came before appends waited
+                        with core.doing("plan a truncation"):
+                            planned = self._plan_cut(offset)
+                            producers = self._producers_at(planned.end_offset)
+                    except BaseException:
+                        writer.cut = previous  # nothing was changed
+                        raise
+                    self._cut_structure_flush_locked(planned, producers)
+                    self.restarts += restart
+        return True
+
+    def _forget_by_name(self) -> None:
+        """What others keep about the log by its name speaks of records that go."""
+        if self._on_restart is not None:
+            with self._core.doing("truncate", whole=False):
+                self._on_restart()
+
+    def _batch_at(self, offset: int) -> _Place:
+        """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
+        ends there, because nothing may be appended inside a batch."""
+        log = LogView(self._core.snapshot)
+        at = log.floor(offset)
+        before = log[at]
+        span = before.find(offset)
+        end = min(offset, log.snapshot.log_end_offset)
+        if span is None:
+            return _Place(at + 1, before, before.size, end)
+        return _Place(at + 1, before, span.position, min(end, span.base_offset))
+
+    def _plan_cut(self, offset: int) -> _PlannedCut:
+        """What the segment with ``offset`` will be without its end."""
+        keep, before, position, end = self._batch_at(offset)
+        return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
+
+    def _producers_at(self, end_offset: int) -> ProducerStateManager:
+        """The producers as they were at ``end_offset``, in an object of its own."""
+        old = self._writer.producers
+        producers = ProducerStateManager(
+            self._core.storage, self._core.directory, old.expiration_ms
+        )
+        producers.set_snapshots(old.snapshots)
+        if old.empty:  # then it was empty at every earlier offset, or is not known any more
+            producers.map_end_offset = self._writer.log_end_offset
+        rebuild_producers(
+            producers, self._writer.segments.snapshot(), self._writer.log_start_offset,
+            end_offset, self._core.clock.wall_ms(),
+        )  # fmt: skip
+        return producers
+
+    def _cut_structure_flush_locked(
+        self, planned: _PlannedCut, producers: ProducerStateManager
+    ) -> None:
+        writer, end = self._writer, planned.end_offset
+        segments = list(writer.segments)
+        keep, gone = segments[: planned.keep], segments[planned.keep :]
+        with writer.lock:
+            keep[-1].apply_cut(planned.cut, end)
+            keep[-1].state.cut_pending = True
+            writer.replace_segments_locked(keep)
+            writer.set_recovery_point_locked(min(writer.recovery_point, end))
+            writer.log_start_offset = min(writer.log_start_offset, end)
+            writer.epochs.truncate_from_end(end)
+            writer.high_watermark = min(writer.high_watermark, end)
+            writer.replace_producers_locked(producers)
+            writer.publish_removal_locked()
+        self._remove_newest_first(gone)
+        keep[-1].cut_files(planned.before, end)
+        with writer.lock:
+            writer.cut = Cut.NOT_DURABLE
+            writer.publish_removal_locked()  # the file may be another one now
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
+        """See ``PartitionLog.truncate_fully_and_start_at``."""
+        with self.structure_lock:
+            self._core.check()
+            self._restart_structure_locked(offset, log_start_offset)
+
+    def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
+        core, writer = self._core, self._writer
+        self._forget_by_name()
+        with core.doing("truncate", whole=False), self.flush_lock:
+            with writer.lock:
+                core.check()
+                writer.cut = Cut.UNDER_WAY
+                old = list(writer.segments)
+                segment = writer.new_segment(offset)
+                segment.state.cut_pending = True
+                writer.unsettled.clear()
+                writer.replace_segments_locked([segment])
+                writer.set_recovery_point_locked(min(writer.recovery_point, offset))
+                writer.log_start_offset = log_start_offset
+                writer.high_watermark = max(offset, log_start_offset)
+                writer.epochs.clear(durable=False)
+                producers = ProducerStateManager(
+                    core.storage, core.directory, writer.producers.expiration_ms
+                )
+                producers.set_snapshots(writer.producers.snapshots)
+                writer.replace_producers_locked(producers)
+                writer.publish_removal_locked()
+            self._remove_newest_first(old)
+            producers.truncate_fully_and_start_at(offset)
+            segment.create()
+            self._save_epochs_flush_locked()
+            with writer.lock:
+                writer.cut = Cut.NOT_DURABLE
+                writer.publish_removal_locked()
+            self.restarts += 1
+
+    # -- retention -----------------------------------------------------------------------------
+
+    def delete_old_segments(self) -> int:
+        """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
+        core, writer = self._core, self._writer
+        with self.structure_lock:
+            core.check()
+            now_ms = core.clock.wall_ms()
+            with core.doing("delete segments", whole=False):
+                doomed = self._release_structure_locked(now_ms)
+                # The oldest first, and durably one by one: a crash leaves no hole in the log. The
+                # epochs of a segment may be forgotten once a crash cannot bring it back.
+                for segment in doomed:
+                    with self.flush_lock:
+                        self._mark_deleted(segment)
+                        core.storage.sync_dir(core.directory)
+                if doomed:
+                    with self.flush_lock:
+                        with writer.lock:
+                            writer.epochs.truncate_from_start(writer.log_start_offset)
+                        self._save_epochs_flush_locked()
+                self._purge_structure_locked(now_ms)
+            return len(doomed)
+
+    def _release_structure_locked(self, now_ms: int) -> list[Segment]:
+        """Take expired segments out of what readers see; their files are as they were."""
+        core, writer = self._core, self._writer
+        log = LogView(core.snapshot)
+        count = deletable_segments(log, core.config, now_ms)
+        if not count:
+            return []
+        if count == len(log):
+            with writer.lock, core.doing("roll"):
+                writer.enter_locked()
+                if log.snapshot.log_end_offset != writer.log_end_offset:
+                    count -= 1  # something was appended meanwhile: it stays
+                else:
+                    writer.roll_locked(writer.log_end_offset)
+        with self.flush_lock:
+            self._settle_flush_locked()  # no successor waits for a segment that goes
+            with writer.lock:
+                segments = list(writer.segments)
+                doomed, rest = segments[:count], segments[count:]
+                writer.raise_log_start_locked(max(writer.log_start_offset, rest[0].base_offset))
+                writer.replace_segments_locked(rest)
+                writer.publish_removal_locked()
+        return doomed
+
+    def _mark_deleted(self, segment: Segment) -> None:
+        """Rename to ``.deleted`` now, unlink after ``file.delete.delay.ms`` (F-288)."""
+        core = self._core
+        due = core.clock.wall_ms() + core.config.file_delete_delay_ms
+        paths = segment.mark_deleted()
+        with self._writer.lock:
+            snapshot = self._writer.producers.forget_snapshot(segment.base_offset)
+        if snapshot is not None:
+            marked = self._writer.producers.mark_deleted(snapshot)
+            paths += [marked] if marked else []
+        self._deleted += [(due, path) for path in paths]
+
+    def _remove_newest_first(self, segments: list[Segment]) -> None:
+        """Durably one by one: a crash leaves no hole in the log (S-37)."""
+        for segment in reversed(segments):
+            self._mark_deleted(segment)
+            self._core.storage.sync_dir(self._core.directory)
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Unlink ``.deleted`` files that are due; how many."""
+        with self.structure_lock:
+            return self._purge_structure_locked(now_ms)
+
+    def _purge_structure_locked(self, now_ms: int) -> int:
+        due = [path for when, path in self._deleted if when <= now_ms]
+        self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
+        for path in due:
+            try:
+                self._core.storage.remove(path)
+            except FileNotFoundError:
+                continue
+        return len(due)
+
+    # -- other changes in place ----------------------------------------------------------------
+
+    def reconfigure(self, config: LogConfig) -> None:
+        with self._writer.lock:
+            self._core.check()
+            self._writer.configure_locked(config)
+
+    def repair_indexes(self, suspects: list[SegmentView]) -> None:
+        """Rebuild what a reader found misleading, where it is still in the log."""
+        with self.structure_lock, self.flush_lock:
+            if self._core.failure is not None:
+                return
+            with self._core.doing("rebuild an index"):
+                for view in suspects:
+                    self._repair_structure_flush_locked(view)
+
+    def _repair_structure_flush_locked(self, view: SegmentView) -> None:
+        writer = self._writer
+        segment = view.segment
+        if segment is writer.segments.active:
+            with writer.lock:  # it grows meanwhile otherwise; an active index is in memory anyway
+                logger.warning("%s: index rebuilt", segment.log_path)
+                scan = scan_segment(segment)
+                writer.repair_active_locked(
+                    scan.offset_index, scan.time_index + scan.final_time_entry()
+                )
+            return
+        if not any(view is known for known in self._core.snapshot.sealed):
+            return  # rebuilt, cut or removed meanwhile
+        logger.warning("%s: index rebuilt", segment.log_path)
+        scan = scan_segment(segment)
+        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        with writer.lock:
+            writer.replace_view_locked(view, segment.live())
+            writer.publish_locked()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """See ``PartitionLog.close``."""
+        core, writer = self._core, self._writer
+        with self.structure_lock, self.flush_lock:
+            if core.closed:
+                return
+            with writer.lock:
+                failed = core.failure is not None
+                if not failed:
+                    core.mark_closed()  # no append from here on
+            try:
+                if not failed:
+                    self._close_files()
+            finally:
+                self._release()
+
+    def _close_files(self) -> None:
+        """All durable, and short: what a clean start believes without a look at the records."""
+        core, writer = self._core, self._writer
+        try:
+            self._settle_flush_locked()
+            self._settle_cut_flush_locked()
+            writer.producers.map_end_offset = writer.log_end_offset
+            writer.producers.take_snapshot(sync=True)
+            for segment in writer.segments:
+                segment.seal()
+            self._flush_flush_locked(everything=True)
+            core.storage.sync_dir(core.directory)  # the snapshot's name too
+            self._purge_structure_locked(2**63)
+        except (OSError, LogstoreError, MemoryError) as error:
+            core.failure = None
+            raise core.fail("close", error) from error
+
+    def release(self) -> None:
+        """Let go of all files as they are, as the end of the process does."""
+        with self.structure_lock, self.flush_lock:
+            with self._writer.lock:
+                self._core.mark_closed()  # no append from here on
+            self._release()
+
+    def _release(self) -> None:
+        self._core.mark_closed()
+        for segment in self._writer.segments:
+            segment.close()

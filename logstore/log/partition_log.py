@@ -1,0 +1,673 @@
+"""``PartitionLog``: the log of one partition on one disk. Matches Kafka's ``UnifiedLog``.
+
+Threads: every method may be called from any thread. Reads wait for nobody (``readers``), appends
+only for each other (``writer``), and what waits for the disk waits apart (``maintenance``).
+
+Durability: when an append returns, the bytes are in the page cache: they survive the end of the
+process, not of the machine. After ``flush`` they survive both, and the recovery point says so.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from checkpoints.errors import CheckpointFailedError
+from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
+from logstore.clock import Clock, SystemClock
+from logstore.config import LogConfig
+from logstore.errors import (
+    InconsistentTopicIdError,
+    InvalidRecordError,
+    InvariantError,
+    LogstoreError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.format import filenames
+from logstore.format.batch import encode_batch, encode_batch_lists
+from logstore.format.compression import Compression
+from logstore.index import AbortedTxn, TimestampOffset
+from logstore.kernels import AppendInfo
+from logstore.log.core import LogCore, is_busy
+from logstore.log.iteration import column_portions, fill_chunk, portions
+from logstore.log.maintenance import Background, LogMaintenance
+from logstore.log.readers import LogReaders
+from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+from logstore.log.writer import CODECS, LogWriter
+from logstore.producer_state import AppendOrigin, ProducerStateManager
+from logstore.random_id import RandomId, random_id
+from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
+from logstore.segment import Segment
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from logstore.types import Buffer, Record, TopicPartition
+
+
+def run_inline(task: Callable[[], None]) -> None:
+    """The default for a log without a manager: what Kafka schedules happens before return."""
+    task()
+
+
+class PartitionLog:
+    """Open with ``PartitionLog.open``; close with ``close`` (or use it as a context manager)."""
+
+    def __init__(
+        self,
+        directory: str,
+        loaded: LoadedLog,
+        config: LogConfig,
+        storage: Storage,
+        clock: Clock,
+        *,
+        background: Background = run_inline,
+        replicated: bool = False,
+        on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+        random_id: RandomId = random_id,
+    ) -> None:
+        self.directory = directory
+        self.topic_partition: TopicPartition = loaded.topic_partition
+        self.recovery_report: RecoveryReport = loaded.report
+        self._topic_id: uuid.UUID | None = loaded.topic_id
+        self._core = LogCore(directory, config, storage, clock, on_failure)
+        self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
+        self._maintenance = LogMaintenance(self._core, self._writer, background, on_restart)
+        self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
+        for segment in self._writer.segments:
+            segment.let_go()  # what loading opened
+
+    def reconfigure(self, config: LogConfig) -> None:
+        """Take over another configuration of the topic, from the next operation on.
+
+        Sizes of indexes that exist stay as they are until the next roll.
+        """
+        self._maintenance.reconfigure(config)
+
+    # -- open and close ------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        directory: str | os.PathLike[str],
+        config: LogConfig | None = None,
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+        clean_shutdown: bool = False,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        topic_id: uuid.UUID | None = None,
+        options: RecoveryOptions | None = None,
+        producer_id_expiration_ms: int = 86_400_000,
+        background: Background = run_inline,
+        replicated: bool = False,
+        on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_restart: Callable[[], None] | None = None,
+        random_id: RandomId = random_id,
+    ) -> PartitionLog:
+        """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
+
+        Args:
+            clean_shutdown: trust the files; without it everything from the segment of
+                ``recovery_point`` on is scanned, and cut at the first bad batch.
+            replicated: leave the high watermark to the caller; otherwise it follows the log end.
+            background: runs what may happen later (the flush of a rolled segment).
+            on_failure: told once when the disk fails. It may hold the lock under which appends
+                happen: it hands the news on and comes back.
+            on_restart: called when the log is about to drop all its records and begin elsewhere;
+                whatever its owner keeps about it by name must be gone, durably, on return.
+            random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
+        Raises:
+            StorageFailedError: the disk refused.
+            ResourceBusyError: descriptors or memory are short.
+            CorruptDataError: damage that recovery may not cut.
+            InvalidTopicError: the directory's name is not ``topic-partition``.
+        """
+        path = os.fspath(directory)
+        storage = storage or LocalStorage()
+        clock = clock or SystemClock()
+        config = config or LogConfig()
+        try:
+            loaded = load_log(
+                storage, path, config, clock, clean_shutdown=clean_shutdown,
+                recovery_point=recovery_point, log_start_offset=log_start_offset,
+                options=options or RecoveryOptions(),
+                producer_id_expiration_ms=producer_id_expiration_ms,
+            )  # fmt: skip
+        except (OSError, MemoryError, CheckpointFailedError) as error:
+            if is_busy(error):
+                raise ResourceBusyError(path, "open", str(error)) from error
+            raise StorageFailedError(path, "open", str(error)) from error
+        log = cls(
+            path, loaded, config, storage, clock,
+            background=background, replicated=replicated, on_failure=on_failure,
+            on_restart=on_restart, random_id=random_id,
+        )  # fmt: skip
+        if topic_id is not None:
+            try:
+                log.assign_topic_id(topic_id)
+            except BaseException:
+                log.crash()  # nobody else could close its files
+                raise
+        return log
+
+    def __enter__(self) -> PartitionLog:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.directory}, [{self.log_start_offset}, {self.log_end_offset}))"
+
+    def close(self) -> None:
+        """Flush, snapshot the producers, trim the active segment and release all files.
+
+        After this a start may be clean. A log that has failed is only released.
+        """
+        self._maintenance.close()
+
+    def crash(self) -> None:
+        """Release files without flushing or trimming, as the end of the process does."""
+        self._maintenance.release()
+
+    # -- state ---------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        return self._core.config
+
+    @property
+    def name(self) -> str:
+        return str(self.topic_partition)
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._core.snapshot.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record (LEO)."""
+        return self._core.snapshot.log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """All records below it are known to be on the disk (F-222)."""
+        return self._writer.recovery_point
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below it are committed; without replicas that is the log end."""
+        return self._core.snapshot.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Readers of committed data stop here (LSO)."""
+        return self._core.snapshot.last_stable_offset
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of an open or unreplicated transaction, not below the log start (F-198)."""
+        with self._writer.lock:
+            first = self._writer.producers.first_unstable_offset
+        return None if first is None else max(first, self.log_start_offset)
+
+    @property
+    def version(self) -> int:
+        """How often something was removed: truncations, deletions of segments."""
+        return self._core.snapshot.version
+
+    @property
+    def restarts(self) -> int:
+        """How often a truncation reached the log start; counts once all of it is published."""
+        return self._maintenance.restarts
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self._topic_id
+
+    @property
+    def size(self) -> int:
+        """Bytes of batches in all segments."""
+        snapshot = self._core.snapshot
+        sealed: int = sum(view.size for view in snapshot.sealed)
+        return sealed + snapshot.size
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        snapshot = self._core.snapshot
+        return (*(view.segment for view in snapshot.sealed), snapshot.active)
+
+    @property
+    def active_segment(self) -> Segment:
+        active: Segment = self._core.snapshot.active
+        return active
+
+    @property
+    def unflushed(self) -> int:
+        """Records above the recovery point."""
+        return self.log_end_offset - self.recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        return self._maintenance.last_flush_ms
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._writer.epochs.latest_epoch
+
+    @property
+    def epoch_entries(self) -> tuple[tuple[int, int], ...]:
+        with self._writer.lock:
+            return self._writer.epochs.entries
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        return self._writer.producers
+
+    @property
+    def failed(self) -> bool:
+        return self._core.failure is not None
+
+    def mark_failed(self, failure: LogstoreError) -> None:
+        """Refuse further work: another log of the same directory met a failure."""
+        if self._core.failure is None:
+            self._core.failure = failure
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """``(epoch, end offset)`` for OffsetsForLeaderEpoch (F-208)."""
+        with self._writer.lock:
+            return self._writer.epochs.end_offset_for(epoch, self._writer.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        with self._writer.lock:
+            return self._writer.epochs.epoch_for_offset(offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
+        """Record a new leadership, before its first record; durable on return (F-219)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            start = writer.log_end_offset if start_offset is None else start_offset
+            writer.epochs.assign(epoch, start, durable=False)
+        self._maintenance.save_epochs()
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write ``partition.metadata``, which must precede the first record (F-37).
+
+        Raises:
+            InconsistentTopicIdError: the log belongs to another topic id.
+        """
+        with self._maintenance.structure_lock:
+            self._core.check()
+            if self._topic_id is not None:
+                if self._topic_id != topic_id:
+                    raise InconsistentTopicIdError(
+                        f"{self.directory} belongs to topic id {self._topic_id}, not {topic_id}"
+                    )
+                return
+            path = os.path.join(self.directory, filenames.PARTITION_METADATA)
+            with self._core.doing("write partition.metadata"):
+                file = PartitionMetadataFile(path, self._core.storage)
+                file.write(PartitionMetadata(topic_id))
+            self._topic_id = topic_id
+
+    # -- append --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Sequence[tuple[Any, ...]],
+        *,
+        leader_epoch: int | None = None,
+        compression: Compression | str | None = None,
+    ) -> AppendInfo:
+        """Append records as one batch.
+
+        Args:
+            records: ``(key, value)``, ``(key, value, timestamp_ms)``, ``(key, value,
+                timestamp_ms, headers)`` or ``Record``; keys and values are bytes or None. A
+                timestamp of None is the present.
+            leader_epoch: epoch of this leader; the latest known one (at least 0) by default.
+            compression: codec, or its name; the topic's ``compression.type`` by default.
+        Raises:
+            RecordRejectedError: a record breaks a rule; nothing was appended.
+            StorageFailedError: the disk refused; the log is offline until opened again.
+        """
+        batch = encode_batch(
+            records,
+            compression=self._codec(compression),
+            default_timestamp=self._core.clock.wall_ms(),
+        )
+        info = self._writer.append_own(batch, leader_epoch, _may_lack_key(records, self.config))
+        self._maintenance.after_append(info.last_offset)
+        return info
+
+    def append_columns(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        timestamps: int | Sequence[int] | None = None,
+        headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
+        *,
+        leader_epoch: int | None = None,
+        compression: Compression | str | None = None,
+    ) -> AppendInfo:
+        """As ``append``, from parallel sequences; the fastest way in for Python objects."""
+        batch = encode_batch_lists(
+            keys,
+            values,
+            timestamps,
+            headers,
+            compression=self._codec(compression),
+            default_timestamp=self._core.clock.wall_ms(),
+        )
+        lacks_key = self.config.compact and (keys is None or None in keys)
+        info = self._writer.append_own(batch, leader_epoch, lacks_key)
+        self._maintenance.after_append(info.last_offset)
+        return info
+
+    def append_as_leader(
+        self,
+        data: Buffer,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Append ready-made batches: offsets and the leader epoch are placed in their headers.
+
+        With origin CLIENT every record is validated, as a broker does with a produce request; the
+        other origins are trusted beyond the checksum (F-192). Several batches become one write.
+
+        Raises:
+            RecordRejectedError: a batch breaks a rule; nothing was appended.
+            StorageFailedError: the disk refused.
+        """
+        info = self._writer.append_as_leader(data, leader_epoch, origin)
+        self._maintenance.after_append(info.last_offset)
+        return info
+
+    def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
+        """Append batches fetched from a leader: offsets, epochs and bytes stay (F-164).
+
+        A partial batch at the end of ``data`` is left out (F-163). ``leader_epoch`` of the leader
+        that sent them: no batch may have a later one.
+
+        Raises:
+            UnexpectedAppendOffsetError: the first offset is below the log end offset.
+            RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
+        """
+        info = self._writer.append_as_follower(data, leader_epoch)
+        self._maintenance.after_append(info.last_offset)
+        return info
+
+    def roll(self) -> None:
+        """Begin a new segment at the log end offset; an empty active one is left alone."""
+        self._maintenance.roll()
+
+    def flush(self, offset: int | None = None) -> None:
+        """Make all records below ``offset`` (default: the log end) durable; advance the recovery
+        point.
+
+        Raises:
+            StorageFailedError: a sync failed; it is never tried again (F-224).
+        """
+        self._maintenance.flush(offset)
+
+    # -- read ----------------------------------------------------------------------------------
+
+    def read(
+        self,
+        start_offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        minimum_one: bool = True,
+        up_to: int | None = None,
+        committed: bool = False,
+    ) -> FetchData:
+        """Bytes from the batch that holds ``start_offset`` on, of one segment (F-155 … F-160).
+
+        Args:
+            max_bytes: at most so many bytes, but at least one batch when ``minimum_one``.
+            up_to: offsets at or after it are not for this reader; the log end by default. A
+                consumer passes ``high_watermark``, or sets ``committed`` for the last stable
+                offset and the aborted transactions in the range.
+        Raises:
+            OffsetOutOfRangeError: below the log start or above the log end.
+            StorageFailedError: the disk refused; the log stays as it is (S-43).
+        """
+        return self._readers.read(start_offset, max_bytes, minimum_one, up_to, committed)
+
+    def available_bytes(self, start_offset: int, end_offset: int) -> int:
+        """Bytes of the batches that hold ``[start_offset, end_offset)``.
+
+        Raises:
+            OffsetOutOfRangeError: the start lies outside the log.
+        """
+        return self._readers.available_bytes(start_offset, end_offset)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
+        """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125).
+
+        Raises:
+            OffsetOutOfRangeError: the start lies outside the log.
+        """
+        return self._readers.aborted_transactions(start_offset, end_offset)
+
+    def records(
+        self, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Iterator[Record]:
+        """All records of ``[start_offset, end_offset)``, one after the other, CRCs checked.
+
+        Begins at the log start and ends at the log end by default.
+
+        Raises:
+            OffsetOutOfRangeError: the start lies outside the log; or, while reading, what comes
+                next was deleted or cut off.
+            CorruptBatchError: a batch is damaged; the records before it were given.
+        """
+        chunks = self.record_chunks(start_offset, end_offset)
+        return (record for chunk in chunks for record in chunk)
+
+    def record_chunks(
+        self, start_offset: int | None = None, end_offset: int | None = None
+    ) -> Iterator[list[Record]]:
+        """As ``records``, in lists of some thousands: the fast way to read a whole log.
+
+        Memory stays bounded by a window of 4 MiB and one list.
+        """
+        return portions(self._readers, start_offset, end_offset, fill_chunk)
+
+    def to_arrow(
+        self,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        headers: bool = False,
+    ) -> Iterator[Any]:
+        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``).
+
+        Raises as ``records``; the record batches before the damage were given.
+        """
+        return column_portions(self._readers, start_offset, end_offset, headers=headers)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+        Source: F-149 … F-152. None when there is no such record.
+        """
+        return self._readers.offset_for_timestamp(timestamp)
+
+    # -- watermarks ----------------------------------------------------------------------------
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            writer.set_high_watermark_locked(
+                min(max(offset, writer.log_start_offset), writer.log_end_offset)
+            )
+            return writer.high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> int | None:
+        """Advance the high watermark; the old value if it moved (R-23)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            if offset > writer.log_end_offset:
+                raise ValueError(
+                    f"high watermark {offset} is above the log end {writer.log_end_offset}"
+                )
+            old = writer.committed_offset
+            if offset <= old:
+                return None
+            writer.set_high_watermark_locked(offset)
+            return old
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Raise the log start; segments below it go with the next retention pass (F-286).
+
+        Raises:
+            OffsetOutOfRangeError: above the high watermark.
+        """
+        with self._writer.lock:
+            return self._raise_log_start_locked(offset)
+
+    def _raise_log_start_locked(self, offset: int) -> bool:
+        writer = self._writer
+        self._core.check()
+        if not 0 <= offset <= writer.committed_offset:
+            raise OffsetOutOfRangeError(
+                self.name, offset, writer.log_start_offset, writer.committed_offset
+            )
+        if offset <= writer.log_start_offset:
+            return False
+        writer.raise_log_start_locked(offset)
+        writer.epochs.truncate_from_start(offset)
+        writer.publish_locked()
+        return True
+
+    def delete_records(self, before_offset: int) -> int:
+        """Delete all records below ``before_offset`` (−1: the high watermark); the new log start.
+
+        Raises:
+            OffsetOutOfRangeError, PolicyViolationError: see F-287.
+        """
+        if not self.config.delete:
+            raise PolicyViolationError(f"{self.name}: cleanup.policy does not allow deletion")
+        writer = self._writer
+        with writer.lock:
+            offset = writer.committed_offset if before_offset == -1 else before_offset
+            self._raise_log_start_locked(offset)
+            return writer.log_start_offset
+
+    # -- truncate ------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
+
+        A batch that contains ``offset`` goes whole, and the log ends where it began: stricter than
+        Kafka, whose log end may lie inside a batch that is gone. The cut becomes durable before
+        anything else is written (stricter than F-280): no crash puts old records behind what is
+        appended next.
+        """
+        if offset < 0:
+            raise ValueError(f"cannot truncate to offset {offset}")
+        return self._maintenance.truncate_to(offset)
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277)."""
+        if offset < 0:
+            raise ValueError(f"cannot start at offset {offset}")
+        start = offset if log_start_offset is None else log_start_offset
+        self._maintenance.truncate_fully_and_start_at(offset, start)
+
+    # -- housekeeping --------------------------------------------------------------------------
+
+    def delete_old_segments(self) -> int:
+        """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
+        return self._maintenance.delete_old_segments()
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Unlink ``.deleted`` files that are due; how many."""
+        return self._maintenance.purge_deleted(now_ms)
+
+    def take_producer_snapshot(self) -> None:
+        """Write the state of the producers at the log end, durably."""
+        writer = self._writer
+        with self._maintenance.flush_lock, self._core.doing("write producer snapshot"):
+            with writer.lock:
+                self._core.check()
+                writer.producers.map_end_offset = writer.log_end_offset
+                offset = writer.producers.take_snapshot(sync=False)
+            if offset is not None:
+                writer.producers.sync_snapshot(offset)
+                self._core.storage.sync_dir(self.directory)
+
+    def drop_old_snapshots(self, recovery_point: int) -> None:
+        """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
+        writer = self._writer
+        with writer.lock, self._core.doing("remove snapshot"):
+            bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
+            floor = bases[0] if bases else 0
+            for offset in [o for o in writer.producers.snapshots if o < floor]:
+                writer.producers.remove_snapshot(offset)
+
+    def remove_expired_producers(self) -> int:
+        with self._writer.lock:
+            return self._writer.producers.remove_expired(self._core.clock.wall_ms())
+
+    def flush_epochs(self) -> None:
+        """Write the epoch file if the cache is ahead of it (F-207)."""
+        self._maintenance.save_epochs()
+
+    def check_invariants(self) -> None:
+        """Raise ``InvariantError`` when the log contradicts itself; for tests after each step."""
+        writer = self._writer
+        with writer.lock:
+            bases = writer.segments.bases
+            entries = writer.epochs.entries
+            snapshot = self._core.snapshot
+            end = writer.log_end_offset
+            rules = {
+                "log start <= high watermark <= log end": (
+                    writer.log_start_offset <= writer.committed_offset <= end
+                ),
+                "recovery point <= log end": writer.recovery_point <= end,
+                "segments ascend": bases == sorted(set(bases)),
+                "epochs ascend": all(
+                    a.epoch < b.epoch and a.start_offset < b.start_offset
+                    for a, b in pairwise(entries)
+                ),
+                "readers see the log as it is": self.failed
+                or (
+                    (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.high_watermark)
+                    == (writer.log_start_offset, end, writer.committed_offset)
+                ),
+            }
+            broken = [rule for rule, holds in rules.items() if not holds]
+            if broken:
+                raise InvariantError(f"{self}: not {', not '.join(broken)}")
+
+    def _codec(self, compression: Compression | str | None) -> Compression:
+        if compression is None:
+            return self._writer.compression
+        if isinstance(compression, Compression):
+            return compression
+        if compression not in CODECS:
+            raise InvalidRecordError(f"unknown compression {compression!r}")
+        return CODECS[compression]
+
+
+def _may_lack_key(records: Sequence[tuple[Any, ...]], config: LogConfig) -> bool:
+    if not config.compact:
+        return False
+    return any((r.key if isinstance(r, Record) else r[0]) is None for r in records)
+
+
+__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "AppendInfo", "PartitionLog", "run_inline"]

@@ -1,0 +1,482 @@
+"""Appends: who holds the WRITE lock, and all that it guards.
+
+An append is checked, placed behind the last one, written to the page cache and published. Nothing
+here waits for a disk: a roll leaves the sync of the old segment to ``LogMaintenance.upkeep``, and
+an append that meets a cut which is not durable lets go of the lock until it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+from logstore.config import MAX_LONG, LogConfig
+from logstore.epochs import LeaderEpochCache
+from logstore.errors import (
+    CorruptBatchError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvariantError,
+    RecordListTooLargeError,
+)
+from logstore.format import filenames
+from logstore.format.compression import Compression
+from logstore.index import AbortedTxn
+from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
+from logstore.locks import Rank, make_lock
+from logstore.log.core import LogCore
+from logstore.log.validation import (
+    Prepared,
+    analyse,
+    check_batch_size,
+    check_follower,
+    check_follower_epochs,
+    corrupt_message,
+    headers,
+    prepare_leader,
+    producer_batches,
+)
+from logstore.producer_state import (
+    AppendOrigin,
+    CompletedTxn,
+    ProducerAppend,
+    ProducerStateManager,
+)
+from logstore.random_id import RandomId
+from logstore.recovery import LoadedLog
+from logstore.segment import Segment
+from logstore.segment_view import SegmentView
+from logstore.segments import Segments
+from logstore.types import Buffer
+
+CODECS = {c.name.lower(): c for c in Compression} | {
+    "producer": Compression.NONE,
+    "uncompressed": Compression.NONE,
+}
+
+
+class Cut(Enum):
+    """What a truncation still has to do before anything may be appended."""
+
+    NONE = auto()
+    UNDER_WAY = auto()  # the files are longer than what is published
+    NOT_DURABLE = auto()  # a crash now would bring back what was cut
+
+
+class UnsettledRoll(NamedTuple):
+    """A segment whose predecessor is not durable yet, and the snapshot written between them."""
+
+    before: Segment
+    segment: Segment
+    snapshot: int | None
+
+
+class ProducerUpdates(NamedTuple):
+    """What an append changes of its producers, in the order of its batches."""
+
+    appends: list[ProducerAppend]
+    completed: list[CompletedTxn]
+    aborted: list[AbortedTxn]
+
+
+class LogWriter:
+    """``…_locked`` needs the WRITE lock of this log, which ``lock`` is."""
+
+    def __init__(
+        self, core: LogCore, loaded: LoadedLog, *, replicated: bool, random_id: RandomId
+    ) -> None:
+        self.core = core
+        self.lock = make_lock(Rank.WRITE)
+        self.replicated = replicated
+        self.segments: Segments = loaded.segments
+        self.epochs: LeaderEpochCache = loaded.epochs
+        self.producers: ProducerStateManager = loaded.producers
+        self.log_start_offset = loaded.log_start_offset
+        self.recovery_point = loaded.recovery_point
+        self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
+        self.unsettled: list[UnsettledRoll] = []
+        self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
+        self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
+        self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
+        self.version = 0
+        self.flush_at = 0  # last offset that may stay unflushed
+        self._random_id = random_id
+        self._sealed: tuple[SegmentView, ...] = ()
+        self._first_unstable = -1
+        self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
+        self.configure_locked(core.config)
+        self.replace_segments_locked(list(loaded.segments))
+        self._refresh_unstable_locked()
+        self.publish_locked()
+
+    def configure_locked(self, config: LogConfig) -> None:
+        self.core.config = config
+        self.compression = CODECS[config.compression_type]
+        # Whether the largest timestamp of a batch says all that is asked of its timestamps.
+        self._largest_decides = (
+            config.message_timestamp_type == "CreateTime"
+            and config.message_timestamp_before_max_ms == MAX_LONG
+        )
+        self._plain_topic = (
+            self._largest_decides
+            and config.compression_type in ("producer", "uncompressed")
+            and not config.compact
+        )
+        self.set_recovery_point_locked(self.recovery_point)
+        self._timestamp_limit = 0
+        for segment in self.segments:
+            segment.config = config
+        state = self.segments.active.state
+        state.segment_bytes = config.segment_bytes
+        state.max_segment_ms = config.max_segment_ms
+
+    # -- what readers see ----------------------------------------------------------------------
+
+    def publish_locked(self) -> None:
+        """Let readers see the log as it is now."""
+        active = self.segments.active
+        self.core.snapshot = active.state.snapshot(
+            self._sealed, active, self.log_start_offset,
+            self.high_watermark if self.replicated else -1, self._first_unstable, self.version,
+        )  # fmt: skip
+
+    def publish_removal_locked(self) -> None:
+        """As ``publish_locked``, before bytes or segments that readers may be at are removed."""
+        self.version += 1
+        self.publish_locked()
+
+    def replace_segments_locked(self, segments: list[Segment]) -> None:
+        """Other segments, of which all but the last are sealed; to be published."""
+        known = {view.segment: view for view in self._sealed}
+        self.segments.replace_all(segments)
+        self._sealed = tuple(known.get(s) or s.live() for s in self.segments.snapshot()[:-1])
+
+    def replace_view_locked(self, old: SegmentView, new: SegmentView) -> bool:
+        """Put another view of a sealed segment in place; False if the old one is not current."""
+        if not any(view is old for view in self._sealed):
+            return False
+        self._sealed = tuple(new if view is old else view for view in self._sealed)
+        return True
+
+    def _refresh_unstable_locked(self) -> None:
+        first = self.producers.first_unstable_offset
+        self._first_unstable = -1 if first is None else max(first, self.log_start_offset)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments.active.state.next_offset
+
+    @property
+    def committed_offset(self) -> int:
+        """The high watermark; without replicas that is the log end."""
+        return self.high_watermark if self.replicated else self.log_end_offset
+
+    def set_recovery_point_locked(self, offset: int) -> None:
+        self.recovery_point = offset
+        self.flush_at = offset + self.core.config.flush_messages - 1
+
+    # -- watermarks ----------------------------------------------------------------------------
+
+    def set_high_watermark_locked(self, offset: int) -> None:
+        self.high_watermark = offset
+        self.producers.on_high_watermark(offset)
+        self._refresh_unstable_locked()
+        self.publish_locked()
+
+    def raise_log_start_locked(self, offset: int) -> None:
+        """Records below ``offset`` are deleted. Nothing below it will be read again, so nothing
+        there needs to be durable (F-222)."""
+        self.log_start_offset = offset
+        self.set_recovery_point_locked(max(self.recovery_point, offset))
+        if self.high_watermark < offset:  # lowered since it was decided what may go
+            self.high_watermark = offset
+            self.producers.on_high_watermark(offset)
+        self.producers.on_log_start_changed(offset)
+        self._refresh_unstable_locked()
+
+    def replace_producers_locked(self, producers: ProducerStateManager) -> None:
+        self.producers = producers
+        self._refresh_unstable_locked()
+
+    # -- appends -------------------------------------------------------------------------------
+
+    def append_own(self, batch: bytearray, leader_epoch: int | None, lacks_key: bool) -> AppendInfo:
+        """A batch this library encoded itself: its records and checksum need no second look."""
+        if not batch:
+            raise InvalidRecordError("an append without records")
+        if lacks_key:
+            raise InvalidRecordError("a compacted topic needs a key in every record")
+        with self.lock:
+            self.enter_locked()
+            config = self.core.config
+            analysis = analyse(
+                batch, max_batch_size=config.max_message_bytes, deep=False, check_crc=False
+            )
+            epoch = max(self.epochs.latest_epoch, 0) if leader_epoch is None else leader_epoch
+            if self._largest_decides:
+                check_batch_size(analysis, config)
+                self._check_timestamps_locked(analysis.max_timestamp)
+                prepared = Prepared(batch, analysis)
+            else:
+                prepared = prepare_leader(
+                    batch, analysis, config, AppendOrigin.CLIENT, self.core.clock.wall_ms()
+                )
+            return self._append_locked(prepared, epoch, AppendOrigin.CLIENT)
+
+    def append_as_leader(self, data: Buffer, leader_epoch: int, origin: AppendOrigin) -> AppendInfo:
+        """See ``PartitionLog.append_as_leader``."""
+        data = _own(data)
+        deep = origin is AppendOrigin.CLIENT
+        with self.lock:
+            self.enter_locked()
+            config = self.core.config
+            analysis: BatchAnalysis
+            try:
+                if self._plain_topic and 0 <= leader_epoch == self.epochs.latest_epoch:
+                    found = self.segments.active.state.append_plain(
+                        data,
+                        deep,
+                        leader_epoch,
+                        config.max_message_bytes,
+                        self._timestamp_limit,
+                        self.log_start_offset,
+                    )
+                    if type(found) is AppendInfo:
+                        self.publish_locked()
+                        return found
+                    analysis = found
+                else:
+                    analysis = analyse_batches(
+                        data, max_batch_size=config.max_message_bytes, deep=deep
+                    )
+            except CorruptBatchError as error:
+                raise corrupt_message(error) from None
+            except OSError as error:
+                raise self.core.fail("append", error) from error
+            if analysis.batch_count == 0:
+                raise InvalidRecordError("no whole batch in the append")
+            now_ms = self.core.clock.wall_ms()
+            self._timestamp_limit = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+            prepared = prepare_leader(data, analysis, config, origin, now_ms)
+            return self._append_locked(prepared, leader_epoch, origin)
+
+    def append_as_follower(self, data: Buffer, leader_epoch: int | None) -> AppendInfo:
+        """See ``PartitionLog.append_as_follower``."""
+        data = _own(data)
+        analysis = analyse(data, max_batch_size=2**31 - 1, deep=False)
+        with self.lock:
+            self.enter_locked()
+            if analysis.batch_count == 0:
+                return AppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
+            check_follower(analysis, self.log_end_offset)
+            entries, epoch_of_last = self.epochs.entries, -1
+            for entry in reversed(entries):
+                if entry.start_offset < self.log_end_offset:  # else nothing was written under it
+                    epoch_of_last = entry.epoch
+                    break
+            if analysis.magic_max >= 2:
+                check_follower_epochs(data, analysis, epoch_of_last, leader_epoch)
+            return self._append_locked(Prepared(data, analysis), None, AppendOrigin.REPLICATION)
+
+    def enter_locked(self) -> None:
+        """Before any append: the log takes work, and no cut is waiting."""
+        self.core.check()
+        while self.cut is not Cut.NONE:
+            self.lock.release()
+            try:
+                self.await_cut()
+            finally:
+                self.lock.acquire()
+            self.core.check()
+
+    def _check_timestamps_locked(self, max_timestamp: int) -> None:
+        if max_timestamp > self._timestamp_limit:
+            after_max_ms = self.core.config.message_timestamp_after_max_ms
+            limit = min(self.core.clock.wall_ms() + after_max_ms, MAX_LONG)
+            self._timestamp_limit = limit
+            if max_timestamp > limit:
+                raise InvalidTimestampError(
+                    f"timestamp {max_timestamp} is above the largest allowed, {limit}"
+                )
+
+    def _append_locked(
+        self, prepared: Prepared, leader_epoch: int | None, origin: AppendOrigin
+    ) -> AppendInfo:
+        """Steps 5 to 12 of F-161. ``leader_epoch`` None keeps offsets and epochs (a follower)."""
+        data, analysis, append_time = prepared
+        size, leo = analysis.size, self.log_end_offset
+        if size > self.core.config.segment_bytes:
+            raise RecordListTooLargeError(
+                f"an append of {size} bytes is above segment.bytes {self.core.config.segment_bytes}"
+            )
+        if leader_epoch is None:
+            first, last = analysis.first_offset, analysis.last_offset
+        else:
+            first, last = leo, leo + analysis.record_count - 1
+            if leader_epoch < 0:
+                raise InvalidRecordError(f"leader epoch {leader_epoch} is not valid")
+        updates: ProducerUpdates | None = None
+        if analysis.has_producer:
+            checked = self._check_producers_locked(
+                data, size, -1 if leader_epoch is None else leo, origin
+            )
+            if isinstance(checked, AppendInfo):
+                return checked
+            updates = checked
+        with self.core.doing("append"):
+            segment = self._segment_for_locked(size, first, last, analysis.max_timestamp)
+        self._assign_epochs_locked(data, analysis, leader_epoch, leo)
+        if updates is not None and updates.aborted:
+            # First: until the index has the abort, nothing may take it for decided.
+            with self.core.doing("append to the transaction index"):
+                segment.txn_index.append(*updates.aborted)
+        with self.core.doing("append", whole=False):
+            if leader_epoch is None:
+                segment.append(data, size, -1, -1)
+            else:
+                segment.append(data, size, leo, leader_epoch)
+        if updates is not None:
+            self._update_producers_locked(updates)
+        self.publish_locked()
+        return AppendInfo(
+            first, last, analysis.max_timestamp, append_time, self.log_start_offset,
+            analysis.record_count, size,
+        )  # fmt: skip
+
+    def _segment_for_locked(self, size: int, first: int, last: int, max_timestamp: int) -> Segment:
+        """The active segment, ready for the append; a new one where it must roll."""
+        segment = self.segments.active
+        state = segment.state
+        if not state.attached:
+            self._activate_locked(segment)
+        now_ms = self.core.clock.wall_ms() if state.rolling_timestamp < 0 else 0
+        if state.must_roll(size, last, max_timestamp, now_ms):
+            self.roll_locked(max(self.log_end_offset, first))
+        return self.segments.active
+
+    def _assign_epochs_locked(
+        self, data: Buffer, analysis: BatchAnalysis, leader_epoch: int | None, leo: int
+    ) -> None:
+        """Note the epochs of the batches. The file is written soon after: a crash reads them from
+        the batches, and no recovery point passes them before."""
+        epochs = self.epochs
+        if leader_epoch is not None:
+            if leader_epoch != epochs.latest_epoch:
+                epochs.assign(leader_epoch, leo, durable=False)
+                self.upkeep_due = True
+        elif analysis.magic_max < 2:
+            epochs.clear(durable=False)
+        elif analysis.max_epoch != analysis.min_epoch or analysis.last_epoch != epochs.latest_epoch:
+            for header in headers(data, analysis.size):
+                if header.leader_epoch != epochs.latest_epoch:
+                    epochs.assign(header.leader_epoch, header.base_offset, durable=False)
+                    self.upkeep_due = True
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def _check_producers_locked(
+        self, data: Buffer, size: int, first_offset: int, origin: AppendOrigin
+    ) -> AppendInfo | ProducerUpdates:
+        """Sequence and transaction checks (F-183 … F-195); the old offsets if it is a duplicate."""
+        appends: dict[int, ProducerAppend] = {}
+        updates = ProducerUpdates([], [], [])
+        open_transactions: dict[int, int] | None = None  # producer -> first offset, at this batch
+        for batch in producer_batches(data, size, first_offset):
+            append = appends.get(batch.producer_id)
+            if append is None:
+                append = self.producers.prepare(batch.producer_id, origin)
+                appends[batch.producer_id] = append
+                if origin is AppendOrigin.CLIENT:
+                    known = append.entry.find_duplicate(batch)
+                    if known is not None:
+                        return AppendInfo(
+                            known.first_offset, known.last_offset, known.timestamp, -1,
+                            self.log_start_offset, 0, 0, True,
+                        )  # fmt: skip
+            if open_transactions is None:
+                open_transactions = self.producers.open_transactions()
+            completed = append.append(batch)
+            if append.entry.current_txn_first_offset >= 0:
+                open_transactions[batch.producer_id] = append.entry.current_txn_first_offset
+            else:
+                open_transactions.pop(batch.producer_id, None)
+            if completed is not None:
+                updates.completed.append(completed)
+                if completed.is_aborted:
+                    stable = min(open_transactions.values(), default=completed.last_offset + 1)
+                    aborted = AbortedTxn(
+                        completed.producer_id, completed.first_offset, completed.last_offset, stable
+                    )
+                    updates.aborted.append(aborted)
+        updates.appends.extend(appends.values())
+        return updates
+
+    def _update_producers_locked(self, updates: ProducerUpdates) -> None:
+        for append in updates.appends:
+            self.producers.update(append)
+        for completed in updates.completed:
+            self.producers.complete(completed)
+        if not self.replicated:
+            self.producers.on_high_watermark(self.log_end_offset)
+        self._refresh_unstable_locked()
+
+    # -- rolls ---------------------------------------------------------------------------------
+
+    def _activate_locked(self, segment: Segment) -> None:
+        segment.activate()
+        jitter = min(self.core.config.segment_jitter_ms, self.core.config.segment_ms)
+        if jitter:
+            drawn = int(self._random_id(), 16) % jitter
+            segment.state.max_segment_ms = self.core.config.max_segment_ms - drawn
+
+    def new_segment(self, base_offset: int, suffix: str = "") -> Segment:
+        """A segment without files yet."""
+        core = self.core
+        return Segment(
+            core.storage, core.directory, base_offset, core.config, core.clock, suffix=suffix
+        )
+
+    def roll_locked(self, new_base: int) -> None:
+        """F-146, F-147. The new segment keeps the suffix ``.swap`` until the old one is durable:
+        otherwise a crash may keep the new one and lose the end of the old, a hole (S-36).
+
+        Raises:
+            OSError: nothing has changed but stray files, if a resource is short.
+        """
+        active, leo = self.segments.active, self.log_end_offset
+        if active.base_offset == new_base:
+            if active.size:
+                raise InvariantError(
+                    f"{self.core.directory}: a segment at {new_base} exists already"
+                )
+            active.renew_indexes()  # only its index was full
+            return
+        segment = self.new_segment(new_base, filenames.SWAP_SUFFIX)
+        segment.create()
+        try:
+            segment.state.next_offset = leo  # a base above it leaves a gap, no new end (F-145)
+            self._activate_locked(segment)
+            self.producers.map_end_offset = max(self.producers.map_end_offset, new_base)
+            snapshot = self.producers.take_snapshot(sync=False)
+            view = active.seal()
+        except (OSError, MemoryError):
+            segment.remove_files()
+            raise
+        self._sealed = (*self._sealed, view)
+        self.segments.add(segment)
+        self.unsettled.append(UnsettledRoll(active, segment, snapshot))
+        self.upkeep_due = True
+        self.publish_locked()
+
+    def repair_active_locked(self, offset_index: bytes, time_index: bytes) -> None:
+        self.segments.active.install_indexes(offset_index, time_index)
+        self.publish_locked()
+
+
+def _own(data: Buffer) -> bytes:
+    """Bytes that nobody changes while they are checked and written."""
+    return data if type(data) is bytes else bytes(data)
+
+
+__all__ = ["CODECS", "Cut", "LogWriter", "UnsettledRoll"]

@@ -1,0 +1,266 @@
+"""Segments that take the place of others, or wait for their own: ``.cleaned`` and ``.swap`` files.
+
+Three kinds of leftovers carry these names after a crash (F-238 … F-240, F-309 … F-311):
+
+* a compaction, which replaces segments by one;
+* a split of a segment whose offsets span more than 2³¹−1 (F-243), which replaces one by several;
+* a roll: the new segment is ``<base>.log.swap``, with indexes under their final names, until the
+  one before it is on the disk. It replaces nothing, and stands only where it follows that one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from logstore.clock import Clock
+from logstore.config import MAX_INT, LogConfig
+from logstore.format import filenames
+from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
+from logstore.kernels import SCAN_BAD_OFFSET, RecoveryScan
+from logstore.producer_state import ProducerStateManager
+from logstore.replay import scan_segment
+from logstore.segment import BatchSpan, Segment
+from logstore.segment_view import WINDOW
+from logstore.storage.base import FileInfo, Storage
+
+_LEGACY_SPAN = 1 << 30  # offsets that a compressed batch of magic 0 or 1 may span
+
+
+class Piece(NamedTuple):
+    """Part of a segment: from ``position`` of its ``.log`` on, with a base offset of its own."""
+
+    base_offset: int
+    position: int
+
+
+def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
+    """Bases of the segments that wait for the one before them, ascending.
+
+    A roll has no ``.swap`` or ``.cleaned`` index of its base, and no final segment at or above it:
+    they are settled from the oldest on. Below the recovery point it cannot be. A ``.log.cleaned``
+    beside it is of a truncation.
+    """
+    swaps: dict[int, set[str]] = {}
+    unfinished: set[int] = set()
+    newest = -1
+    for name in names:
+        p = filenames.parse_segment_file(name)
+        if p is None:
+            continue
+        if p.transition == SWAP_SUFFIX and name[:20].isdecimal():
+            swaps.setdefault(p.offset, set()).add(p.suffix)
+        elif p.transition == CLEANED_SUFFIX and p.suffix != LOG_SUFFIX:
+            unfinished.add(p.offset)
+        elif not p.transition and p.suffix == LOG_SUFFIX:
+            newest = max(newest, p.offset)
+    return sorted(
+        base
+        for base, suffixes in swaps.items()
+        if suffixes == {LOG_SUFFIX}
+        and base not in unfinished
+        and base > newest
+        and base >= recovery_point
+    )
+
+
+class Split(NamedTuple):
+    """``end`` is where the last piece ends in the ``.log``, and ``status`` why no more follows."""
+
+    pieces: list[Piece]
+    end: int
+    status: int
+
+
+def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
+    """How to divide a segment at whose batches ``scan`` ended; one piece if it is to stay whole.
+
+    A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
+    base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
+    base is ``limit``, goes on from before the jump.
+    """
+    pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
+    end, status = scan.valid_bytes, scan.status
+    while (span := _stopped_at(segment, scan)) is not None:
+        if span.base_offset < ends[-1] or span.last_offset - pieces[-1].base_offset <= MAX_INT:
+            while len(pieces) > 1 and ends[-2] <= span.base_offset < pieces[-1].base_offset:
+                end = pieces.pop().position
+                ends.pop()
+            break
+        base = span.base_offset
+        if span.magic < 2:  # the header has the last offset only (F-103)
+            base = max(ends[-1], span.last_offset - _LEGACY_SPAN)
+        scan = scan_segment(segment, base_offset=base, start=end)
+        if not scan.batch_count:
+            break
+        pieces.append(Piece(base, end))
+        ends.append(scan.next_offset)
+        end, status = scan.valid_bytes, scan.status
+    while len(pieces) > 1 and ends[-1] > limit:
+        end, status = pieces.pop().position, SCAN_BAD_OFFSET
+        ends.pop()
+    return Split(pieces, end, status)
+
+
+def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
+    """The batch whose offset ended the scan; its checksum matches."""
+    if scan.status != SCAN_BAD_OFFSET:
+        return None
+    return next(segment.walk(scan.valid_bytes), None)
+
+
+class _UnnamedSegment(Segment):
+    """All of its files are ``.cleaned``."""
+
+    def path(self, suffix: str) -> str:
+        return super().path(suffix) + CLEANED_SUFFIX
+
+
+class Replacements:
+    """Works on one directory before its segments are in use; ``act`` is told of every change."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        act: Callable[[str], None],
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._config = config
+        self._clock = clock
+        self._act = act
+
+    def finish(self, files: dict[str, FileInfo]) -> bool:
+        """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
+
+        ``files`` by name; without the roll marks, which are judged later. True when the directory
+        must be listed anew.
+        """
+        if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in files):
+            return False
+        parsed = {n: p for n in files if (p := filenames.parse_segment_file(n)) is not None}
+        cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
+        smallest = min(cleaned, default=2**63)
+        kept: dict[str, SegmentFile] = {}
+        for name, p in parsed.items():
+            if p.transition == filenames.DELETED_SUFFIX:
+                self._remove(name, "deletion was under way")
+            elif p.transition == CLEANED_SUFFIX or (
+                p.transition == SWAP_SUFFIX and p.offset >= smallest
+            ):
+                self._remove(name, "its replacement was never complete")
+            else:
+                kept[name] = p
+        self._replace_swapped(kept)
+        return True
+
+    def _replace_swapped(self, files: dict[str, SegmentFile]) -> None:
+        """F-239, F-240: drop what the complete ``.swap`` files replace, then rename them."""
+        swaps = {name: p for name, p in files.items() if p.transition == SWAP_SUFFIX}
+        logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
+        if logs:
+            ranges = [(base, self._next_offset(base)) for base in (swaps[n].offset for n in logs)]
+            for name, p in files.items():
+                # Range by range: what lies between two of them may have its final name already.
+                if name not in swaps and any(low <= p.offset < high for low, high in ranges):
+                    self._remove(name, "it was replaced")
+            self._storage.sync_dir(self._directory)  # no original comes back beside its replacement
+        # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
+        for names in (logs, [name for name in swaps if name not in logs]):
+            for name in sorted(names):
+                self._rename(name, name.removesuffix(SWAP_SUFFIX))
+            if names:
+                self._storage.sync_dir(self._directory)
+
+    def settle_roll(self, base_offset: int) -> None:
+        """Give a rolled segment its final name, durably; the one before it must be on the disk."""
+        final = filenames.segment_file_name(base_offset, LOG_SUFFIX)
+        self._storage.sync_dir(self._directory)  # the name of the one before, and of the indexes
+        self._rename(final + SWAP_SUFFIX, final)
+        self._storage.sync_dir(self._directory)
+
+    def split(
+        self, segment: Segment, pieces: Sequence[Piece], producers: ProducerStateManager
+    ) -> None:
+        """Replace a segment by ``pieces`` of it, which has the base of the first (F-243, F-309).
+
+        A crash leaves the segment or all pieces. ``producers`` is the state at its base, for the
+        transaction indexes; it is left as of the end of the pieces.
+        """
+        ends = [*(piece.position for piece in pieces[1:]), segment.size]
+        for piece, end in zip(pieces, ends, strict=True):
+            self._write_piece(segment, piece, end, producers)
+        segment.close()
+        suffixes = [s for s in filenames.SEGMENT_SUFFIXES if s != LOG_SUFFIX]
+        names = [(p.base_offset, s) for p in reversed(pieces) for s in (LOG_SUFFIX, *suffixes)]
+        last = names.pop(names.index((segment.base_offset, LOG_SUFFIX)))
+        # While the lowest .cleaned is left, a load discards all of them (F-238).
+        for group in (names, [last]):
+            self._storage.sync_dir(self._directory)
+            for base, suffix in group:
+                cleaned = filenames.segment_file_name(base, suffix, CLEANED_SUFFIX)
+                if self._storage.info(self._path(cleaned)) is not None:
+                    self._rename(cleaned, filenames.segment_file_name(base, suffix, SWAP_SUFFIX))
+        self._storage.sync_dir(self._directory)
+        bases = {piece.base_offset for piece in pieces}
+        found: dict[str, SegmentFile] = {}
+        for entry in self._storage.scan_dir(self._directory):
+            p = filenames.parse_segment_file(entry.name)
+            if p is not None and (p.transition != SWAP_SUFFIX or p.offset in bases):
+                found[entry.name] = p
+        self._replace_swapped(found)
+
+    def _write_piece(
+        self, source: Segment, piece: Piece, end: int, producers: ProducerStateManager
+    ) -> None:
+        """The ``.cleaned`` files of a piece, durable but for their names."""
+        size = end - piece.position
+        copy = _UnnamedSegment(
+            self._storage, self._directory, piece.base_offset, self._config, self._clock,
+            {LOG_SUFFIX: size},
+        )  # fmt: skip
+        file = self._storage.open(copy.log_path, create=True)
+        try:
+            file.truncate(0)
+            for at in range(0, size, WINDOW):
+                file.write_at(at, source.log.read_at(piece.position + at, min(WINDOW, size - at)))
+        finally:
+            file.close()
+        try:
+            copy.txn_index.reset()
+            scan = scan_segment(copy, producers=producers)
+            copy.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+            copy.flush(indexes=True)
+        finally:
+            copy.close()
+        info = self._storage.info(source.log_path)
+        if info is not None:  # where records have no timestamps, the age of the file counts (F-148)
+            self._storage.set_mtime(copy.log_path, info.mtime_ms)
+
+    def _next_offset(self, base_offset: int) -> int:
+        """Where the range of a ``.log.swap`` ends; its base lies in it also if it is empty."""
+        name = filenames.segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
+        info = self._storage.info(self._path(name))
+        segment = Segment(
+            self._storage, self._directory, base_offset, self._config, self._clock,
+            {LOG_SUFFIX: info.size if info else 0}, SWAP_SUFFIX,
+        )  # fmt: skip
+        try:
+            return max(segment.read_next_offset()[0], base_offset + 1)
+        finally:
+            segment.close()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _rename(self, name: str, target: str) -> None:
+        self._act(f"renamed {name} to {target}")
+        self._storage.rename(self._path(name), self._path(target))
+
+    def _remove(self, name: str, why: str) -> None:
+        self._act(f"removed {name}: {why}")
+        self._storage.remove(self._path(name))
