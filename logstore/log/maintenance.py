@@ -248,6 +248,7 @@ class LogMaintenance:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
                         if offset >= writer.log_end_offset:
                             writer.epochs.truncate_from_end(writer.log_end_offset)
+                            self.restarts += restart  # over: nothing is cut
                             return False
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
@@ -258,6 +259,7 @@ class LogMaintenance:
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
                         writer.cut = previous  # nothing was changed
+                        self.restarts += restart
                         raise
                     self._cut_structure_flush_locked(planned, producers)
                     self.restarts += restart

@@ -298,6 +298,18 @@ class TestBeginningAnew:
         assert stored(machine, RECOVERY_POINT)[T0] == 3
         manager.crash()
 
+    def test_where_nothing_is_cut_it_is_not_left_out(self) -> None:
+        """A follower cuts its empty log at its start; what it gets then is checkpointed again."""
+        machine = Machine()
+        manager = machine.start()
+        log = manager.get_or_create(*T0)
+        log.truncate_to(0)
+        fill(log, 5)
+        log.flush()
+        manager.checkpoint_recovery_points()
+        assert stored(machine, RECOVERY_POINT) == {T0: 5}
+        manager.crash()
+
     def test_a_disk_that_refuses_to_forget_leaves_the_log_as_it_is(self) -> None:
         machine = Machine()
         manager = with_entries(machine)
