@@ -101,7 +101,7 @@ class _Loader:
             self.storage, self.directory, self.config, self.clock, self._act
         )
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
-        files = self._list_files(recovery_point, deleting)
+        files = self._list_files(self._flushed, deleting)
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         topic_id = self._read_topic_id(files)
         self._segments = self._open_segments(files)
@@ -175,11 +175,11 @@ class _Loader:
         self._act(f"removed {name}: {why}")
         self.storage.remove(os.path.join(self.directory, name))
 
-    def _list_files(self, recovery_point: int, deleting: bool) -> dict[str, FileInfo]:
+    def _list_files(self, flushed: int, deleting: bool) -> dict[str, FileInfo]:
         """What is in the directory once interrupted replacements are finished; rolls that wait
         for the segment before them are put apart."""
         files = self._scan_dir()
-        rolled = [] if deleting else roll_marks(files, recovery_point)
+        rolled = [] if deleting else roll_marks(files, flushed)
         self._rolled = deque(rolled)
         waiting = {_rolled_name(base) for base in rolled}
         if self.replacements.finish({n: f for n, f in files.items() if n not in waiting}):

@@ -324,6 +324,28 @@ class TestBeginningAnew:
         manager.crash()
 
 
+class TestDeletedRecords:
+    def test_that_were_never_flushed_may_be_damaged(self) -> None:
+        """The recovery point stands at the log start, and says nothing of the segments below: a
+        roll there was not settled, however high the recovery point is."""
+        machine = Machine()
+        manager = machine.start()
+        log = manager.get_or_create(*T0)
+        fill(log, 3)
+        log.roll()
+        fill(log, 3)
+        log.delete_records(4)
+        manager.checkpoint_recovery_points()
+        assert stored(machine, RECOVERY_POINT) == stored(machine, LOG_START) == {T0: 4}
+        killed(machine, manager)
+        first = f"{log.directory}/{0:020d}.log"
+        data = machine.storage.read_file(first)
+        machine.storage.write_file(first, data[: len(data) // 3] + bytes(len(data) * 2 // 3))
+        with machine.start() as manager:
+            log = manager.get(*T0)
+            assert (log.log_start_offset, all_offsets(log)) == (4, [4, 5])
+
+
 class TestOrderOfCheckpoints:
     def test_no_recovery_points_without_the_log_starts(self) -> None:
         """A recovery point that stands at a log start says that nothing below it is needed."""
