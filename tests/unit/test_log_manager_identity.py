@@ -341,9 +341,12 @@ class TestDeletedRecords:
         first = f"{log.directory}/{0:020d}.log"
         data = machine.storage.read_file(first)
         machine.storage.write_file(first, data[: len(data) // 3] + bytes(len(data) * 2 // 3))
+        machine.storage.remove(f"{log.directory}/{3:020d}.snapshot")
         with machine.start() as manager:
             log = manager.get(*T0)
-            assert (log.log_start_offset, all_offsets(log)) == (4, [4, 5])
+            assert log.log_start_offset == 4
+            assert log.log_end_offset in (4, 6)  # nothing of it was flushed
+            assert log.recovery_report.bytes_cut
 
 
 class TestOrderOfCheckpoints:
