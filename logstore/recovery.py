@@ -96,7 +96,9 @@ class _Loader:
             self.storage, self.directory, self.config, self.clock, files.act
         )
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
-        files.settle(2**63 if deleting else recovery_point, replacements)
+        # A recovery point that only follows the log start was never reached by a flush (F-222).
+        flushed = recovery_point if recovery_point > log_start_offset else 0
+        files.settle(2**63 if deleting else flushed, replacements)
         if clean and files.rolled:
             report.warnings.append("a roll is unsettled in spite of a clean stop")
             clean = False
@@ -104,8 +106,6 @@ class _Loader:
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         self.producers.set_snapshots(files.snapshots)
         topic_id = self._read_topic_id()
-        # A recovery point that only follows the log start was never reached by a flush (F-222).
-        flushed = recovery_point if recovery_point > log_start_offset else 0
         recovery = CrashRecovery(
             files, files.open_segments(), self.producers, replacements, self.remover, self.options,
             flushed,

@@ -137,8 +137,7 @@ class Topics:
         try:
             self._clear_the_way(log_dir, tp)
             if topic_id is not None or stored is not None:
-                name = filenames.delete_dir_name(tp, self._opener.random_id())
-                unborn = posixpath.join(log_dir.path, name)
+                unborn = self._unborn(log_dir, tp, topic_id)
                 self._storage.make_dir(unborn)
                 if topic_id is not None:
                     path = posixpath.join(unborn, PARTITION_METADATA)
@@ -154,6 +153,16 @@ class Topics:
             if isinstance(error, StorageFailedError):
                 self._directories.fail(log_dir.path, error)  # as Kafka: nobody would try it again
             raise error
+
+    def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
+        """Where a directory waits for its name: it is removed if it never gets it."""
+        if topic_id is not None:
+            name = filenames.delete_dir_name(tp, topic_id.hex)
+            path = posixpath.join(log_dir.path, name)
+            if self._storage.info(path) is None:
+                return path
+        name = filenames.delete_dir_name(tp, self._opener.random_id())
+        return posixpath.join(log_dir.path, name)
 
     def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """As far as the disk lets us: what is left of a creation would be a log at the next start,

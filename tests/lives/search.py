@@ -75,7 +75,7 @@ class Search:
             self.flush: 5, self.roll: 2, self.delete_records: 5, self.raise_high_watermark: 4,
             self.checkpoint: 7, self.truncate: 2, self.begin_anew: 2, self.delete: 4,
             self.delete_topic: 2, self.alter: 2, self.work_later: 2, self.wait: 2,
-            self.restart: 1, self.live_again: 5, self.cut_and_grow: 4,
+            self.restart: 1, self.live_again: 5, self.half_deleted: 1, self.cut_and_grow: 4,
             self.checkpoint_deletion: 4,
         }  # fmt: skip
         self.crash_share = rng.choice((0.02, 0.06, 0.25))
@@ -93,8 +93,9 @@ class Search:
             except SimulatedCrash as crash:
                 self.note(f"{step.__name__}: crash {crash}")
                 self.crash()
-                if self.rng.random() < 0.3:  # before anything rewrites what the crash left
-                    self.do(self.rng.choice((self.create, self.append)), self.append)
+                if self.rng.random() < 0.5:  # before anything rewrites what the crash left
+                    first = self.rng.choice((self.create, self.append, self.append))
+                    self.do(first, self.append)
                     self.crash()
                 continue
             if self.rng.random() < self.crash_share / 2:
@@ -289,6 +290,22 @@ class Search:
         self.do(self.delete_topic, self.create, self.append)
         return "(live again)"
 
+    def half_deleted(self) -> str:
+        """A crash inside a deletion; the name is used again before anything else happens."""
+        assert self.manager is not None
+        self.do(self.append, self.raise_high_watermark, self.delete_records, self.flush)
+        self.manager.checkpoint_recovery_points()
+        self.manager.checkpoint_high_watermarks()
+        self.storage.crash_after(self.rng.randint(2, 16))
+        try:
+            self.do(self.delete_topic)
+        except SimulatedCrash as crash:
+            self.note(f"crash {crash}")
+        self.crash()
+        self.do(self.create, self.append, self.append)
+        self.crash()
+        return "(half deleted)"
+
     def cut_and_grow(self) -> str:
         """What is on the disk of a log before a cut fits the log again after it."""
         assert self.manager is not None
@@ -296,7 +313,7 @@ class Search:
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_high_watermarks()
         if self.rng.random() < 0.3:
-            self.storage.crash_after(self.rng.randint(1, 30))
+            self.storage.crash_after(self.rng.randint(1, 20))
         self.do(self.rng.choice((self.truncate, self.begin_anew)), self.append, self.append)
         if self.rng.random() < 0.3:
             self.crash()
@@ -366,7 +383,9 @@ class Search:
         if top < life.start:
             return "nothing is committed"
         offset = self.rng.randint(life.start, top)
-        life.starts.add(offset)
+        for candidate in self.names[tp]:
+            if candidate is not None:
+                candidate.starts.add(offset)
         log.delete_records(offset)
         life.start = offset
         return f"delete records of {tp} below {offset}"
@@ -406,7 +425,8 @@ class Search:
                call: Callable[[LogManager], None], told: str) -> str:  # fmt: skip
         """A cut, which power may bring back until the next append."""
         assert self.manager is not None
-        reached = max(before.reached, before.flushed)
+        # It flushes what was rolled, up to where it cuts.
+        reached = max(before.reached, before.flushed, min(before.end, after.end))
         ghost = before.copy(cut=True, flushed=min(before.flushed, after.end), reached=reached)
         ghost.starts |= {
             before.base,
