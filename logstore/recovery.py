@@ -97,6 +97,9 @@ class _Loader:
         )
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
         files.settle(2**63 if deleting else recovery_point, replacements)
+        if filenames.CLEAN_STOP in files.others:  # no longer true, whoever opens the log
+            self.storage.remove(files.path(filenames.CLEAN_STOP))
+            self.storage.sync_dir(self.directory)
         if clean and files.rolled:
             report.warnings.append("a roll is unsettled in spite of a clean stop")
             clean = False
