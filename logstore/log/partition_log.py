@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from checkpoints.errors import CheckpointError, CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.clock import Clock, SystemClock
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
@@ -126,7 +126,7 @@ class PartitionLog:
         log_start_offset: int | None = None,
         topic_id: uuid.UUID | None = None,
         options: RecoveryOptions | None = None,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_id_expiration_ms: int = MAX_LONG,
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
@@ -146,6 +146,8 @@ class PartitionLog:
                 one of them is given; otherwise what the last owner left in the directory.
             clean_shutdown: trust the files; without it everything from the segment of
                 ``recovery_point`` on is scanned, and cut at the first bad batch.
+            producer_id_expiration_ms: forget a producer that is silent for so long; never by
+                default.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends

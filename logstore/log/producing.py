@@ -34,7 +34,8 @@ class LogProducer:
     of records, is not appended again: the answer has the old offsets and ``duplicate``. To try
     again after an error whose outcome is unknown, give the ``sequence`` of the first try.
 
-    Any thread may call. A newer producer of the same id fences this one.
+    Any thread may call. A newer producer of the same id fences this one. A log of a manager forgets
+    a producer that is silent for ``producer.id.expiration.ms``.
     """
 
     def __init__(
