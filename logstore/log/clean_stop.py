@@ -181,6 +181,15 @@ def leave_start_point(
     write_clean_stop(storage, directory, start, end)
 
 
+def keep_log_start(storage: Storage, directory: str, tp: TopicPartition, start: int | None) -> None:
+    """Make a log start durable, or forget it before the log begins elsewhere.
+
+    Raises:
+        OSError, CheckpointError: the medium refused.
+    """
+    _set_entry(storage, parent_of(directory), LOG_START, tp, start)
+
+
 def _entry(storage: Storage, parent: str, name: str, tp: TopicPartition) -> int | None:
     try:
         return OffsetCheckpoint(os.path.join(parent, name), storage).read().get(tp)

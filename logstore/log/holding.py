@@ -7,6 +7,7 @@ partitions of one directory may be open in one process: they share its lock.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ def _after_fork() -> None:
     global _guard
     _guard = make_lock(Rank.MANAGER)
     _shared.clear()
+    _dropped.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -63,15 +65,29 @@ class PartitionHold:
     def release(self) -> None:
         with _guard:
             shared, self._shared = self._shared, None
-            if shared is None:
-                return
-            shared.partitions.discard(self._partition)
-            if not shared.partitions and _shared.get(self._key) is shared:
-                del _shared[self._key]
-                shared.lock.release()
+            if shared is not None:
+                _release(self._key, self._partition, shared)
+            _release_dropped()
 
     def __del__(self) -> None:
-        self.release()  # of a log that nobody closed: its files warn of it
+        # A log that nobody closed. This may run under any lock: the next call sees to it.
+        if self._shared is not None:
+            _dropped.append((self._key, self._partition, self._shared))
+
+
+_dropped: deque[tuple[_Key, str, _Shared]] = deque()
+
+
+def _release_dropped() -> None:
+    while _dropped:
+        _release(*_dropped.popleft())
+
+
+def _release(key: _Key, partition: str, shared: _Shared) -> None:
+    shared.partitions.discard(partition)
+    if not shared.partitions and _shared.get(key) is shared:
+        del _shared[key]
+        shared.lock.release()
 
 
 def hold_partition(storage: Storage, directory: str) -> PartitionHold:
@@ -88,6 +104,7 @@ def hold_partition(storage: Storage, directory: str) -> PartitionHold:
         partition = storage.real_path(directory)
         key = (_domain(storage), storage.real_path(parent))
         with _guard:
+            _release_dropped()
             shared = _shared.get(key)
             if shared is not None and not shared.lock.held:  # given up behind our back: a crash
                 del _shared[key]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -37,7 +38,12 @@ from logstore.format.compression import Compression
 from logstore.index import AbortedTxn, TimestampOffset
 from logstore.kernels import AppendInfo
 from logstore.locks import Rank, make_lock
-from logstore.log.clean_stop import StartPoint, leave_start_point, take_start_point
+from logstore.log.clean_stop import (
+    StartPoint,
+    keep_log_start,
+    leave_start_point,
+    take_start_point,
+)
 from logstore.log.core import LogCore, is_busy, logger
 from logstore.log.cursors import Cursor, OnOutOfRange
 from logstore.log.directory_reader import DirectoryReader
@@ -96,6 +102,8 @@ class PartitionLog:
         self._hold = hold
         self._core = LogCore(directory, config, storage, clock, on_failure)
         self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
+        if hold is not None and on_restart is None:
+            on_restart = partial(self._keep_log_start, None)
         self._maintenance = LogMaintenance(self._core, self._writer, background, on_restart)
         self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
         for segment in self._writer.segments:
@@ -745,6 +753,8 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Delete all records below ``before_offset`` (−1: the high watermark); the new log start.
 
+        Durable on return where no manager keeps the log starts (it does so once a minute).
+
         Raises:
             OffsetOutOfRangeError, PolicyViolationError: see F-287.
         """
@@ -754,7 +764,16 @@ class PartitionLog:
         with writer.lock:
             offset = writer.committed_offset if before_offset == -1 else before_offset
             self._raise_log_start_locked(offset)
-            return writer.log_start_offset
+            start = writer.log_start_offset
+        if self._hold is not None:  # a manager does this from time to time
+            self.flush(start)
+            with self._maintenance.structure_lock, self._core.doing("keep the log start"):
+                self._core.check()
+                self._keep_log_start(self.log_start_offset)
+        return start
+
+    def _keep_log_start(self, start: int | None) -> None:
+        keep_log_start(self._core.storage, self.directory, self.topic_partition, start)
 
     # -- truncate ------------------------------------------------------------------------------
 
