@@ -101,6 +101,7 @@ class Disk:
     def open(self, **arguments: Any) -> PartitionLog:
         """See ``PartitionLog.open``; recovers unless told ``clean_shutdown=True``."""
         config = arguments.pop("config", self.config)
+        arguments.setdefault("clean_shutdown", False)
         return PartitionLog.open(
             self.directory, config, storage=self.storage, clock=self.clock, **arguments
         )

@@ -150,6 +150,7 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
         offsets = {n: _offset(os.path.join(log_dir, n), tp, storage) for n in offsets}
     log = PartitionLog.open(
         path,
+        managed=True,
         storage=storage,
         clean_shutdown=clean,
         recovery_point=offsets[RECOVERY_POINT],

@@ -357,6 +357,7 @@ class LogMaintenance:
                 )
                 producers.set_snapshots(writer.producers.snapshots)
                 writer.replace_producers_locked(producers)
+                core.news.note_cut(0)
                 writer.publish_removal_locked()
             self._remove_newest_first(old)
             producers.truncate_fully_and_start_at(offset)
@@ -487,8 +488,8 @@ class LogMaintenance:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """See ``PartitionLog.close``."""
+    def close(self, when_durable: Callable[[], None]) -> None:
+        """See ``PartitionLog.close``. ``when_durable`` is called once all of it is."""
         core, writer = self._core, self._writer
         with self.structure_lock, self.flush_lock:
             if core.closed:
@@ -500,6 +501,7 @@ class LogMaintenance:
             try:
                 if not failed:
                     self._close_files()
+                    when_durable()
             finally:
                 self._release()
 

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
+from weakref import WeakValueDictionary
 
-from checkpoints.errors import CheckpointFailedError
+from checkpoints.errors import CheckpointError, CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.clock import Clock, SystemClock
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
     InvariantError,
     LogstoreError,
     OffsetOutOfRangeError,
+    PartialAppendError,
     PolicyViolationError,
     ResourceBusyError,
     StorageFailedError,
@@ -34,11 +37,31 @@ from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.compression import Compression
 from logstore.index import AbortedTxn, TimestampOffset
 from logstore.kernels import AppendInfo
-from logstore.log.core import LogCore, is_busy
+from logstore.locks import Rank, make_lock
+from logstore.log.clean_stop import (
+    StartPoint,
+    keep_log_start,
+    leave_start_point,
+    take_start_point,
+)
+from logstore.log.core import LogCore, is_busy, logger
+from logstore.log.cursors import Cursor, OnOutOfRange
+from logstore.log.directory_reader import DirectoryReader
+from logstore.log.extending import ExtendInfo, extend
+from logstore.log.following import Follower, LogSource
+from logstore.log.holding import PartitionHold, hold_partition
 from logstore.log.iteration import column_portions, fill_chunk, portions
 from logstore.log.maintenance import Background, LogMaintenance
+from logstore.log.producing import LogProducer, check_producer_id
 from logstore.log.readers import LogReaders
-from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+from logstore.log.reading import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    FetchData,
+    Timestamp,
+    timestamp_to_find,
+)
 from logstore.log.writer import CODECS, LogWriter
 from logstore.producer_state import AppendOrigin, ProducerStateManager
 from logstore.random_id import RandomId, random_id
@@ -70,17 +93,23 @@ class PartitionLog:
         on_failure: Callable[[StorageFailedError], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
+        hold: PartitionHold | None = None,
     ) -> None:
         self.directory = directory
         self.topic_partition: TopicPartition = loaded.topic_partition
         self.recovery_report: RecoveryReport = loaded.report
         self._topic_id: uuid.UUID | None = loaded.topic_id
+        self._hold = hold
         self._core = LogCore(directory, config, storage, clock, on_failure)
         self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
+        if hold is not None and on_restart is None:
+            on_restart = partial(self._keep_log_start, None)
         self._maintenance = LogMaintenance(self._core, self._writer, background, on_restart)
         self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
         for segment in self._writer.segments:
             segment.let_go()  # what loading opened
+        self._producers_lock = make_lock(Rank.PRODUCERS)
+        self._producers: WeakValueDictionary[int, LogProducer] = WeakValueDictionary()
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take over another configuration of the topic, from the next operation on.
@@ -99,12 +128,13 @@ class PartitionLog:
         *,
         storage: Storage | None = None,
         clock: Clock | None = None,
-        clean_shutdown: bool = False,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
+        managed: bool = False,
+        clean_shutdown: bool | None = None,
+        recovery_point: int | None = None,
+        log_start_offset: int | None = None,
         topic_id: uuid.UUID | None = None,
         options: RecoveryOptions | None = None,
-        producer_id_expiration_ms: int = 86_400_000,
+        producer_id_expiration_ms: int = MAX_LONG,
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
@@ -113,9 +143,19 @@ class PartitionLog:
     ) -> PartitionLog:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
 
+        It locks the log directory around it, as Kafka and ``LogManager`` do; other partitions of
+        the same directory may be open in this process. After ``close`` the next start is a clean
+        one. After a crash it recovers; no record is lost that was acknowledged as durable.
+
         Args:
+            managed: somebody else holds the lock, and keeps what a start needs; nothing is locked
+                or left behind, and the next three count alone (unclean, 0 and 0 by default).
+            clean_shutdown, recovery_point, log_start_offset: what is known of the last stop, if
+                one of them is given; otherwise what the last owner left in the directory.
             clean_shutdown: trust the files; without it everything from the segment of
                 ``recovery_point`` on is scanned, and cut at the first bad batch.
+            producer_id_expiration_ms: forget a producer that is silent for so long; never by
+                default.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends
@@ -125,6 +165,7 @@ class PartitionLog:
                 return.
             random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
         Raises:
+            LogDirLockedError: the partition is open already, or its log directory is in use.
             StorageFailedError: the disk refused.
             ResourceBusyError: descriptors or memory are short.
             CorruptDataError: damage that recovery may not cut.
@@ -134,22 +175,31 @@ class PartitionLog:
         storage = storage or LocalStorage()
         clock = clock or SystemClock()
         config = config or LogConfig()
+        given = (clean_shutdown, recovery_point, log_start_offset)
+        hold = None if managed else hold_partition(storage, path)
         try:
+            start = StartPoint(False, 0, 0) if hold is None else take_start_point(storage, path)
+            if given != (None, None, None):
+                start = StartPoint(bool(clean_shutdown), recovery_point or 0, log_start_offset or 0)
             loaded = load_log(
-                storage, path, config, clock, clean_shutdown=clean_shutdown,
-                recovery_point=recovery_point, log_start_offset=log_start_offset,
+                storage, path, config, clock, clean_shutdown=start.clean,
+                recovery_point=start.recovery_point, log_start_offset=start.log_start_offset,
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )  # fmt: skip
-        except (OSError, MemoryError, CheckpointFailedError) as error:
+            log = cls(
+                path, loaded, config, storage, clock,
+                background=background, replicated=replicated, on_failure=on_failure,
+                on_restart=on_restart, random_id=random_id, hold=hold,
+            )  # fmt: skip
+        except BaseException as error:
+            if hold is not None:
+                hold.release()
             if is_busy(error):
                 raise ResourceBusyError(path, "open", str(error)) from error
-            raise StorageFailedError(path, "open", str(error)) from error
-        log = cls(
-            path, loaded, config, storage, clock,
-            background=background, replicated=replicated, on_failure=on_failure,
-            on_restart=on_restart, random_id=random_id,
-        )  # fmt: skip
+            if isinstance(error, OSError | CheckpointFailedError):
+                raise StorageFailedError(path, "open", str(error)) from error
+            raise
         if topic_id is not None:
             try:
                 log.assign_topic_id(topic_id)
@@ -172,11 +222,33 @@ class PartitionLog:
 
         After this a start may be clean. A log that has failed is only released.
         """
-        self._maintenance.close()
+        try:
+            self._maintenance.close(self._leave_start_point)
+        finally:
+            self._let_go()
+
+    def _leave_start_point(self) -> None:
+        if self._hold is None:
+            return
+        snapshot = self._core.snapshot
+        try:
+            leave_start_point(
+                self._core.storage, self.directory, self.topic_partition,
+                self.segments[0].base_offset, snapshot.log_start_offset, snapshot.log_end_offset,
+            )  # fmt: skip
+        except (OSError, CheckpointError) as error:
+            logger.error("%s: the next start will recover: %s", self.directory, error)
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.release()
 
     def crash(self) -> None:
         """Release files without flushing or trimming, as the end of the process does."""
-        self._maintenance.release()
+        try:
+            self._maintenance.release()
+        finally:
+            self._let_go()
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -278,8 +350,7 @@ class PartitionLog:
 
     def mark_failed(self, failure: LogstoreError) -> None:
         """Refuse further work: another log of the same directory met a failure."""
-        if self._core.failure is None:
-            self._core.failure = failure
+        self._core.refuse(failure)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """``(epoch, end offset)`` for OffsetsForLeaderEpoch (F-208)."""
@@ -325,6 +396,7 @@ class PartitionLog:
         self,
         records: Sequence[tuple[Any, ...]],
         *,
+        sync: bool = False,
         leader_epoch: int | None = None,
         compression: Compression | str | None = None,
     ) -> AppendInfo:
@@ -333,7 +405,8 @@ class PartitionLog:
         Args:
             records: ``(key, value)``, ``(key, value, timestamp_ms)``, ``(key, value,
                 timestamp_ms, headers)`` or ``Record``; keys and values are bytes or None. A
-                timestamp of None is the present.
+                timestamp is in ms, or a ``datetime`` with its time zone; None is the present.
+            sync: wait until the batch is durable. One sync serves all who wait for it.
             leader_epoch: epoch of this leader; the latest known one (at least 0) by default.
             compression: codec, or its name; the topic's ``compression.type`` by default.
         Raises:
@@ -344,18 +417,57 @@ class PartitionLog:
             records,
             compression=self._codec(compression),
             default_timestamp=self._core.clock.wall_ms(),
+            keys_required=self.config.compact,
         )
-        info = self._writer.append_own(batch, leader_epoch, _may_lack_key(records, self.config))
-        self._maintenance.after_append(info.last_offset)
+        info = self._writer.append_own(batch, leader_epoch)
+        self._maintenance.after_append(info.last_offset, sync=sync)
         return info
+
+    def extend(
+        self,
+        records: Iterable[tuple[Any, ...]],
+        *,
+        batch_records: int | None = None,
+        batch_bytes: int | None = None,
+        sync: bool = False,
+        leader_epoch: int | None = None,
+        compression: Compression | str | None = None,
+    ) -> ExtendInfo:
+        """Append any number of records, in as many batches as they need.
+
+        Args:
+            records: as in ``append``; any iterable, which is read as it is appended.
+            batch_records: at most so many records in a batch.
+            batch_bytes: about so many bytes in a batch before compression, 128 KiB by default;
+                never more than ``max.message.bytes`` and ``segment.bytes`` allow.
+            sync: wait at the end until all batches are durable.
+        Raises:
+            PartialAppendError: it stopped in the middle, for a reason that is its cause; all
+                records before are appended (with ``sync`` durably), and it says how many.
+            ConfigError: a limit is below 1.
+        """
+
+        def append(batch: list[Any]) -> AppendInfo:
+            return self.append(batch, leader_epoch=leader_epoch, compression=compression)
+
+        try:
+            done = extend(self.name, records, append, self.config, batch_records, batch_bytes)
+        except PartialAppendError as error:
+            if sync and error.record_count and not self.failed:
+                self.flush(error.last_offset + 1)
+            raise
+        if sync and done.record_count:
+            self._maintenance.after_append(done.last_offset, sync=True)
+        return done
 
     def append_columns(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None = None,
-        timestamps: int | Sequence[int] | None = None,
+        timestamps: Timestamp | Sequence[Timestamp] | None = None,
         headers: Sequence[Sequence[tuple[str, bytes | None]]] | None = None,
         *,
+        sync: bool = False,
         leader_epoch: int | None = None,
         compression: Compression | str | None = None,
     ) -> AppendInfo:
@@ -367,11 +479,31 @@ class PartitionLog:
             headers,
             compression=self._codec(compression),
             default_timestamp=self._core.clock.wall_ms(),
+            keys_required=self.config.compact,
         )
-        lacks_key = self.config.compact and (keys is None or None in keys)
-        info = self._writer.append_own(batch, leader_epoch, lacks_key)
-        self._maintenance.after_append(info.last_offset)
+        info = self._writer.append_own(batch, leader_epoch)
+        self._maintenance.after_append(info.last_offset, sync=sync)
         return info
+
+    def producer(self, producer: int | str) -> LogProducer:
+        """An idempotent producer, by its id or by a name of which the id is made.
+
+        After a restart it goes on where the log ends. One of the same id that is still there is
+        fenced: from here on its appends fail.
+
+        Raises:
+            InvalidRecordError: neither an id in [0, 2^63) nor a name.
+            InvalidProducerEpochError: all its epochs are used up.
+        """
+        producer_id = check_producer_id(producer)
+        with self._producers_lock:
+            self._core.check()
+            made = LogProducer(
+                self._core, self._writer, self._maintenance.after_append, producer_id,
+                self._producers.get(producer_id),
+            )  # fmt: skip
+            self._producers[producer_id] = made
+        return made
 
     def append_as_leader(
         self,
@@ -496,12 +628,77 @@ class PartitionLog:
         """
         return column_portions(self._readers, start_offset, end_offset, headers=headers)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+    def offset_for_timestamp(self, timestamp: Timestamp) -> TimestampOffset | None:
         """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.
 
-        Source: F-149 … F-152. None when there is no such record.
+        A ``datetime`` needs its time zone. Source: F-149 … F-152. None when there is no such
+        record.
         """
-        return self._readers.offset_for_timestamp(timestamp)
+        return self._readers.offset_for_timestamp(timestamp_to_find(timestamp))
+
+    # -- follow --------------------------------------------------------------------------------
+
+    def follow(
+        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
+    ) -> Follower:
+        """The records from ``start`` on, and then those to come: an iterator that waits.
+
+        It sees an append at once, up to the high watermark.
+
+        Args:
+            start: an offset, EARLIEST or LATEST; the log start by default.
+            timeout: end after so many seconds without a record; wait for ever if None.
+            committed: up to the last stable offset, without what was aborted.
+        Raises:
+            OffsetOutOfRangeError: here or while reading: what comes next was deleted.
+            LogTruncatedError: what was read before was cut off.
+            LogClosedError: the log was closed, also while this waits.
+            CorruptBatchError: a batch is damaged; the records before it were given.
+        """
+        source = LogSource(self._core, self._readers, self.name, committed)
+        follower = Follower(source, start, timeout)
+        source.check(follower.position)
+        return follower
+
+    def follow_async(
+        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
+    ) -> AsyncIterator[Record]:
+        """As ``follow``, for ``async for``: nothing here holds up the event loop."""
+        return self.follow(start, timeout=timeout, committed=committed).records_async()
+
+    def cursor(
+        self,
+        name: str,
+        *,
+        start: int | None = None,
+        on_out_of_range: str = "error",
+        committed: bool = False,
+    ) -> Cursor:
+        """The place of a reader, kept under ``name`` in the log's directory (see ``Cursor``).
+
+        Args:
+            start: where it begins if there is none of this name: an offset, EARLIEST or LATEST;
+                the log start by default.
+            on_out_of_range: where it goes on if the records at its position were deleted:
+                "earliest" or "latest"; "error" raises ``OffsetOutOfRangeError``.
+            committed: as in ``follow``.
+        Raises:
+            CursorError: a bad name, a damaged file, or one of another topic.
+        """
+        return Cursor(
+            self._core, self._readers, self.name, lambda: self._topic_id, self.flush, name,
+            start=start, on_out_of_range=OnOutOfRange.of(on_out_of_range), committed=committed,
+        )  # fmt: skip
+
+    @staticmethod
+    def open_reader(
+        directory: str | os.PathLike[str],
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+    ) -> DirectoryReader:
+        """Follow the log in a directory that another process writes (see ``DirectoryReader``)."""
+        return DirectoryReader(directory, storage=storage, clock=clock)
 
     # -- watermarks ----------------------------------------------------------------------------
 
@@ -556,6 +753,8 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Delete all records below ``before_offset`` (−1: the high watermark); the new log start.
 
+        Durable on return where no manager keeps the log starts (it does so once a minute).
+
         Raises:
             OffsetOutOfRangeError, PolicyViolationError: see F-287.
         """
@@ -565,7 +764,16 @@ class PartitionLog:
         with writer.lock:
             offset = writer.committed_offset if before_offset == -1 else before_offset
             self._raise_log_start_locked(offset)
-            return writer.log_start_offset
+            start = writer.log_start_offset
+        if self._hold is not None:  # a manager does this from time to time
+            self.flush(start)
+            with self._maintenance.structure_lock, self._core.doing("keep the log start"):
+                self._core.check()
+                self._keep_log_start(self.log_start_offset)
+        return start
+
+    def _keep_log_start(self, start: int | None) -> None:
+        keep_log_start(self._core.storage, self.directory, self.topic_partition, start)
 
     # -- truncate ------------------------------------------------------------------------------
 
@@ -663,12 +871,6 @@ class PartitionLog:
         if compression not in CODECS:
             raise InvalidRecordError(f"unknown compression {compression!r}")
         return CODECS[compression]
-
-
-def _may_lack_key(records: Sequence[tuple[Any, ...]], config: LogConfig) -> bool:
-    if not config.compact:
-        return False
-    return any((r.key if isinstance(r, Record) else r[0]) is None for r in records)
 
 
 __all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "AppendInfo", "PartitionLog", "run_inline"]

@@ -87,6 +87,7 @@ class LogWriter:
         self, core: LogCore, loaded: LoadedLog, *, replicated: bool, random_id: RandomId
     ) -> None:
         self.core = core
+        self._news = core.news
         self.lock = make_lock(Rank.WRITE)
         self.replicated = replicated
         self.segments: Segments = loaded.segments
@@ -141,10 +142,14 @@ class LogWriter:
             self._sealed, active, self.log_start_offset,
             self.high_watermark if self.replicated else -1, self._first_unstable, self.version,
         )  # fmt: skip
+        if self._news.waiting:
+            self._news.wake_all()
 
     def publish_removal_locked(self) -> None:
         """As ``publish_locked``, before bytes or segments that readers may be at are removed."""
         self.version += 1
+        if self.log_end_offset < self.core.snapshot.log_end_offset:
+            self._news.note_cut(self.log_end_offset)
         self.publish_locked()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:
@@ -202,12 +207,10 @@ class LogWriter:
 
     # -- appends -------------------------------------------------------------------------------
 
-    def append_own(self, batch: bytearray, leader_epoch: int | None, lacks_key: bool) -> AppendInfo:
+    def append_own(self, batch: bytearray, leader_epoch: int | None) -> AppendInfo:
         """A batch this library encoded itself: its records and checksum need no second look."""
         if not batch:
             raise InvalidRecordError("an append without records")
-        if lacks_key:
-            raise InvalidRecordError("a compacted topic needs a key in every record")
         with self.lock:
             self.enter_locked()
             config = self.core.config

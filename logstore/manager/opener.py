@@ -82,6 +82,7 @@ class LogOpener:
         log = PartitionLog.open(
             log_dir.directory_of(tp),
             config,
+            managed=True,
             storage=self.storage,
             clock=self.clock,
             options=self.options,

@@ -39,7 +39,8 @@ def open_log(
     recovery_point: int = 0, log_start_offset: int = 0, options: RecoveryOptions | None = None,
 ) -> PartitionLog:  # fmt: skip
     return PartitionLog.open(
-        DIRECTORY, config, storage=storage, clock=ManualClock(T0 + 100_000), clean_shutdown=clean,
+        DIRECTORY, config, managed=True, storage=storage, clock=ManualClock(T0 + 100_000),
+        clean_shutdown=clean,
         recovery_point=recovery_point, log_start_offset=log_start_offset, options=options,
     )  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_after_truncation_and_retention(transactions: bool) -> None:
     log.close()
     report = check(storage, PARTITION)
     assert short(report) == []
-    assert report.partitions[0].log_start_offset == bases[2]
+    assert report.partitions[0].log_start_offset == bases[2] + 1  # close leaves it on file
 
 
 def test_append_time_and_preallocation() -> None:
