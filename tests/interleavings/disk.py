@@ -17,6 +17,7 @@ from logstore.storage.memory import (
     Node,
 )
 from logstore.testing import FaultyStorage, ManualClock
+from logstore.testing.faulty import SimulatedCrash
 from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
 from tests.interleavings.scheduler import Found, Scheduler
 
@@ -82,6 +83,13 @@ class Disk(FaultyStorage):
             elif operation == RENAME:
                 self._check_removal(path)
         super().before(operation, path)
+
+    def change(self, operation: str, path: str) -> None:
+        try:
+            super().change(operation, path)
+        except SimulatedCrash:
+            self._scheduler.stopping = True  # nobody does another step
+            raise
 
     def on_sync(self, file: MemoryFile) -> None:
         if self.checking:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from logstore.fetch import FetchData
 from tests.interleavings.model import Row, State
 from tests.interleavings.scheduler import Found
+
+if TYPE_CHECKING:
+    from logstore.log.reading import FetchData
 
 _HEAD = struct.Struct(">qi")
 _DELTA = struct.Struct(">i")
@@ -117,10 +119,14 @@ def portion_checks(records: list[Row], position: int, end: int | None) -> list[C
     ]
 
 
-def end_checks(position: int, end: int | None) -> list[Check]:
-    """What the end of an iterator at ``position`` promises: nothing was left at some moment."""
+def end_checks(position: int | None, end: int | None) -> list[Check]:
+    """What the end of an iterator at ``position`` promises: nothing was left at some moment.
+
+    ``position`` None is the log start.
+    """
 
     def nothing_left(state: State) -> bool:
-        return not state.rows(max(position, 0), state.end if end is None else end)
+        start = state.start if position is None else position
+        return not state.rows(start, state.end if end is None else end)
 
     return [Check("records left out", nothing_left)]

@@ -10,7 +10,7 @@ from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
-from tests.interleavings.scheduler import Found, Scheduler
+from tests.interleavings.scheduler import Scheduler
 
 
 class ExplorerLock:
@@ -36,7 +36,7 @@ class ExplorerLock:
         actor = scheduler.current
         if self._owner is actor:
             if not self._reentrant:
-                raise Found("deadlock", f"actor {actor.index} takes {self!r} a second time")
+                raise scheduler.fail("deadlock", f"actor {actor.index} takes {self!r} a second time")
             self._depth += 1
             return True
         self._check_order(actor.held)
@@ -57,7 +57,7 @@ class ExplorerLock:
             return
         for lock in held:
             if lock.rank is not None and lock.rank >= self.rank:
-                raise Found("lock order", f"{self!r} taken by an actor that holds {held}")
+                raise self._scheduler.fail("lock order", f"{self!r} taken by an actor that holds {held}")
 
     def release(self) -> None:
         scheduler = self._scheduler
@@ -65,7 +65,7 @@ class ExplorerLock:
             return
         actor = scheduler.current
         if self._owner is not actor:
-            raise Found("lock order", f"{self!r} released by an actor that does not hold it")
+            raise scheduler.fail("lock order", f"{self!r} released by an actor that does not hold it")
         self._depth -= 1
         if not self._depth:
             self._owner = None

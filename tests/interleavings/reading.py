@@ -6,8 +6,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from logstore.errors import LogstoreError
-from logstore.fetch import EARLIEST, LATEST, MAX_TIMESTAMP
-from logstore.log import PartitionLog
+from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from tests.builders import NOW
 from tests.interleavings.judge import (
     Check,
@@ -107,7 +106,7 @@ def iterate(
                 judge(f"{name} at {at} gave {_brief(rows)}", window, checks)
                 walk.position, done = rows[-1].offset + 1, False
             else:
-                judge(f"{name} ended at {at}", window, end_checks(-1 if at is None else at, end))
+                judge(f"{name} ended at {at}", window, end_checks(at, end))
         if done:
             break
     if walk is not None:

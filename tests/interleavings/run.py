@@ -52,7 +52,7 @@ def execute(
         with explorer_locks(scheduler):
             _run(world, program, watch)
     except Found as error:
-        found = error
+        found = scheduler.found or error
         found.__traceback__ = None if not traced else error.__traceback__
     finally:
         scheduler.stopping = True

@@ -57,6 +57,8 @@ class Strategy(Protocol):
 class Scheduler:
     """Runs actors until all are done, and raises ``Found`` where they cannot go on.
 
+    With ``stopping`` set nobody is switched to or waited for any more: who runs comes to an end.
+
     Args:
         strategy: who goes on at each step.
         observe: called at every step before anybody else may go on.
@@ -85,7 +87,7 @@ class Scheduler:
             actor.greenlet = greenlet(self._enter(actor))
         last: Actor | None = None
         try:
-            while not all(actor.done for actor in self.actors):
+            while not self.stopping and not all(actor.done for actor in self.actors):
                 last = self._choose(last)
                 self._go(last)
                 last = self.current  # who came back, not necessarily who was sent
@@ -133,7 +135,7 @@ class Scheduler:
         if until():
             return True
         if actor is self.outside:
-            raise Found("deadlock", f"nobody is left to end the wait for {what}")
+            raise self.fail("deadlock", f"nobody is left to end the wait for {what}")
         actor.waits_for, actor.may_time_out, actor.waiting = until, timed, what
         actor.timed_out = False
         self.observe()
@@ -148,8 +150,7 @@ class Scheduler:
             raise self.found
         self.step += 1
         if self.step > STEP_LIMIT:
-            self.found = Found("livelock", f"no end after {STEP_LIMIT} steps")
-            raise self.found
+            raise self.fail("livelock", f"no end after {STEP_LIMIT} steps")
         runnable = [actor for actor in self.actors if actor.runnable]
         if not runnable:
             runnable = [self._time_out()]
@@ -165,25 +166,24 @@ class Scheduler:
             if not actor.done and actor.may_time_out:
                 actor.waits_for, actor.timed_out = None, True
                 return actor
-        self.found = Found(
-            "deadlock",
-            "; ".join(
-                f"actor {actor.index} holds {actor.held} and waits for {actor.waiting}"
-                for actor in self.actors
-                if not actor.done
-            ),
-        )
-        raise self.found
+        told = [
+            f"actor {actor.index} holds {actor.held} and waits for {actor.waiting}"
+            for actor in self.actors
+            if not actor.done
+        ]
+        raise self.fail("deadlock", "; ".join(told))
+
+    def fail(self, kind: str, detail: str) -> Found:
+        """The failure to raise: the first one, whatever goes wrong on the way out of it."""
+        if self.found is None:
+            self.found = Found(kind, detail)
+        return self.found
 
     def _go(self, actor: Actor) -> None:
         self.current = actor
         assert actor.greenlet is not None
         actor.greenlet.switch()
         # Back here: whoever switched to us has said so.
-
-    @property
-    def holder(self) -> Actor:
-        return self.current
 
 
 def default_choice(runnable: list[Actor], current: Actor | None) -> Actor:

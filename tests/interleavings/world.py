@@ -127,7 +127,7 @@ class World:
         in_range: Callable[[State], bool] | None,
         allowed: Mapping[type[Exception], Callable[[State], bool]],
     ) -> None:
-        if self.disk.stopped:  # the machine is down; who notices first decides what is raised
+        if self.disk.stopped:
             raise ActorEnds
         window = self.window(doing)
         what = f"{doing.name}: {type(error).__name__}: {error}"
