@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from types import TracebackType
 
+from logstore.index import TXN_ENTRY
 from logstore.storage.memory import (
     RENAME,
     SYNC,
@@ -153,6 +154,17 @@ class Disk(FaultyStorage):
             bytes(node.durable)
             for name, node in sorted(directory.durable.items())
             if HELD_LOG_NAME.fullmatch(name) and isinstance(node, FaultyFileNode)
+        )
+
+    def is_indexed(self, marker: int) -> bool:
+        """Whether some transaction index holds the abort with its marker at this offset."""
+        return any(
+            entry[3] == marker
+            for name, node in self._dir(DIRECTORY).entries.items()
+            if name.endswith(".txnindex") and isinstance(node, FileNode)
+            for entry in TXN_ENTRY.iter_unpack(
+                bytes(node.data[: node.size // TXN_ENTRY.size * TXN_ENTRY.size])
+            )
         )
 
     @property

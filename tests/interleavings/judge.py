@@ -55,6 +55,13 @@ def rows_of(records: Sequence[object]) -> list[Row]:
     return [Row(r.offset, r.value, r.timestamp) for r in records]  # type: ignore[attr-defined]
 
 
+def decided(
+    transactions: set[tuple[int, int, int]], state: State
+) -> set[tuple[int, int, int]]:
+    """Those with a marker below the log end: the index may be ahead of the log by one append."""
+    return {transaction for transaction in transactions if transaction[2] < state.end}
+
+
 def read_checks(
     fetched: FetchData, up_to: int | None, *, committed: bool, minimum_one: bool
 ) -> list[Check]:
@@ -83,7 +90,8 @@ def read_checks(
 
     def aborted(state: State) -> bool:
         known = {(t.producer_id, t.first, t.last) for t in state.transactions if t.aborted}
-        return all((t.producer_id, t.first_offset, t.last_offset) in known for t in fetched.aborted)
+        told = {(t.producer_id, t.first_offset, t.last_offset) for t in fetched.aborted}
+        return not decided(told, state) - known
 
     reported = (
         fetched.log_start_offset, fetched.log_end_offset, fetched.high_watermark,

@@ -7,6 +7,7 @@ only what there is at a step, so these states are all that a read may be explain
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -213,10 +214,10 @@ class Model:
             if batch.kind is Kind.ABORT:
                 self._check_not_past(batch, "before its index entry is written")
 
-    def check_failed(self, doing: Doing) -> None:
-        """An append failed: its markers decide nothing."""
+    def check_failed(self, doing: Doing, indexed: Callable[[int], bool]) -> None:
+        """An append failed. Its abort markers decide nothing unless they are in an index."""
         for batch in doing.added:
-            if batch.is_control:
+            if batch.kind is Kind.ABORT and not indexed(batch.last):
                 self._check_not_past(batch, "although its append failed")
 
     def _check_not_past(self, marker: Batch, when: str) -> None:

@@ -10,6 +10,7 @@ from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from tests.builders import NOW
 from tests.interleavings.judge import (
     Check,
+    decided,
     end_checks,
     judge,
     portion_checks,
@@ -202,7 +203,12 @@ def aborted_transactions(world: World, hands: Hands, thousandth: int, end_thousa
         judge(
             f"{name} gave {sorted(found)}",
             world.window(doing),
-            [Check("aborted transactions", lambda s: not in_range(s) or found == expected(s))],
+            [
+                Check(
+                    "aborted transactions",
+                    lambda s: not in_range(s) or decided(found, s) == expected(s),
+                )
+            ],
         )
 
 

@@ -110,7 +110,7 @@ class World:
             self.observe()
         except Exception as error:
             self.observe()
-            self.model.check_failed(doing)
+            self.model.check_failed(doing, self.disk.is_indexed)
             if self.disk.has_failed and doing.removing:
                 self.removal_failed = True
             self._excuse(doing, error, in_range, allowed)
