@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.interleavings import reading, writing
 from tests.interleavings.scheduler import Strategy
-from tests.interleavings.strategies import Priorities, Recorded, Walk
+from tests.interleavings.strategies import Aimed, Priorities, Recorded, Walk
 
 Op = tuple[Any, ...]
 """The name of an operation in ``OPERATIONS``, and its arguments."""
@@ -32,16 +32,20 @@ TRUNCATIONS = ("truncate_to", "start_at")
 
 @dataclass(frozen=True)
 class Schedule:
-    """``kind`` with its numbers: ``pct`` (seed, steps, changes), ``walk`` (seed, per mille),
-    ``recorded`` (pairs of step and actor)."""
+    """``kind`` with its numbers: ``aimed`` (seed, changes), ``pct`` (seed, steps, changes),
+    ``walk`` (seed, per mille), ``recorded`` (pairs of step and actor)."""
 
     kind: str
     numbers: tuple[Any, ...]
 
-    def strategy(self, actors: int) -> Strategy:
+    def strategy(self, program: Program) -> Strategy:
+        lengths = [len(ops) for ops in program.actors]
+        if self.kind == "aimed":
+            seed, changes = self.numbers
+            return Aimed(random.Random(seed), lengths, changes)
         if self.kind == "pct":
             seed, steps, changes = self.numbers
-            return Priorities(random.Random(seed), actors, steps, changes)
+            return Priorities(random.Random(seed), len(lengths), steps, changes)
         if self.kind == "walk":
             seed, per_mille = self.numbers
             return Walk(random.Random(seed), per_mille / 1000)
@@ -95,6 +99,29 @@ class Drawer:
         self.rng = rng
 
     def program(self) -> Program:
+        return self._focused() if self.rng.random() < 0.4 else self._mixed()
+
+    def _focused(self) -> Program:
+        """One kind of reading beside one kind of change, on a log that holds something."""
+        rng = self.rng
+        replicated = rng.random() < 0.25
+        writers = self._subset(self._writers(replicated, False), 1, 2)
+        changes = [*writers, *self._subset(self._removers(), 0, 1)]
+        readers = self._subset(self._readers(), 1, 1)
+        actors = [
+            tuple(rng.choice(changes)() for _ in range(rng.randint(1, 5))),
+            tuple(rng.choice(readers)() for _ in range(rng.randint(1, 3))),
+        ]
+        if rng.random() < 0.2:
+            actors.append(tuple(rng.choice(changes)() for _ in range(rng.randint(1, 3))))
+        setup = tuple(("append", *self._shape()) for _ in range(rng.randint(2, 10)))
+        if replicated:
+            setup = (*setup, ("advance_watermark", rng.choice((500, 1000))))
+        ending = rng.choice(("close", "all_lost"))
+        return Program(self._config(), replicated, setup, tuple(actors), ending=ending)
+
+    def _mixed(self) -> Program:
+        """Several actors with several kinds of operations, perhaps on a disk that fails."""
         rng = self.rng
         replicated = rng.random() < 0.4
         follower = replicated and rng.random() < 0.4
@@ -121,7 +148,10 @@ class Drawer:
 
     def schedule(self, program: Program) -> Schedule:
         rng = self.rng
-        if rng.random() < 0.25:
+        kind = rng.random()
+        if kind < 0.6:
+            return Schedule("aimed", (rng.getrandbits(32), rng.randint(1, 4)))
+        if kind < 0.75:
             return Schedule("walk", (rng.getrandbits(32), rng.choice((20, 60, 200, 500))))
         steps = 16 * sum(len(ops) for ops in program.actors)
         return Schedule("pct", (rng.getrandbits(32), steps, rng.randint(1, 5)))
@@ -200,7 +230,7 @@ class Drawer:
     def _readers(self) -> list[Callable[[], Op]]:
         rng = self.rng
         outside = lambda: rng.choice((self._place(), self._place(), self._place(), -1, 1001))  # noqa: E731
-        size = lambda: rng.choice((1, 200, 200, 1 << 20))  # noqa: E731
+        size = lambda: rng.choice((1, 200, 1 << 20, 1 << 20))  # noqa: E731
         return [
             lambda: ("read", outside(), "", size()),
             lambda: ("read", outside(), "hw", size()),

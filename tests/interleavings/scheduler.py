@@ -30,12 +30,20 @@ class Found(BaseException):
 
 
 class Actor:
-    """One strand of calls. ``held`` are the locks that it holds, in the order of taking them."""
+    """One strand of calls.
+
+    Attributes:
+        held: the locks that it holds, in the order of taking them.
+        call: number of the operation it is in, from 1.
+        at: steps it has taken in this operation.
+    """
 
     def __init__(self, index: int, body: Callable[[], None] | None) -> None:
         self.index = index
         self.body = body
         self.held: list[object] = []
+        self.call = 0
+        self.at = 0
         self.waits_for: Callable[[], bool] | None = None
         self.may_time_out = False
         self.waiting = ""
@@ -127,6 +135,11 @@ class Scheduler:
         if chosen is not actor:
             self._go(chosen)
 
+    def next_call(self) -> None:
+        """The running actor begins another operation."""
+        self.current.call += 1
+        self.current.at = 0
+
     def wait(self, until: Callable[[], bool], what: str, *, timed: bool = False) -> bool:
         """Go on once ``until`` holds; False when a timed wait is the last way forward."""
         actor = self.current
@@ -151,6 +164,8 @@ class Scheduler:
         self.step += 1
         if self.step > STEP_LIMIT:
             raise self.fail("livelock", f"no end after {STEP_LIMIT} steps")
+        if current is not None:
+            current.at += 1
         runnable = [actor for actor in self.actors if actor.runnable]
         if not runnable:
             runnable = [self._time_out()]

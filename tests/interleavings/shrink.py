@@ -42,7 +42,7 @@ class Shrinker:
 
     def _run(self, program: Program, schedule: Schedule) -> Result | None:
         """The result if it fails in the same way."""
-        result = execute(program, schedule.strategy(len(program.actors)), strict=self._strict)
+        result = execute(program, schedule.strategy(program), strict=self._strict)
         return result if result.found is not None and result.found.kind == self._kind else None
 
     def _recorded(self, program: Program, schedule: Schedule) -> Schedule | None:
@@ -54,11 +54,10 @@ class Shrinker:
 
     def _search(self, program: Program, schedule: Schedule) -> Schedule | None:
         found = self._recorded(program, schedule)
-        steps = 16 * sum(len(ops) for ops in program.actors)
         for seed in range(_TRIES):
             if found is not None or time.monotonic() > self._deadline:
                 break
-            found = self._recorded(program, Schedule("pct", (seed, steps, 1 + seed % 3)))
+            found = self._recorded(program, Schedule("aimed", (seed, 1 + seed % 3)))
         return found
 
     def _fewer_switches(self, program: Program, schedule: Schedule) -> Schedule:

@@ -25,15 +25,37 @@ class Priorities:
         self._lowest = 0
         self._since = 0
 
+    def changes_at(self, step: int, current: Actor) -> bool:
+        return step in self._changes
+
     def choose(self, step: int, runnable: list[Actor], current: Actor | None) -> Actor:
         self._since += 1
-        if current is not None and (step in self._changes or self._since > PATIENCE):
+        if current is not None and (self._since > PATIENCE or self.changes_at(step, current)):
             self._lowest -= 1
             self._priority[current.index] = self._lowest
         chosen = max(runnable, key=lambda actor: self._priority[actor.index])
         if chosen is not current:
             self._since = 0
         return chosen
+
+
+class Aimed(Priorities):
+    """As ``Priorities``, with change points in operations instead of in the run as a whole.
+
+    A read takes five steps where an append with a roll takes sixty; so each operation is as likely
+    to be interrupted, whatever its length, and most likely in its first steps.
+    """
+
+    def __init__(self, rng: random.Random, lengths: Sequence[int], changes: int) -> None:
+        super().__init__(rng, len(lengths), 1, 0)
+        self._aims = set()
+        for _ in range(changes):
+            actor = rng.randrange(len(lengths))
+            within = rng.choice((4, 12, 12, 60))
+            self._aims.add((actor, rng.randint(1, lengths[actor]), rng.randint(1, within)))
+
+    def changes_at(self, step: int, current: Actor) -> bool:
+        return (current.index, current.call, current.at) in self._aims
 
 
 class Walk:

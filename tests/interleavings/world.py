@@ -100,6 +100,7 @@ class World:
             in_range: whether the offset asked for was in the log's range.
             allowed: further errors, each with what must hold at some moment of the call.
         """
+        self.scheduler.next_call()
         self.scheduler.point(f"begin {name}")
         actor = self.scheduler.current
         self.observe()

@@ -21,7 +21,7 @@ from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
 
 _TOO_LARGE = {RecordListTooLargeError: lambda state: True}  # segment.bytes is small here
-_PADDING = bytes(range(33, 64)) * 4
+_PADDING = b"\xff\xff\xff\xff\0\0\0\0" * 16  # no header of a batch, whoever takes it for one
 
 
 @dataclass
