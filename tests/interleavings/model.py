@@ -180,7 +180,7 @@ class Model:
         if start != now.start and not (doing.truncates or "start" in doing.moves):
             raise Found("unexplained log start", f"{doing.name}: {now.start} to {start}")
         if high != now.high_watermark and not (
-            doing.truncates or doing.adds or doing.added or "watermark" in doing.moves
+            doing.truncates or doing.adds or doing.added or doing.moves
         ):
             raise Found("unexplained watermark", f"{doing.name}: {now.high_watermark} to {high}")
         self.states.append(State(start, end, high, stable, batches))
