@@ -76,6 +76,9 @@ PAIRS: dict[str, Program] = {
     "roll, retention": _pair(
         (("append", 3, 110, 1),), (("retain",),), segment_bytes=400, retention_bytes=0
     ),
+    "retention, retention": _pair(
+        (("retain",), ("append", 1, 0, 1)), (("retain",),), segment_bytes=300, retention_bytes=0
+    ),
     "roll, truncate": _pair((("append", 3, 110, 1),), (("truncate_to", 300),), segment_bytes=500),
     "append, close": _pair((("append", 2, 60, 1), ("read", 0, "", 200)), (("close",),)),
     "iterate, close": _pair((("iterate", "chunks", 0, False, 3),), (("close",),)),
