@@ -17,14 +17,14 @@ from functools import partial
 
 from tests.interleavings.exhaustive import PAIRS, explore
 from tests.interleavings.program import draw
-from tests.interleavings.run import execute
+from tests.interleavings.run import execute_drawn
 from tests.interleavings.shrink import Shrinker
 
 
 def run_seed(seed: int, strict: bool = True) -> tuple[int, str, str, int]:
     """``(seed, kind of failure or nothing, what happened, steps)``."""
     program, schedule = draw(seed)
-    result = execute(program, schedule.strategy(program), strict=strict)
+    result = execute_drawn(program, schedule, strict=strict)
     kind, detail = (result.found.kind, result.found.detail) if result.found else ("", "")
     return seed, kind, detail, result.steps
 
@@ -56,7 +56,7 @@ def search(first: int, last: int, *, jobs: int, strict: bool) -> int:
 def show(seed: int, *, strict: bool, trace: bool, seconds: float) -> int:
     """Run one seed, and shrink what it finds."""
     program, schedule = draw(seed)
-    result = execute(program, schedule.strategy(program), strict=strict, traced=True)
+    result = execute_drawn(program, schedule, strict=strict, traced=True)
     if trace:
         for step, actor, label in result.trace:
             print(f"{step:6} actor {actor} {label}")
@@ -70,7 +70,7 @@ def show(seed: int, *, strict: bool, trace: bool, seconds: float) -> int:
     )
     print(program.text())
     print(schedule)
-    small = execute(program, schedule.strategy(program), strict=strict, traced=True)
+    small = execute_drawn(program, schedule, strict=strict, traced=True)
     if trace:
         for step, actor, label in small.trace:
             print(f"{step:6} actor {actor} {label}")

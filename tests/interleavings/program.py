@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.interleavings import reading, writing
@@ -33,16 +33,18 @@ TRUNCATIONS = ("truncate_to", "start_at")
 @dataclass(frozen=True)
 class Schedule:
     """``kind`` with its numbers: ``aimed`` (seed, changes), ``pct`` (seed, steps, changes),
-    ``walk`` (seed, per mille), ``recorded`` (pairs of step and actor)."""
+    ``walk`` (seed, per mille), ``recorded`` (pairs of step and actor). ``fine``: with a step at
+    every call inside the log."""
 
     kind: str
     numbers: tuple[Any, ...]
+    fine: bool = False
 
     def strategy(self, program: Program) -> Strategy:
         lengths = [len(ops) for ops in program.actors]
         if self.kind == "aimed":
             seed, changes = self.numbers
-            return Aimed(random.Random(seed), lengths, changes)
+            return Aimed(random.Random(seed), lengths, changes, longer=4 if self.fine else 1)
         if self.kind == "pct":
             seed, steps, changes = self.numbers
             return Priorities(random.Random(seed), len(lengths), steps, changes)
@@ -59,7 +61,7 @@ class Program:
     ``fault`` is an operation of the storage seam, a pattern of paths, how many succeed before, and
     an ``errno``; ``power_cut`` a number of changes after which the machine goes down. ``ending``
     follows when all actors are done: ``close``, or a power cut in the mode ``all_lost``,
-    ``all_kept`` or ``random``.
+    ``all_kept`` or ``random``. ``idle_files``: how many files that nobody holds may stay open.
     """
 
     config: tuple[tuple[str, Any], ...]
@@ -69,6 +71,7 @@ class Program:
     fault: tuple[str, str, int, int] | None = None
     power_cut: int | None = None
     ending: str = "close"
+    idle_files: int = 1024
 
     @property
     def truncates(self) -> bool:
@@ -89,7 +92,8 @@ class Program:
             lines.append(f"    fault={self.fault!r},")
         if self.power_cut is not None:
             lines.append(f"    power_cut={self.power_cut},")
-        return "\n".join([*lines, f"    ending={self.ending!r},", ")"])
+        lines += [f"    ending={self.ending!r},", f"    idle_files={self.idle_files},", ")"]
+        return "\n".join(lines)
 
 
 class Drawer:
@@ -150,7 +154,8 @@ class Drawer:
         rng = self.rng
         kind = rng.random()
         if kind < 0.6:
-            return Schedule("aimed", (rng.getrandbits(32), rng.randint(1, 4)))
+            numbers = (rng.getrandbits(32), rng.randint(1, 4))
+            return Schedule("aimed", numbers, fine=rng.random() < 0.4)
         if kind < 0.75:
             return Schedule("walk", (rng.getrandbits(32), rng.choice((20, 60, 200, 500))))
         steps = 16 * sum(len(ops) for ops in program.actors)
@@ -264,4 +269,5 @@ def draw(seed: int) -> tuple[Program, Schedule]:
     """The program and the schedule of a seed."""
     drawer = Drawer(random.Random(seed))
     program = drawer.program()
-    return program, drawer.schedule(program)
+    schedule = drawer.schedule(program)
+    return replace(program, idle_files=drawer.rng.choice((0, 1, 1024, 1024))), schedule

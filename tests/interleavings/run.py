@@ -5,20 +5,21 @@ from __future__ import annotations
 import gc
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from logstore.config import LogConfig
 from logstore.errors import LogClosedError, LogstoreError
 from logstore.log import PartitionLog
 from logstore.testing.faulty import SimulatedCrash
+from tests.interleavings.fine import steps_at_calls
 from tests.interleavings.judge import batch_spans
 from tests.interleavings.locks import explorer_locks
 from tests.interleavings.model import Row, State
-from tests.interleavings.program import OPERATIONS, Op, Program
+from tests.interleavings.program import OPERATIONS, Op, Program, Schedule
 from tests.interleavings.reading import check_all
 from tests.interleavings.scheduler import Found, Strategy
-from tests.interleavings.world import ActorEnds, RebuildWatch, World
+from tests.interleavings.world import ActorEnds, RebuildWatch, World, idle_files
 from tests.interleavings.writing import Hands
 
 
@@ -33,9 +34,14 @@ class Result:
 
 
 def execute(
-    program: Program, strategy: Strategy, *, strict: bool = True, traced: bool = False
+    program: Program,
+    strategy: Strategy,
+    *,
+    fine: bool = False,
+    strict: bool = True,
+    traced: bool = False,
 ) -> Result:
-    """Run ``program`` under ``strategy``; ``strict`` as for ``Disk``."""
+    """Run ``program`` under ``strategy``; ``fine`` as for ``Schedule``, ``strict`` for ``Disk``."""
     config = LogConfig(**dict(program.config))
     world = World(strategy, config, replicated=program.replicated, strict=strict)
     scheduler = world.scheduler
@@ -49,19 +55,32 @@ def execute(
     gc.disable()  # a finalizer at another moment would be another run
     found: Found | None = None
     try:
-        with explorer_locks(scheduler):
+        with (
+            explorer_locks(scheduler),
+            idle_files(program.idle_files),
+            steps_at_calls(scheduler, fine),
+        ):
             _run(world, program, watch)
     except Found as error:
         found = scheduler.found or error
         found.__traceback__ = None if not traced else error.__traceback__
     finally:
-        scheduler.stopping = True
+        world.let_go()
         logger.removeHandler(watch)
         logger.setLevel(level)
         logger.propagate = propagate
         if collecting:
             gc.enable()
     return Result(found, scheduler.step, tuple(scheduler.switches), scheduler.trace or [])
+
+
+def execute_drawn(
+    program: Program, schedule: Schedule, *, strict: bool = True, traced: bool = False
+) -> Result:
+    """Run ``program`` as ``schedule`` says; without ``strict`` with coarse steps only."""
+    schedule = replace(schedule, fine=schedule.fine and strict)
+    strategy = schedule.strategy(program)
+    return execute(program, strategy, fine=schedule.fine, strict=strict, traced=traced)
 
 
 def _run(world: World, program: Program, watch: RebuildWatch) -> None:

@@ -80,6 +80,7 @@ class Scheduler:
         self.current = self.outside
         self.step = 0
         self.stopping = False
+        self._observing = False
         self.found: Found | None = None  # raised again where a finalizer swallowed it
         self.trace: list[tuple[int, int, str]] | None = None
         self.switches: list[tuple[int, int]] = []  # where somebody else than the default went on
@@ -126,14 +127,21 @@ class Scheduler:
     def point(self, label: str = "") -> None:
         """Somebody else may go on here."""
         actor = self.current
-        if self.stopping or actor is self.outside:
+        if self.stopping or self._observing or actor is self.outside:
             return
         if self.trace is not None:
             self.trace.append((self.step, actor.index, label))
-        self.observe()
+        self._look()
         chosen = self._choose(actor)
         if chosen is not actor:
             self._go(chosen)
+
+    def _look(self) -> None:
+        self._observing = True  # what is called to look at the log is no step of it
+        try:
+            self.observe()
+        finally:
+            self._observing = False
 
     def next_call(self) -> None:
         """The running actor begins another operation."""
@@ -151,7 +159,7 @@ class Scheduler:
             raise self.fail("deadlock", f"nobody is left to end the wait for {what}")
         actor.waits_for, actor.may_time_out, actor.waiting = until, timed, what
         actor.timed_out = False
-        self.observe()
+        self._look()
         chosen = self._choose(actor)
         if chosen is not actor:
             self._go(chosen)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.interleavings.program import Op, Program, Schedule
-from tests.interleavings.run import Result, execute
+from tests.interleavings.run import Result, execute_drawn
 
 _TRIES = 40  # schedules tried for each smaller program: a step removed moves all that follow
 
@@ -42,14 +42,14 @@ class Shrinker:
 
     def _run(self, program: Program, schedule: Schedule) -> Result | None:
         """The result if it fails in the same way."""
-        result = execute(program, schedule.strategy(program), strict=self._strict)
+        result = execute_drawn(program, schedule, strict=self._strict)
         return result if result.found is not None and result.found.kind == self._kind else None
 
     def _recorded(self, program: Program, schedule: Schedule) -> Schedule | None:
         result = self._run(program, schedule)
         if result is None:
             return None
-        recorded = Schedule("recorded", result.switches)
+        recorded = Schedule("recorded", result.switches, schedule.fine)
         return recorded if self._run(program, recorded) is not None else None
 
     def _search(self, program: Program, schedule: Schedule) -> Schedule | None:
@@ -57,7 +57,7 @@ class Shrinker:
         for seed in range(_TRIES):
             if found is not None or time.monotonic() > self._deadline:
                 break
-            found = self._recorded(program, Schedule("aimed", (seed, 1 + seed % 3)))
+            found = self._recorded(program, Schedule("aimed", (seed, 1 + seed % 3), schedule.fine))
         return found
 
     def _fewer_switches(self, program: Program, schedule: Schedule) -> Schedule:
@@ -66,12 +66,12 @@ class Shrinker:
         at = 0
         switches = list(schedule.numbers)
         while at < len(switches):
-            fewer = Schedule("recorded", tuple(switches[:at] + switches[at + 1 :]))
+            fewer = Schedule("recorded", tuple(switches[:at] + switches[at + 1 :]), schedule.fine)
             if self._run(program, fewer) is not None:
                 del switches[at]
             else:
                 at += 1
-        return Schedule("recorded", tuple(switches))
+        return Schedule("recorded", tuple(switches), schedule.fine)
 
 
 def _smaller(program: Program) -> Iterator[Program]:
@@ -80,6 +80,8 @@ def _smaller(program: Program) -> Iterator[Program]:
         yield replace(program, fault=None)
     if program.power_cut is not None:
         yield replace(program, power_cut=None)
+    if program.idle_files < 1024:
+        yield replace(program, idle_files=1024)
     for at in range(len(program.actors)):
         if len(program.actors) > 1:
             yield replace(program, actors=_without(program.actors, at))

@@ -46,12 +46,15 @@ class Aimed(Priorities):
     to be interrupted, whatever its length, and most likely in its first steps.
     """
 
-    def __init__(self, rng: random.Random, lengths: Sequence[int], changes: int) -> None:
+    def __init__(
+        self, rng: random.Random, lengths: Sequence[int], changes: int, *, longer: int = 1
+    ) -> None:
+        """``lengths``: operations of each actor; ``longer``: how much an operation has more steps."""
         super().__init__(rng, len(lengths), 1, 0)
         self._aims = set()
         for _ in range(changes):
             actor = rng.randrange(len(lengths))
-            within = rng.choice((4, 12, 12, 60))
+            within = rng.choice((4, 12, 12, 60)) * longer
             self._aims.add((actor, rng.randint(1, lengths[actor]), rng.randint(1, within)))
 
     def changes_at(self, step: int, current: Actor) -> bool:

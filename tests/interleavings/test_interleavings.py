@@ -11,7 +11,7 @@ import pytest
 from tests.interleavings.exhaustive import PAIRS, explore
 from tests.interleavings.kept import KEPT
 from tests.interleavings.program import draw
-from tests.interleavings.run import execute
+from tests.interleavings.run import execute, execute_drawn
 from tests.interleavings.strategies import every_way
 
 SECONDS = float(os.environ.get("LOGSTORE_INTERLEAVINGS", "8"))
@@ -26,7 +26,7 @@ def test_new_seeds() -> None:
     seed = first
     while time.monotonic() < deadline:
         program, schedule = draw(seed)
-        found = execute(program, schedule.strategy(program)).found
+        found = execute_drawn(program, schedule).found
         assert found is None, f"{found}\npython -m tests.interleavings --one {seed}"
         seed += 1
     print(f"seeds {first} to {seed - 1}")
@@ -43,14 +43,14 @@ def test_all_schedules_with_one_preemption(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str) -> None:
     case = KEPT[name]
-    assert execute(case.program, case.schedule.strategy(case.program)).found is None
+    assert execute_drawn(case.program, case.schedule).found is None
 
 
 def test_a_seed_repeats_exactly() -> None:
     for seed in range(1, 40):
         program, schedule = draw(seed)
-        first = execute(program, schedule.strategy(program), traced=True)
-        second = execute(program, schedule.strategy(program), traced=True)
+        first = execute_drawn(program, schedule, traced=True)
+        second = execute_drawn(program, schedule, traced=True)
         assert first.trace == second.trace
         assert (first.steps, first.switches) == (second.steps, second.switches)
 

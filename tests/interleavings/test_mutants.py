@@ -7,7 +7,7 @@ import pytest
 from tests.interleavings.exhaustive import PAIRS, explore
 from tests.interleavings.mutants import MUTANTS
 from tests.interleavings.program import draw
-from tests.interleavings.run import execute
+from tests.interleavings.run import execute_drawn
 
 SEEDS = 1500
 PAIR_OF = {
@@ -27,7 +27,7 @@ def _find(name: str) -> str:
         return f"{outcome.found} in schedule {outcome.schedules}" if outcome.found else ""
     for seed in range(1, SEEDS):
         program, schedule = draw(seed)
-        found = execute(program, schedule.strategy(program)).found
+        found = execute_drawn(program, schedule).found
         if found is not None:
             return f"{found} with seed {seed}"
     return ""
