@@ -1,8 +1,8 @@
 """Search by command; see docs/interleavings.md.
 
-    python -m tests.interleavings --seeds 1:100000 --jobs 2
-    python -m tests.interleavings --one 4711 [--trace]
-    python -m tests.interleavings --exhaustive
+python -m tests.interleavings --seeds 1:100000 --jobs 2
+python -m tests.interleavings --one 4711 [--trace]
+python -m tests.interleavings --exhaustive
 """
 
 from __future__ import annotations

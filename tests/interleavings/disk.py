@@ -129,7 +129,10 @@ class Disk(FaultyStorage):
             raise Found("order of removal", f"{removing} removes {name} before {first}")
 
     def _check_roll(self, directory: DirNode, name: str) -> None:
-        """The segment before is on the disk, name and all, before the final name appears."""
+        """The segment before is on the disk, name and all, before the final name appears.
+
+        The name may be the one that it had before it was final: a restart goes on with that.
+        """
         if not self.checking or not LOG_NAME.fullmatch(name) or name in directory.entries:
             return
         before = [n for n in directory.entries if HELD_LOG_NAME.fullmatch(n) and n < name]
@@ -140,8 +143,10 @@ class Disk(FaultyStorage):
         assert isinstance(node, FaultyFileNode)
         assert isinstance(directory, FaultyDirNode)
         if not _is_durable(node):
-            raise Found("order of a roll", f"{name} appears before the content of {last} is durable")
-        if directory.durable.get(last) is not node:
+            raise Found(
+                "order of a roll", f"{name} appears before the content of {last} is durable"
+            )
+        if not any(node is directory.durable.get(held) for held in (last, last + ".swap")):
             raise Found("order of a roll", f"{name} appears before the name {last} is durable")
 
     # -- what a power cut would leave ----------------------------------------------------------

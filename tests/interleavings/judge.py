@@ -55,9 +55,7 @@ def rows_of(records: Sequence[object]) -> list[Row]:
     return [Row(r.offset, r.value, r.timestamp) for r in records]  # type: ignore[attr-defined]
 
 
-def decided(
-    transactions: set[tuple[int, int, int]], state: State
-) -> set[tuple[int, int, int]]:
+def decided(transactions: set[tuple[int, int, int]], state: State) -> set[tuple[int, int, int]]:
     """Those with a marker below the log end: the index may be ahead of the log by one append."""
     return {transaction for transaction in transactions if transaction[2] < state.end}
 

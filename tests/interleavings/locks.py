@@ -16,9 +16,7 @@ from tests.interleavings.scheduler import Scheduler
 class ExplorerLock:
     """A lock of greenlets. ``rank`` is the place in the order of locks, if it has one."""
 
-    def __init__(
-        self, scheduler: Scheduler, rank: Any = None, *, reentrant: bool = False
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, rank: Any = None, *, reentrant: bool = False) -> None:
         self.rank = rank
         self._scheduler = scheduler
         self._reentrant = reentrant
@@ -36,7 +34,9 @@ class ExplorerLock:
         actor = scheduler.current
         if self._owner is actor:
             if not self._reentrant:
-                raise scheduler.fail("deadlock", f"actor {actor.index} takes {self!r} a second time")
+                raise scheduler.fail(
+                    "deadlock", f"actor {actor.index} takes {self!r} a second time"
+                )
             self._depth += 1
             return True
         self._check_order(actor.held)
@@ -57,7 +57,9 @@ class ExplorerLock:
             return
         for lock in held:
             if lock.rank is not None and lock.rank >= self.rank:
-                raise self._scheduler.fail("lock order", f"{self!r} taken by an actor that holds {held}")
+                raise self._scheduler.fail(
+                    "lock order", f"{self!r} taken by an actor that holds {held}"
+                )
 
     def release(self) -> None:
         scheduler = self._scheduler
@@ -65,7 +67,9 @@ class ExplorerLock:
             return
         actor = scheduler.current
         if self._owner is not actor:
-            raise scheduler.fail("lock order", f"{self!r} released by an actor that does not hold it")
+            raise scheduler.fail(
+                "lock order", f"{self!r} released by an actor that does not hold it"
+            )
         self._depth -= 1
         if not self._depth:
             self._owner = None

@@ -193,7 +193,9 @@ class Drawer:
         return self.rng.sample(choices, min(len(choices), self.rng.randint(low, high)))
 
     def _place(self) -> int:
-        return self.rng.choice((0, 0, 1000, 1000, self.rng.randint(1, 999), self.rng.randint(1, 999)))
+        return self.rng.choice(
+            (0, 0, 1000, 1000, self.rng.randint(1, 999), self.rng.randint(1, 999))
+        )
 
     def _shape(self) -> tuple[int, int, int]:
         rng = self.rng

@@ -71,7 +71,9 @@ class Walk:
         stamps = portion.column("timestamp").cast("int64").to_pylist()
         return [
             Row(offset, value, stamp)
-            for offset, value, stamp in zip(columns["offset"], columns["value"], stamps, strict=True)
+            for offset, value, stamp in zip(
+                columns["offset"], columns["value"], stamps, strict=True
+            )
         ]
 
 

@@ -14,7 +14,7 @@ from tests.interleavings.program import draw
 from tests.interleavings.run import execute, execute_drawn
 from tests.interleavings.strategies import every_way
 
-SECONDS = float(os.environ.get("LOGSTORE_INTERLEAVINGS", "8"))
+SECONDS = float(os.environ.get("LOGSTORE_INTERLEAVINGS", "6"))
 """How long to search; ``python -m tests.interleavings`` searches a range of seeds."""
 
 

@@ -110,9 +110,7 @@ class Witness:
 
     def _check_gap(self, answer: Answer, expected: int, offset: int) -> None:
         for missing in range(expected, offset if self.gaps_known else expected):
-            known = missing in self.controls or (
-                answer.committed and missing in self.transactional
-            )
+            known = missing in self.controls or (answer.committed and missing in self.transactional)
             if not known:
                 raise Broken(f"{answer.what}: {missing} left out before {offset}")
 

@@ -55,7 +55,9 @@ def _make(
     """Bytes of one batch with values that no other record has, and the same for the model."""
     hands.serial += 1
     rows = tuple(
-        Row(base + i, b"<%d.%d.%d>" % (hands.index, hands.serial, i) + _PADDING[:width], NOW + stamp)
+        Row(
+            base + i, b"<%d.%d.%d>" % (hands.index, hands.serial, i) + _PADDING[:width], NOW + stamp
+        )
         for i in range(count)
     )
     fields: dict[str, Any] = {}
@@ -134,9 +136,7 @@ def transact(world: World, hands: Hands, count: int, width: int) -> None:
 
 
 def end_transaction(world: World, hands: Hands, commit: bool) -> None:
-    data = marker(
-        commit=commit, producer_id=hands.producer_id, producer_epoch=hands.producer_epoch
-    )
+    data = marker(commit=commit, producer_id=hands.producer_id, producer_epoch=hands.producer_epoch)
     kind = Kind.COMMIT if commit else Kind.ABORT
     row = Row(0, b"", NOW)
     batch = Batch(0, 0, len(data), (row,), kind, hands.producer_id)
