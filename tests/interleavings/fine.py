@@ -2,7 +2,7 @@
 
 Locks and the storage seam are where threads meet most, but a thread may lose the processor anywhere:
 between taking a snapshot and looking at a segment, for instance. With these steps a schedule can
-say so. A run is some three times as long with them, so only some seeds use them.
+say so. A run takes three times as many steps with them, so only some seeds use them.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def _places() -> tuple[tuple[Any, str, Any, Any], ...]:
     places: list[tuple[Any, str, Any, Any]] = []
 
     def note(owner: Any, name: str, value: Any) -> None:
-        if isinstance(value, FunctionType) and value.__module__.startswith(_MODULES):
-            if not name.startswith("__"):
-                places.append((owner, name, value, made.setdefault(value, _stepping(value))))
+        ours = isinstance(value, FunctionType) and value.__module__.startswith(_MODULES)
+        if ours and not name.startswith("__"):
+            places.append((owner, name, value, made.setdefault(value, _stepping(value))))
 
     for module in modules:
         for name, value in list(vars(module).items()):

@@ -201,16 +201,17 @@ class Drawer:
         rng = self.rng
         return rng.randint(1, 4), rng.choice((0, 10, 60, 110)), rng.randint(0, 20)
 
-    def _counts(self) -> tuple[int, ...]:
+    def _batches(self) -> tuple[tuple[int, ...], int, int]:
         rng = self.rng
-        return tuple(rng.randint(1, 3) for _ in range(rng.choice((1, 1, 2, 3))))
+        counts = tuple(rng.randint(1, 3) for _ in range(rng.choice((1, 1, 2, 3))))
+        return counts, rng.choice((0, 10, 60)), rng.randint(0, 20)
 
     def _writers(self, replicated: bool, follower: bool) -> list[Callable[[], Op]]:
         rng = self.rng
         if follower:
             return [
-                lambda: ("append_as_follower", self._counts(), rng.choice((0, 10, 60)), rng.randint(0, 20)),
-                lambda: ("append_as_follower", self._counts(), rng.choice((0, 10, 60)), rng.randint(0, 20)),
+                lambda: ("append_as_follower", *self._batches()),
+                lambda: ("append_as_follower", *self._batches()),
                 lambda: ("set_watermark", self._place()),
                 lambda: ("roll",),
                 lambda: ("flush", 1001),
@@ -218,7 +219,7 @@ class Drawer:
         choices: list[Callable[[], Op]] = [
             lambda: ("append", *self._shape()),
             lambda: ("append", *self._shape()),
-            lambda: ("append_as_leader", self._counts(), rng.choice((0, 10, 60)), rng.randint(0, 20)),
+            lambda: ("append_as_leader", *self._batches()),
             lambda: ("transact", rng.randint(1, 3), rng.choice((0, 40))),
             lambda: rng.choice((
                 ("transact", rng.randint(1, 3), rng.choice((0, 40))),

@@ -10,6 +10,7 @@ from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from tests.builders import NOW
 from tests.interleavings.judge import (
     Check,
+    batch_spans,
     decided,
     end_checks,
     judge,
@@ -17,7 +18,8 @@ from tests.interleavings.judge import (
     read_checks,
     rows_of,
 )
-from tests.interleavings.model import Row, State
+from tests.interleavings.model import Doing, Row, State
+from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
 from tests.interleavings.writing import Hands, place
 
@@ -40,27 +42,34 @@ def read(world: World, hands: Hands, thousandth: int, limit: str, max_bytes: int
 
 
 class Walk:
-    """An iterator of the log and where it stands.
+    """An iterator of the log and where it stands; made when it is first asked.
 
-    ``start`` None leaves the first offset to the log. ``since`` is the first state that may explain
-    what ``records`` gives: it hands out records one by one that it took at once.
+    ``start`` None leaves the first offset to the log.
     """
 
-    def __init__(
-        self, log: PartitionLog, how: str, start: int | None, end: int | None, since: int
-    ) -> None:
-        self.how, self.start, self.end, self.since = how, start, end, since
+    def __init__(self, log: PartitionLog, how: str, start: int | None, end: int | None) -> None:
+        self.log, self.how, self.start, self.end = log, how, start, end
         self.position = start
-        calls = {"records": log.records, "chunks": log.record_chunks, "arrow": log.to_arrow}
-        self.iterator: Iterator[Any] = iter(calls[how](start, end))
+        self.since = -1  # the first state that may explain it
+        self._iterator: Iterator[Any] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.how}({self.start}, {self.end}) at {self.position}"
 
     def close(self) -> None:
-        if isinstance(self.iterator, Generator):
-            self.iterator.close()
+        if isinstance(self._iterator, Generator):
+            self._iterator.close()
+
+    def in_range(self, state: State) -> bool:
+        return self.position is not None and state.start <= self.position <= state.end
 
     def pull(self) -> list[Row]:
         """The next portion; nothing at the end."""
-        portion = next(self.iterator, None)
+        if self._iterator is None:
+            log = self.log
+            calls = {"records": log.records, "chunks": log.record_chunks, "arrow": log.to_arrow}
+            self._iterator = iter(calls[self.how](self.start, self.end))
+        portion = next(self._iterator, None)
         if portion is None:
             return []
         if self.how == "records":
@@ -83,37 +92,36 @@ def iterate(
     """Some steps of an iterator, with other actors in between."""
     log = world.log
     start = None if thousandth == 0 else place(log, thousandth)
-    end = log.log_end_offset if bounded else None
-    name = f"{how}({start}, {end})"
-    walk: Walk | None = None
+    walk = Walk(log, how, start, log.log_end_offset if bounded else None)
     for _ in range(pulls):
-        done = True
-
-        def in_range(state: State) -> bool:
-            at = walk.position if walk is not None else start
-            return at is not None and state.start <= at <= state.end
-
-        with world.operation(name, in_range=in_range) as doing:
-            if walk is None:
-                walk = Walk(log, how, start, end, doing.since)
-            doing.since = walk.since if how == "records" else doing.since
-            rows = walk.pull()
-            world.observe()
-            window = world.window(doing)
-            at = walk.position
-            if rows:
-                position = rows[0].offset if at is None else at
-                checks = portion_checks(rows, position, end)
-                if at is None:
-                    checks.insert(0, Check("records left out", _begins_at(rows[0].offset)))
-                judge(f"{name} at {at} gave {_brief(rows)}", window, checks)
-                walk.position, done = rows[-1].offset + 1, False
-            else:
-                judge(f"{name} ended at {at}", window, end_checks(at, end))
-        if done:
+        goes_on = False
+        with world.operation(str(walk), in_range=walk.in_range) as doing:
+            goes_on = _pull(world, walk, doing)
+        if not goes_on:
             break
-    if walk is not None:
-        walk.close()
+    walk.close()
+
+
+def _pull(world: World, walk: Walk, doing: Doing) -> bool:
+    """Ask for a portion and judge it; whether there was one."""
+    if walk.since < 0:
+        walk.since = doing.since
+    if walk.how == "records":  # it hands out one by one what it took at once
+        doing.since = walk.since
+    rows = walk.pull()
+    world.observe()
+    window = world.window(doing)
+    if not rows:
+        judge(f"{walk} ended", window, end_checks(walk.position, walk.end))
+        return False
+    first, last = rows[0].offset, rows[-1].offset
+    position = first if walk.position is None else walk.position
+    checks = portion_checks(rows, position, walk.end)
+    if walk.position is None:
+        checks.insert(0, Check("records left out", _begins_at(first)))
+    judge(f"{walk} gave {first} … {last}", window, checks)
+    walk.position = last + 1
+    return True
 
 
 def _begins_at(first: int) -> Any:
@@ -122,10 +130,6 @@ def _begins_at(first: int) -> Any:
         return bool(rows) and rows[0].offset == first
 
     return holds
-
-
-def _brief(rows: list[Row]) -> str:
-    return f"{rows[0].offset} … {rows[-1].offset}"
 
 
 def find_timestamp(world: World, hands: Hands, stamp: int) -> None:
@@ -216,36 +220,42 @@ def aborted_transactions(world: World, hands: Hands, thousandth: int, end_thousa
 
 def check_all(world: World, log: PartitionLog, state: State, when: str) -> None:
     """With nobody else about, every way to read gives exactly the records of ``state``."""
-    expected = state.rows(state.start, state.end)
-    window = [state]
     try:
         for how in ("records", "chunks", "arrow"):
-            walk, rows = Walk(log, how, state.start, None, 0), []
-            while portion := walk.pull():
-                rows += portion
-            judge(f"{how} {when}", window, [Check("content", lambda s: rows == expected)])
+            _check_rows(f"{how} {when}", _iterated(log, how, state), state, state.end, False)
         for committed in (False, True):
             end = state.last_stable if committed else state.end
-            offset, rows = state.start, []
-            while offset < end:
-                fetched = log.read(offset, 500, committed=committed)
-                judge(
-                    f"read {when}", window,
-                    read_checks(fetched, None, committed=committed, minimum_one=True),
-                )  # fmt: skip
-                covered = [b for b in state.from_offset(offset) if b.base < end]
-                if not covered:
-                    break
-                size, taken = 0, 0
-                while taken < len(covered) and size + covered[taken].size <= len(fetched.data):
-                    size += covered[taken].size
-                    taken += 1
-                offset = covered[taken - 1].last + 1
-                rows += rows_of(fetched.records())
-            told = state.rows(state.start, end, committed=committed)
-            judge(f"read {when}", window, [Check("content", lambda s: rows == told)])
+            rows = _fetched(log, state, end, committed, f"read {when}")
+            _check_rows(f"read {when}", rows, state, end, committed)
         log.check_invariants()
     except (LogstoreError, OSError, ValueError) as error:
-        from tests.interleavings.scheduler import Found
-
         raise Found("content", f"{when}: {error!r}") from error
+
+
+def _check_rows(what: str, rows: list[Row], state: State, end: int, committed: bool) -> None:
+    expected = state.rows(state.start, end, committed=committed)
+    judge(what, [state], [Check("content", lambda _: rows == expected)])
+
+
+def _iterated(log: PartitionLog, how: str, state: State) -> list[Row]:
+    walk = Walk(log, how, state.start, None)
+    rows: list[Row] = []
+    while portion := walk.pull():
+        rows += portion
+    return rows
+
+
+def _fetched(log: PartitionLog, state: State, end: int, committed: bool, what: str) -> list[Row]:
+    """Read by read, each from the batch after the last whole one."""
+    offset = state.start
+    rows: list[Row] = []
+    while offset < end:
+        fetched = log.read(offset, 500, committed=committed)
+        checks = read_checks(fetched, None, committed=committed, minimum_one=True)
+        judge(what, [state], checks)
+        spans = batch_spans(fetched.data)
+        if not spans:
+            break
+        rows += rows_of(fetched.records())
+        offset = spans[-1][1] + 1
+    return rows

@@ -49,7 +49,7 @@ class Aimed(Priorities):
     def __init__(
         self, rng: random.Random, lengths: Sequence[int], changes: int, *, longer: int = 1
     ) -> None:
-        """``lengths``: operations of each actor; ``longer``: how much an operation has more steps."""
+        """``lengths``: operations of each actor; ``longer``: how many times the usual steps."""
         super().__init__(rng, len(lengths), 1, 0)
         self._aims = set()
         for _ in range(changes):

@@ -20,7 +20,7 @@ def test_real_threads(tmp_path: Path) -> None:
 
 
 def _witness() -> Witness:
-    """Records at 0 and 1 in batches of their own, both acknowledged at 2; 1 truncated from 4 to 6."""
+    """Records at 0 and 1, both acknowledged at 2; from 4 to 6 the second is truncated."""
     witness = Witness()
     witness.lives[b"a"] = Life(0, 0, 1, 2, False)
     witness.lives[b"b"] = Life(1, 1, 1, 2, False)

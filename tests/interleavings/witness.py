@@ -145,6 +145,6 @@ class Witness:
         self._check(answer)
         held = {offset for offset, _ in content}
         for life in self.lives.values():
-            if life.offset >= start and life.offset not in held:
-                if not self._may_go_before(life, end):
-                    raise Broken(f"content: {life.offset} is lost")
+            missing = life.offset >= start and life.offset not in held
+            if missing and not self._may_go_before(life, end):
+                raise Broken(f"content: {life.offset} is lost")

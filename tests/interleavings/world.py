@@ -146,7 +146,7 @@ class World:
         if isinstance(error, LogClosedError):
             if not self.closing:
                 raise Found("closed without a close", what) from error
-        elif isinstance(error, StorageFailedError) or isinstance(error, _BUSY):
+        elif isinstance(error, (StorageFailedError, *_BUSY)):
             if not self.disk.has_failed:
                 raise Found("storage failure on a healthy disk", what) from error
         elif isinstance(error, OffsetOutOfRangeError):
