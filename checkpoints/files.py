@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Protocol
 
 
@@ -30,22 +31,30 @@ class Files(Protocol):
         ...
 
 
+_SMALL = 4096
+
+
 class OsFiles:
     """``Files`` on the operating system's file system."""
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            if limit < 0:
-                return file.readall()
-            # read(limit) would make room for limit bytes first, and most files have a few.
-            room = os.fstat(file.fileno()).st_size + 1
-            data = b""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            limit = sys.maxsize if limit < 0 else limit
+            data, room = b"", _SMALL  # most files are a few bytes; no room is made for the limit
             while missing := limit - len(data):
-                part = file.read(min(missing, room))
+                part = os.read(descriptor, min(missing, room))
                 if not part:
                     break
-                data += part
+                data = data + part if data else part
+                more = os.fstat(descriptor).st_size - len(data) if len(part) == room else 0
+                room = max(more + 1, _SMALL)
             return data
+        except IsADirectoryError as error:
+            error.filename = path
+            raise
+        finally:
+            os.close(descriptor)
 
     def write_file(self, path: str, data: bytes) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -22,8 +22,8 @@ class Rank(IntEnum):
 
     CREATION = 1  # who creates or deletes the log of one partition
     STRUCTURE = 10  # who takes segments out of a log: truncation, retention, close
-    CHECKPOINT = 15  # who writes the checkpoint files of a log directory
     FLUSH = 20  # who syncs the files of a log
+    CHECKPOINT = 25  # who writes the checkpoint files of a log directory
     WRITE = 30  # who changes offsets, segments, producers or epochs; held for no disk sync
     INDEX = 40  # who maps, cuts or searches one index file
     FILES = 50  # who opens or closes the files of segments

@@ -23,7 +23,7 @@ from logstore.producer_state import ProducerStateManager
 from logstore.replay import scan_segment
 from logstore.segment import BatchSpan, Segment
 from logstore.segment_view import WINDOW
-from logstore.storage.base import FileInfo, Storage
+from logstore.storage.base import Storage
 
 _LEGACY_SPAN = 1 << 30  # offsets that a compressed batch of magic 0 or 1 may span
 
@@ -134,15 +134,15 @@ class Replacements:
         self._clock = clock
         self._act = act
 
-    def finish(self, files: dict[str, FileInfo]) -> bool:
+    def finish(self, names: Sequence[str]) -> bool:
         """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
 
-        ``files`` by name; without the roll marks, which are judged later. True when the directory
-        must be listed anew.
+        ``names`` of files, without the rolls, which are judged later. True when the directory must
+        be listed anew.
         """
-        if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in files):
+        if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
-        parsed = {n: p for n in files if (p := filenames.parse_segment_file(n)) is not None}
+        parsed = {n: p for n in names if (p := filenames.parse_segment_file(n)) is not None}
         cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
         kept: dict[str, SegmentFile] = {}

@@ -136,9 +136,12 @@ def rebuild_producers(
     was_empty_at = producers.empty and producers.map_end_offset >= end_offset
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
     if end_offset > producers.map_end_offset and not was_empty_at:
+        active = segments[-1]
+        # A truncation asks while the segments behind the new end are still there.
+        segments = tuple(s for s in segments if s.base_offset <= end_offset)
         recent = {s.base_offset for s in segments[-2:]}
         for segment in segments:
-            end = segment.state.next_offset if segment is segments[-1] else None
+            end = segment.state.next_offset if segment is active else None
             if end is not None and end <= producers.map_end_offset:
                 continue
             if segment.base_offset in recent and segment.base_offset > producers.map_end_offset:

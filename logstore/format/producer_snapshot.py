@@ -15,7 +15,6 @@ _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_FROM = 6
 
-HEADER_SIZE = _HEADER.size
 SIZE_MAX = 1 << 30
 """Bytes of the largest snapshot that is read: 23 million producers."""
 
@@ -58,7 +57,7 @@ def encode_snapshot(entries: Iterable[ProducerSnapshotEntry]) -> bytes:
 
 
 def snapshot_size(header: Buffer, path: str = "") -> int:
-    """Bytes of the whole file, going by its first ``HEADER_SIZE`` bytes.
+    """Bytes of the whole file, going by its first ten bytes.
 
     Raises:
         CorruptSnapshotError: there are fewer, or the file would be larger than any that is read.

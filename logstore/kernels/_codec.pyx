@@ -35,14 +35,13 @@ cdef extern from "record.h":
     int ls_adopt_record_type(PyTypeObject *type) except -1
     PyObject *ls_new_record(int64_t offset, int64_t timestamp, ls_shared_int *last,
                             const ls_record *r, PyObject *headers) except NULL
+    int ls_append_record(object items, PyObject *record) except -1
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     int PyList_SetSlice(object items, Py_ssize_t low, Py_ssize_t high, PyObject *new) except -1
-    int PyList_Append(object items, PyObject *item) except -1
     Py_ssize_t PyList_GET_SIZE(object items)
     void Py_INCREF(PyObject *)
-    void Py_DECREF(PyObject *)
     void Py_XDECREF(PyObject *)
 
 cdef PyTypeObject *record_type = <PyTypeObject *> <PyObject *> Record
@@ -665,7 +664,6 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
     cdef int code
     cdef object made
     cdef PyObject *headers
-    cdef PyObject *record
     at[0] = p
     if record_count < 0 or record_count > (end - p) // LS_RECORD_SIZE_MIN:
         return LS_RECORD_COUNT
@@ -690,11 +688,7 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
                     return LS_RECORD_FIELD
                 headers = <PyObject *> made
                 Py_INCREF(headers)
-            record = ls_new_record(offset, timestamp, &last, &r, headers)
-            try:
-                PyList_Append(out, record)
-            finally:
-                Py_DECREF(record)
+            ls_append_record(out, ls_new_record(offset, timestamp, &last, &r, headers))
         at[0] = p
         return LS_RECORD_OK if p == end else LS_RECORD_TRAILING
     finally:

@@ -227,6 +227,23 @@ static inline PyObject *ls_new_record(int64_t offset, int64_t timestamp, ls_shar
     return (PyObject *)record;
 }
 
+/* Append to a list and steal the reference; -1 with an error set. */
+static inline int ls_append_record(PyObject *list, PyObject *record)
+{
+    int failed;
+#ifndef Py_GIL_DISABLED
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    if (LS_LIKELY(((PyListObject *)list)->allocated > size)) {
+        PyList_SET_ITEM(list, size, record);
+        Py_SET_SIZE((PyVarObject *)list, size + 1);
+        return 0;
+    }
+#endif
+    failed = PyList_Append(list, record);
+    Py_DECREF(record);
+    return failed;
+}
+
 /* Have `type`, a NamedTuple of five fields, made and dropped here; -1 with an error set. */
 static int ls_adopt_record_type(PyTypeObject *type)
 {

@@ -67,6 +67,7 @@ class LogMaintenance:
         self.restarts = 0  # truncations that reached the log start
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         writer.await_cut = self.settle_cut
+        writer.await_flush = self.flush
 
     # -- flush ---------------------------------------------------------------------------------
 
@@ -206,11 +207,14 @@ class LogMaintenance:
     def _settle_cut_flush_locked(self) -> None:
         writer = self._writer
         if writer.cut is Cut.NOT_DURABLE:
-            with writer.segments.active.file.held() as file:
-                file.sync()
-            self._core.storage.sync_dir(self._core.directory)
+            self._sync_cut()
             with writer.lock:
                 self._cut_is_durable_locked()
+
+    def _sync_cut(self) -> None:
+        with self._writer.segments.active.file.held() as file:
+            file.sync()
+        self._core.storage.sync_dir(self._core.directory)
 
     def _cut_is_durable_locked(self) -> None:
         self._writer.cut = Cut.NONE
@@ -236,10 +240,6 @@ class LogMaintenance:
             if offset < writer.segments[0].base_offset:
                 self._restart_structure_locked(offset, offset)
                 return True
-            with core.doing("plan a truncation"):
-                restart = self._batch_at(offset).end_offset <= core.snapshot.log_start_offset
-            if restart:
-                self._forget_by_name()
             with self.flush_lock:
                 core.check()
                 with core.doing("truncate", whole=False):
@@ -262,14 +262,14 @@ class LogMaintenance:
                         self.restarts += restart
                         raise
                     self._cut_structure_flush_locked(planned, producers)
-                    self.restarts += restart
         return True
 
-    def _forget_by_name(self) -> None:
-        """What others keep about the log by its name speaks of records that go."""
+    def _begin_anew_flush_locked(self) -> None:
+        """All records are gone, durably. Before the first new one, what others keep about the log
+        by its name is dropped: it speaks of the old ones."""
         if self._on_restart is not None:
-            with self._core.doing("truncate", whole=False):
-                self._on_restart()
+            self._on_restart()
+        self.restarts += 1
 
     def _batch_at(self, offset: int) -> _Place:
         """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
@@ -310,6 +310,7 @@ class LogMaintenance:
         segments = list(writer.segments)
         keep, gone = segments[: planned.keep], segments[planned.keep :]
         with writer.lock:
+            empties = end <= writer.log_start_offset
             keep[-1].apply_cut(planned.cut, end)
             keep[-1].state.cut_pending = True
             writer.replace_segments_locked(keep)
@@ -321,8 +322,13 @@ class LogMaintenance:
             writer.publish_removal_locked()
         self._remove_newest_first(gone)
         keep[-1].cut_files(planned.before, end)
+        if empties:
+            self._sync_cut()
+            self._begin_anew_flush_locked()
         with writer.lock:
             writer.cut = Cut.NOT_DURABLE
+            if empties:
+                self._cut_is_durable_locked()
             writer.publish_removal_locked()  # the file may be another one now
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
@@ -333,7 +339,6 @@ class LogMaintenance:
 
     def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
         core, writer = self._core, self._writer
-        self._forget_by_name()
         with core.doing("truncate", whole=False), self.flush_lock:
             with writer.lock:
                 core.check()
@@ -357,10 +362,11 @@ class LogMaintenance:
             producers.truncate_fully_and_start_at(offset)
             segment.create()
             self._save_epochs_flush_locked()
+            self._sync_cut()
+            self._begin_anew_flush_locked()
             with writer.lock:
-                writer.cut = Cut.NOT_DURABLE
+                self._cut_is_durable_locked()
                 writer.publish_removal_locked()
-            self.restarts += 1
 
     # -- retention -----------------------------------------------------------------------------
 

@@ -120,8 +120,9 @@ class PartitionLog:
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends
                 happen: it hands the news on and comes back.
-            on_restart: called when the log is about to drop all its records and begin elsewhere;
-                whatever its owner keeps about it by name must be gone, durably, on return.
+            on_restart: called when a truncation has dropped all records, before the first new
+                one; what the owner keeps about the log by its name must be gone, durably, on
+                return.
             random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
         Raises:
             StorageFailedError: the disk refused.

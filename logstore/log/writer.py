@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
-from logstore.config import MAX_LONG, LogConfig
+from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import (
     CorruptBatchError,
@@ -99,6 +99,7 @@ class LogWriter:
         self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
         self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
         self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
+        self.await_flush: Callable[[], None]  # returns when all is durable; not under the lock
         self.version = 0
         self.flush_at = 0  # last offset that may stay unflushed
         self._random_id = random_id
@@ -269,6 +270,14 @@ class LogWriter:
             self.enter_locked()
             if analysis.batch_count == 0:
                 return AppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
+            # Such a gap makes a segment whose base does not follow the one before it, which a
+            # start takes for a lost tail while that one is not durable.
+            while (
+                analysis.last_offset - self.log_end_offset > MAX_INT
+                and self.recovery_point < self.log_end_offset
+            ):
+                self._without_lock(self.await_flush)
+                self.enter_locked()
             check_follower(analysis, self.log_end_offset)
             entries, epoch_of_last = self.epochs.entries, -1
             for entry in reversed(entries):
@@ -283,12 +292,15 @@ class LogWriter:
         """Before any append: the log takes work, and no cut is waiting."""
         self.core.check()
         while self.cut is not Cut.NONE:
-            self.lock.release()
-            try:
-                self.await_cut()
-            finally:
-                self.lock.acquire()
+            self._without_lock(self.await_cut)
             self.core.check()
+
+    def _without_lock(self, wait: Callable[[], None]) -> None:
+        self.lock.release()
+        try:
+            wait()
+        finally:
+            self.lock.acquire()
 
     def _check_timestamps_locked(self, max_timestamp: int) -> None:
         if max_timestamp > self._timestamp_limit:
@@ -352,7 +364,9 @@ class LogWriter:
             self._activate_locked(segment)
         now_ms = self.core.clock.wall_ms() if state.rolling_timestamp < 0 else 0
         if state.must_roll(size, last, max_timestamp, now_ms):
-            self.roll_locked(max(self.log_end_offset, first))
+            end = self.log_end_offset
+            # Kafka's base is the first offset also after a gap; an index reaches over small ones.
+            self.roll_locked(end if last - end <= MAX_INT else max(end, first))
         return self.segments.active
 
     def _assign_epochs_locked(
@@ -452,7 +466,8 @@ class LogWriter:
                 )
             active.renew_indexes()  # only its index was full
             return
-        segment = self.new_segment(new_base, filenames.SWAP_SUFFIX)
+        follows = new_base == leo  # else all before it is durable: see append_as_follower
+        segment = self.new_segment(new_base, filenames.SWAP_SUFFIX if follows else "")
         segment.create()
         try:
             segment.state.next_offset = leo  # a base above it leaves a gap, no new end (F-145)

@@ -39,6 +39,24 @@ _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, leng
 # Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
+
+def _scan_directory(path: str, encoded: bytes, kind: type[FileInfo]) -> list[FileInfo]:
+    entries = []
+    with os.scandir(path) as scan:
+        for entry in scan:
+            try:
+                status = entry.stat()  # of the target of a link: linked directories work (S-47)
+            except FileNotFoundError:
+                continue
+            entries.append(_info(entry.name, status))
+    return entries
+
+
+try:
+    from logstore.kernels._directory import scan_directory
+except ImportError:  # not built
+    scan_directory = _scan_directory  # type: ignore[assignment]
+
 try:
     from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
 
@@ -253,14 +271,7 @@ class LocalStorage(OsFiles):
         return file
 
     def scan_dir(self, path: str) -> list[FileInfo]:
-        entries = []
-        with os.scandir(path) as scan:
-            for entry in scan:
-                try:
-                    status = entry.stat()  # of the target of a link: linked directories work (S-47)
-                except FileNotFoundError:
-                    continue
-                entries.append(_info(entry.name, status))
+        entries = scan_directory(path, os.fsencode(path), FileInfo)
         entries.sort()  # names are unique: nothing else is compared
         return entries
 

@@ -683,16 +683,31 @@ class TestRolling:
                 assert bases(log) == expected
 
     def test_new_base_after_a_gap(self) -> None:
-        """F-145: max(LEO, first offset of the append), and LEO itself does not move."""
+        """F-145: Kafka takes the first offset of the append. Here the segment follows the one
+        before it, unless an index entry could not reach over the gap."""
         with Disk(segment_bytes=PAIR).open(replicated=True) as log:
             log.append_as_follower(batch(0, 2))
             log.append_as_follower(batch(10, 2))
-            assert bases(log) == [0, 10]
+            assert bases(log) == [0, 2]
             assert all_offsets(log) == [0, 1, 10, 11]
             assert offsets(log.read(5).records()) == [10, 11]
             log.roll()
-            assert bases(log) == [0, 10, 12]
+            assert bases(log) == [0, 2, 12]
             assert log.log_end_offset == 12
+
+    def test_new_base_after_a_gap_that_no_index_reaches_over(self) -> None:
+        """What lies before it is durable first: a start takes such a gap for a lost tail."""
+        disk, later, far = Disk(), [], 2**31 + 10
+        log = disk.open(replicated=True, background=later.append)
+        log.append_as_follower(batch(0, 2))
+        log.append_as_follower(batch(far, 2))
+        assert bases(log) == [0, far]
+        assert log.recovery_point == 2
+        log.crash()
+        disk.storage.crash(mode="all_kept")
+        with disk.open(replicated=True) as log:
+            assert all_offsets(log) == [0, 1, far, far + 1]
+            assert log.recovery_report.bytes_cut == 0
 
     def test_steps(self) -> None:
         """F-146: stale files of the new name go; the old segment is trimmed; a snapshot; the flush

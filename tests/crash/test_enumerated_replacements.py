@@ -402,6 +402,8 @@ def test_transactions_across_a_split() -> None:
     assert_split(storage, log, TXNS)
     check_producers(log, TXNS, whole=True)
     assert log.recovery_report.segments_split == 1
+    snapshots = [int(p[-29:-9]) for p, _ in tree(storage) if p.endswith(".snapshot")]
+    assert snapshots == [FAR, FARTHER, TXNS[-1].last + 1]  # as Kafka's split leaves them
 
 
 SPLITS: dict[str, tuple[Files, list[Batch], list[int]]] = {

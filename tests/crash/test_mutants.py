@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkpoints import clean_shutdown
-from logstore import recovery, replay, set_aside
+from logstore import crash_recovery, recovery, replay, set_aside
 from logstore.epochs import LeaderEpochCache
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writer import Cut
@@ -74,8 +74,8 @@ def no_crc_in_recovery(patch: pytest.MonkeyPatch) -> None:
             return _Shifted(scan, span.position + span.size, span.last_offset + 1)
         return scan
 
-    original = recovery.scan_segment
-    patch.setattr(recovery, "scan_segment", lenient)
+    original = crash_recovery.scan_segment
+    patch.setattr(crash_recovery, "scan_segment", lenient)
 
 
 class _Shifted:
@@ -96,7 +96,7 @@ def tail_not_cut(patch: pytest.MonkeyPatch) -> None:
 
 def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:
     """Recovery believes that a sync brings to the disk what it read."""
-    patch.setattr(recovery._Loader, "_write_again", lambda self, segment: None)
+    patch.setattr(crash_recovery.CrashRecovery, "_write_again", lambda self, segment: None)
 
 
 def marker_kept(patch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logstore import recovery, set_aside
+from logstore import crash_recovery, log_files, recovery, set_aside
 from logstore.kernels import SCAN_BAD_OFFSET
 from logstore.producer_state import ProducerStateManager
 from logstore.replacements import Piece, Replacements
@@ -26,7 +26,7 @@ Proof = Callable[[], None]
 
 def falling_epochs_end_the_scan(patch: pytest.MonkeyPatch) -> None:
     """As before: what lies behind the fall is cut."""
-    scan_segment = recovery.scan_segment
+    scan_segment = crash_recovery.scan_segment
 
     def mutant(segment: Segment, **options: Any) -> Any:
         scan = scan_segment(segment, **options)
@@ -39,7 +39,7 @@ def falling_epochs_end_the_scan(patch: pytest.MonkeyPatch) -> None:
             epoch = span.leader_epoch
         return scan
 
-    patch.setattr(recovery, "scan_segment", mutant)
+    patch.setattr(crash_recovery, "scan_segment", mutant)
 
 
 def the_first_batch_cut_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -144,24 +144,24 @@ def every_jump_is_believed(patch: pytest.MonkeyPatch) -> None:
             return plan._replace(pieces=pieces, end=span.position + span.size)
         return plan
 
-    plan_split = recovery.plan_split
-    patch.setattr(recovery, "plan_split", mutant)
+    plan_split = crash_recovery.plan_split
+    patch.setattr(crash_recovery, "plan_split", mutant)
 
 
 def a_roll_is_settled_wherever_it_begins(patch: pytest.MonkeyPatch) -> None:
-    settle = recovery._Loader._settle_roll
+    settle = crash_recovery.CrashRecovery._settle_roll
 
     def mutant(
         self: Any, done: list[Segment], pending: deque[Segment], log_start_offset: int
     ) -> bool:
         return settle(self, done, pending, 2**63)
 
-    patch.setattr(recovery._Loader, "_settle_roll", mutant)
+    patch.setattr(crash_recovery.CrashRecovery, "_settle_roll", mutant)
 
 
 def a_roll_is_settled_before_what_lies_before_it(patch: pytest.MonkeyPatch) -> None:
     """The segment before it is not brought to the disk first."""
-    settle, sync = recovery._Loader._settle_roll, FaultyStorage.on_sync
+    settle, sync = crash_recovery.CrashRecovery._settle_roll, FaultyStorage.on_sync
 
     def mutant(self: Any, *arguments: Any) -> bool:
         with pytest.MonkeyPatch.context() as inner:
@@ -170,12 +170,12 @@ def a_roll_is_settled_before_what_lies_before_it(patch: pytest.MonkeyPatch) -> N
         assert FaultyStorage.on_sync is sync
         return settled
 
-    patch.setattr(recovery._Loader, "_settle_roll", mutant)
+    patch.setattr(crash_recovery.CrashRecovery, "_settle_roll", mutant)
 
 
 def rolls_are_compactions(patch: pytest.MonkeyPatch) -> None:
     """Every ``.swap`` gets its final name."""
-    patch.setattr(recovery, "roll_marks", lambda names, point: [])
+    patch.setattr(log_files, "roll_marks", lambda names, point: [])
 
 
 def no_word_of_what_is_lost(patch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,9 @@ def test_deleted_records_are_not_read(tmp_path: Path) -> None:
 
 
 def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
-    with LogManager([tmp_path], LogConfig(preallocate=True, segment_bytes=1 << 20)) as manager:
+    with LogManager(
+        [tmp_path], LogConfig(preallocate=True, segment_bytes=1 << 20), background=False
+    ) as manager:
         log = manager.get_or_create("t", 0)
         for i in range(3):
             log.append([(None, b"%d" % i)])

@@ -48,7 +48,7 @@ def beside(work, *args, threads=1):
     for other in others:
         other.start()
     rounds = refused = 0
-    while time.monotonic() < until:
+    while rounds < 4 or time.monotonic() < until:
         rounds += 1
         try:
             work()
@@ -56,7 +56,6 @@ def beside(work, *args, threads=1):
             refused += 1
     for other in others:
         other.join()
-    assert rounds > 3
     print(rounds, refused)
 """
 

@@ -17,10 +17,12 @@ import pytest
 
 from logstore.errors import LogDirLockedError
 from logstore.storage import local
+from logstore.storage.base import FileInfo
 from logstore.storage.local import LocalStorage
 
 HOLD = """
 import sys
+from logstore.storage.base import FileInfo
 from logstore.storage.local import LocalStorage
 from logstore.errors import LogDirLockedError
 try:
@@ -453,6 +455,7 @@ def test_reserve_asks_for_blocks_in_steps_and_never_past_the_mapping(
 
 FILL = """
 import errno, os, sys
+from logstore.storage.base import FileInfo
 from logstore.storage.local import LocalStorage
 storage, path = LocalStorage(), os.path.join(sys.argv[1], "full")
 file = storage.open(path, create=True)
@@ -611,3 +614,30 @@ def test_the_lockers_are_what_their_names_say() -> None:
 
     assert FlockLocker().locker is fcntl.flock
     assert LockfLocker().locker is fcntl.lockf
+
+
+def test_directories_are_listed_alike_by_both(tmp_path: Path) -> None:
+    """Natively and by Python: many entries, odd names, links, and what a time says."""
+    from logstore.kernels._directory import scan_directory
+    from logstore.storage.local import _scan_directory
+
+    for at in range(150):
+        (tmp_path / f"{at:020}.log").write_bytes(bytes(at))
+    os.utime(tmp_path / f"{7:020}.log", ns=(0, -1_500_000))
+    (tmp_path / ("n" * 255)).touch()
+    (tmp_path / "größe").mkdir()
+    os.close(os.open(os.fsencode(tmp_path) + b"/\xff\xfe", os.O_CREAT | os.O_WRONLY))
+    (tmp_path / "link").symlink_to("größe")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    path = str(tmp_path)
+    native = sorted(scan_directory(path, os.fsencode(path), FileInfo))
+    assert native == sorted(_scan_directory(path, os.fsencode(path), FileInfo))
+    assert len(native) == 154
+    assert {type(entry) for entry in native} == {FileInfo}
+    (tmp_path / "loop").symlink_to("loop")
+    for bad, error in ((path, OSError), (f"{path}/none", FileNotFoundError),
+                       (f"{path}/link/x", FileNotFoundError), (f"{path}/{'n' * 255}",
+                       NotADirectoryError), (f"{path}\0x", ValueError)):  # fmt: skip
+        for scan in (scan_directory, _scan_directory):
+            with pytest.raises(error):
+                scan(bad, os.fsencode(bad), FileInfo)

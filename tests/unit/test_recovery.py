@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import time
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from checkpoints.files import OsFiles
+from logstore.config import LogConfig
 from logstore.errors import StorageFailedError
+from logstore.format.producer_snapshot import decode_snapshot
 from logstore.log import PartitionLog
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, SimulatedCrash
@@ -190,8 +193,60 @@ def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, d
     disk.write_file(snapshot_path(6), bytes(data))
     log = open_log(disk, recovery_point=7)
     assert log.producers.producers[7].last_sequence == 8
-    assert disk.info(snapshot_path(6)) is None
+    entries = decode_snapshot(disk.read_file(snapshot_path(6)))  # made anew
+    assert [entry.last_sequence for entry in entries] == [5]
     assert any(f"{6:020}.snapshot" in action for action in log.recovery_report.actions)
+    log.crash()
+
+
+def test_producers_survive_a_truncation_that_takes_their_newest_snapshot(
+    disk: FaultyStorage,
+) -> None:
+    """The segment that begins at the new log end goes, and its snapshot with it."""
+    config = LogConfig(segment_index_bytes=24, index_interval_bytes=60, retention_ms=-1)
+    log = open_log(disk, config)
+
+    def append(base: int, count: int, epoch: int, producer: int = -1) -> None:
+        known = {"producer": producer, "producer_epoch": 0, "sequence": 0} if producer >= 0 else {}
+        batch = data_batch(base, epoch, [(b"k", b"v", T0)] * count, **known)
+        log.append_as_follower(batch.data)
+
+    append(0, 1, 1)
+    append(1, 1, 1)
+    append(2, 2, 1, producer=2)
+    log.truncate_to(2)
+    append(2, 3, 2, producer=1)
+    log.truncate_to(1)
+    append(1, 1, 3, producer=2)
+    log.close()
+    log = open_log(disk, config, clean=True, recovery_point=2)
+    assert set(log.producers.producers) == {2}
+    log.crash()
+
+
+def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyStorage) -> None:
+    """Killed before the segment behind the new end goes: its snapshot must still be of its base."""
+    log = open_log(disk)
+
+    def append(base: int, producer: int) -> None:
+        batch = data_batch(
+            base, 0, [(b"k", b"v", T0)] * 3, producer=producer, producer_epoch=0, sequence=0
+        )
+        log.append_as_follower(batch.data)
+
+    append(0, 1)
+    append(3, 2)
+    log.flush()
+    log.roll()
+    append(6, 3)
+    log.flush()
+    disk.fail("rename", "*.log", error=errno.EIO)
+    with pytest.raises(StorageFailedError):
+        log.truncate_to(3)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=6)
+    assert log.log_end_offset == 9
+    assert set(log.producers.producers) == {1, 2, 3}
     log.crash()
 
 

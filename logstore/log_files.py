@@ -1,0 +1,141 @@
+"""What lies in the directory of one log when it is opened, by name and size."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from logstore.clock import Clock
+from logstore.config import MAX_INT, LogConfig
+from logstore.errors import CorruptBatchError
+from logstore.format import filenames
+from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from logstore.recovery_report import RecoveryReport
+from logstore.replacements import Replacements, roll_marks
+from logstore.segment import Segment
+from logstore.set_aside import UNFINISHED_SUFFIX
+from logstore.storage.base import Storage
+
+_SEGMENT_SUFFIXES = frozenset(filenames.SEGMENT_SUFFIXES)
+
+
+class LogFiles:
+    """One listing, and the segments that are opened from it.
+
+    Attributes:
+        segments: sizes in bytes by base offset and suffix, of files under their final names.
+        snapshots: offsets of the producer snapshots.
+        rolled: bases of segments that wait for the one before them, ascending.
+        others: names of the files that belong to no segment.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        report: RecoveryReport,
+    ) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.report = report
+        self.segments: dict[int, dict[str, int]] = {}
+        self.snapshots: list[int] = []
+        self.rolled: deque[int] = deque()
+        self.others: set[str] = set()
+        self._unsettled: dict[str, int] = {}  # names that end in .swap, .cleaned or .deleted
+
+    def read(self) -> None:
+        """List the directory; nothing is changed."""
+        segments: dict[int, dict[str, int]] = {}
+        self.segments = segments
+        self.snapshots, self.others, self._unsettled = [], set(), {}
+        for name, size, _, is_dir in self.storage.scan_dir(self.directory):
+            if is_dir:
+                continue
+            number, suffix = name[:20], name[20:]
+            plain = number.isdecimal() and number.isascii()
+            if plain and suffix in _SEGMENT_SUFFIXES:
+                base = int(number)
+                if base in segments:
+                    segments[base][suffix] = size
+                else:
+                    segments[base] = {suffix: size}
+            elif plain and suffix == SNAPSHOT_SUFFIX:
+                self.snapshots.append(int(number))
+            elif name.endswith(filenames.TRANSITIONAL_SUFFIXES):
+                self._unsettled[name] = size
+            else:
+                self.others.add(name)
+
+    def settle(self, recovery_point: int, replacements: Replacements) -> None:
+        """List the directory, and finish what a crash cut short but for rolls: F-238 … F-241."""
+        self.read()
+        if self._unsettled:
+            names = self._all_names()
+            self.rolled = deque(roll_marks(names, recovery_point))
+            waiting = {_rolled_name(base) for base in self.rolled}
+            if replacements.finish([name for name in names if name not in waiting]):
+                self.read()
+        for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
+            self.remove(name, "what it was to keep is still in the log")
+        for name in self.others:
+            if filenames.parse_segment_file(name) is not None:
+                self.report.warnings.append(f"{name}: not a canonical segment name, ignored")
+
+    def _all_names(self) -> list[str]:
+        found = [*self.others, *self._unsettled]
+        found += [filenames.segment_file_name(b, s) for b, files in self.segments.items()
+                  for s in files]  # fmt: skip
+        return found + [filenames.segment_file_name(o, SNAPSHOT_SUFFIX) for o in self.snapshots]
+
+    def act(self, action: str) -> None:
+        self.report.actions.append(action)
+
+    def remove(self, name: str, why: str) -> None:
+        self.act(f"removed {name}: {why}")
+        self.storage.remove(self.path(name))
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def open_segments(self) -> list[Segment]:
+        """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
+        opened = []
+        for base in sorted(self.segments):
+            found = self.segments[base]
+            if LOG_SUFFIX in found:
+                opened.append(self.open_segment(base))
+            elif base not in self.rolled:
+                for suffix in found:
+                    self.remove(filenames.segment_file_name(base, suffix), "there is no .log")
+        return opened
+
+    def open_segment(self, base: int, suffix: str = "") -> Segment:
+        """A segment of the last listing; ``suffix`` of its ``.log``.
+
+        Raises:
+            CorruptBatchError: it is larger than any index can address.
+        """
+        found = self.segments[base]
+        size = found[LOG_SUFFIX]
+        if size > MAX_INT:
+            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX))
+            raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
+        segment = Segment(
+            self.storage, self.directory, base, self.config, self.clock, found, suffix
+        )
+        segment.name_durable = True  # once the directory is synced, at the end of the load
+        return segment
+
+    def open_rolled(self, base: int, suffix: str) -> Segment:
+        """A segment that waits for the one before it, under the name its ``.log`` has now."""
+        self.segments.setdefault(base, {})[LOG_SUFFIX] = self._unsettled[_rolled_name(base)]
+        return self.open_segment(base, suffix)
+
+
+def _rolled_name(base: int) -> str:
+    return filenames.segment_file_name(base, LOG_SUFFIX, SWAP_SUFFIX)
