@@ -89,8 +89,6 @@ class _Loader:
     ) -> LoadedLog:
         started = self.clock.monotonic_ns()
         self.report = report = RecoveryReport(self.directory, clean, recovery_point)
-        # A recovery point that only follows the log start was never reached by a flush (F-222).
-        flushed = recovery_point if recovery_point > log_start_offset else 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
@@ -98,6 +96,8 @@ class _Loader:
             self.storage, self.directory, self.config, self.clock, files.act
         )
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
+        # A recovery point that only follows the log start was never reached by a flush (F-222).
+        flushed = recovery_point if recovery_point > log_start_offset else 0
         files.settle(2**63 if deleting else flushed, replacements)
         if clean and files.rolled:
             report.warnings.append("a roll is unsettled in spite of a clean stop")

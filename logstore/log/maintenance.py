@@ -64,7 +64,7 @@ class LogMaintenance:
         self.structure_lock = make_lock(Rank.STRUCTURE)
         self.flush_lock = make_lock(Rank.FLUSH)
         self.last_flush_ms = core.clock.wall_ms()
-        self.restarts = 0  # truncations that reached the log start
+        self.restarting = False  # all records are being dropped
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
         writer.await_cut = self.settle_cut
         writer.await_flush = self.flush
@@ -248,7 +248,6 @@ class LogMaintenance:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
                         if offset >= writer.log_end_offset:
                             writer.epochs.truncate_from_end(writer.log_end_offset)
-                            self.restarts += restart  # over: nothing is cut
                             return False
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
@@ -259,7 +258,6 @@ class LogMaintenance:
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
                         writer.cut = previous  # nothing was changed
-                        self.restarts += restart
                         raise
                     self._cut_structure_flush_locked(planned, producers)
         return True
@@ -269,7 +267,7 @@ class LogMaintenance:
         by its name is dropped: it speaks of the old ones."""
         if self._on_restart is not None:
             self._on_restart()
-        self.restarts += 1
+        self.restarting = False
 
     def _batch_at(self, offset: int) -> _Place:
         """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
@@ -310,7 +308,7 @@ class LogMaintenance:
         segments = list(writer.segments)
         keep, gone = segments[: planned.keep], segments[planned.keep :]
         with writer.lock:
-            empties = end <= writer.log_start_offset
+            empties = self.restarting = end <= writer.log_start_offset
             keep[-1].apply_cut(planned.cut, end)
             keep[-1].state.cut_pending = True
             writer.replace_segments_locked(keep)
@@ -342,6 +340,7 @@ class LogMaintenance:
         with core.doing("truncate", whole=False), self.flush_lock:
             with writer.lock:
                 core.check()
+                self.restarting = True
                 writer.cut = Cut.UNDER_WAY
                 old = list(writer.segments)
                 segment = writer.new_segment(offset)

@@ -225,9 +225,9 @@ class PartitionLog:
         return self._core.snapshot.version
 
     @property
-    def restarts(self) -> int:
-        """How often a truncation reached the log start; counts once all of it is published."""
-        return self._maintenance.restarts
+    def restarting(self) -> bool:
+        """A truncation drops all records, and is not durable yet: a crash brings back the old."""
+        return self._maintenance.restarting
 
     @property
     def topic_id(self) -> uuid.UUID | None:

@@ -50,7 +50,6 @@ class OffsetCheckpoints:
         }
         # Without the files that are missing. None: damaged, or a write failed.
         self._stored: dict[str, Offsets | None] = {}
-        self._beginning_anew: dict[TopicPartition, tuple[PartitionLog, int]] = {}
 
     def load(self, present: Collection[TopicPartition]) -> None:
         """Read the files; drop, durably, what is of no name in ``present``.
@@ -84,8 +83,6 @@ class OffsetCheckpoints:
         """Forget names, durably. One write of a file serves all of them."""
         with self._lock:
             self._keep_locked(lambda tp: tp not in gone)
-            for tp in gone:
-                self._beginning_anew.pop(tp, None)
 
     def settle(self, logs: Logs) -> None:
         """After a load: lower entries that are above what was found.
@@ -97,10 +94,9 @@ class OffsetCheckpoints:
             self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
             self._lower_locked(RECOVERY_POINT, logs, recovery_point)
 
-    def begin_anew(self, tp: TopicPartition, log: PartitionLog) -> None:
-        """``log`` will lose all its records: forget it durably, until it has lost them."""
+    def begin_anew(self, tp: TopicPartition) -> None:
+        """The log of ``tp`` has lost all its records, durably: drop what speaks of them."""
         with self._lock:
-            self._beginning_anew[tp] = log, log.restarts
             self._keep_locked(lambda other: other != tp)
 
     def _keep_locked(self, belongs: Callable[[TopicPartition], bool]) -> None:
@@ -115,7 +111,7 @@ class OffsetCheckpoints:
     def write(self, name: str, logs: Logs, offset_of: OffsetOf) -> None:
         """Write one checkpoint, unless the file says the same already."""
         with self._lock:
-            self._write_locked(name, self._collect_locked(logs, offset_of))
+            self._write_locked(name, self._collect_locked(name, logs, offset_of))
 
     def write_recovery_points(self, logs: Logs) -> Offsets:
         """F-11, F-227; what was written.
@@ -128,8 +124,8 @@ class OffsetCheckpoints:
         with self._lock:
             # After a truncation; nobody waits for the next checkpoint of high watermarks.
             self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
-            points = self._collect_locked(logs, recovery_point)
-            self._write_locked(LOG_START, self._collect_locked(logs, moved_start))
+            points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
+            self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
             self._write_locked(RECOVERY_POINT, points)
             return points
 
@@ -139,20 +135,20 @@ class OffsetCheckpoints:
         stored = self._stored.get(name)
         if stored:
             above = {
-                tp: offset for tp, log in logs() if stored.get(tp, 0) > (offset := offset_of(log))
+                tp: offset
+                for tp, log in logs()
+                if stored.get(tp, 0) > (offset := offset_of(log)) and not log.restarting
             }
             if above:
                 self._write_locked(name, stored | above)
 
-    def _collect_locked(self, logs: Logs, offset_of: OffsetOf) -> Offsets:
+    def _collect_locked(self, name: str, logs: Logs, offset_of: OffsetOf) -> Offsets:
+        stored = self._stored.get(name) or {}
         found = {}
         for tp, log in logs():
-            if tp in self._beginning_anew:
-                beginning, restarts = self._beginning_anew[tp]
-                if beginning is log and log.restarts == restarts:
-                    continue
-                del self._beginning_anew[tp]
             offset = offset_of(log)
+            if log.restarting:  # its old records may still come back, and then need their entry
+                offset = stored.get(tp)
             if offset is not None:
                 found[tp] = offset
         return found

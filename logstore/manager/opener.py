@@ -89,20 +89,20 @@ class LogOpener:
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            on_restart=lambda: self._on_restart(log_dir, tp, opened[0]),
+            on_restart=lambda: self._on_restart(log_dir, tp),
             random_id=self.random_id,
             **found,
         )
         opened.append(log)
         return log
 
-    def _on_restart(self, log_dir: LogDir, tp: TopicPartition, log: PartitionLog) -> None:
+    def _on_restart(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """
         Raises:
             StorageFailedError: what is stored of the log is still there: it must stay as it is.
         """
         try:
-            log_dir.offsets.begin_anew(tp, log)
+            log_dir.offsets.begin_anew(tp)
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)

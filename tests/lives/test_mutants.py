@@ -13,6 +13,7 @@ from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
     LOG_START,
+    RECOVERY_POINT,
     OffsetCheckpoints,
     moved_start,
     recovery_point,
@@ -75,7 +76,7 @@ def entries_without_a_directory_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def entries_kept_when_a_log_begins_anew(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp, log: None)
+    patch.setattr(OffsetCheckpoints, "begin_anew", lambda self, tp: None)
 
 
 def entries_above_the_log_kept_at_a_load(patch: pytest.MonkeyPatch) -> None:
@@ -95,9 +96,9 @@ def high_watermarks_kept_after_a_cut(patch: pytest.MonkeyPatch) -> None:
 def recovery_points_before_log_starts(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: OffsetCheckpoints, logs: Any) -> Any:
         with self._lock:
-            points = self._collect_locked(logs, recovery_point)
-            self._write_locked("recovery-point-offset-checkpoint", points)
-            self._write_locked(LOG_START, self._collect_locked(logs, moved_start))
+            points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
+            self._write_locked(RECOVERY_POINT, points)
+            self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
             return points
 
     patch.setattr(OffsetCheckpoints, "write_recovery_points", mutant)
