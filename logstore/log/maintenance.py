@@ -116,7 +116,8 @@ class LogMaintenance:
         writer = self._writer
         with writer.lock:
             start, end = writer.recovery_point, writer.log_end_offset
-            segments = writer.segments.between(start, max(end, start + 1))
+            # With the active one also if it is empty: it may have been cut.
+            segments = writer.segments.between(start, max(end, start) + 1)
             active = writer.segments.active
             cut = writer.cut
         if end > start or everything:

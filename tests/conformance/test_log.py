@@ -590,6 +590,21 @@ class TestTruncation:
             log.append_as_follower(batch(1002, 2))
             assert all_offsets(log) == [1000, 1001, 1002, 1003]
 
+    def test_a_flush_after_a_cut_at_the_base_of_a_segment(self) -> None:
+        """The active segment is empty, and its cut must reach the disk like any other."""
+        disk = Disk()
+        log = segmented(disk)
+        log.flush()
+        log.crash()
+        log = disk.open(recovery_point=0)
+        log.truncate_to(16)
+        log.flush()
+        log.append_as_follower(batch(16, 2, epoch=8))
+        log.crash()
+        disk.storage.crash(mode="all_lost")
+        with disk.open(recovery_point=16) as log:
+            assert all_offsets(log) == list(range(16))
+
     def test_a_cut_survives_a_power_cut(self) -> None:
         """F-280, stricter: Kafka relies on the lowered recovery point; here the cut is on the disk
         before anything is written behind it."""
