@@ -31,7 +31,7 @@ class LogOpener:
     """
     Attributes:
         later: runs what may wait, such as the flush of a rolled segment.
-        on_flushed: called after such a flush.
+        on_flushed: called when it is flushed, and the checkpoint does not know it yet.
     """
 
     storage: Storage
@@ -87,7 +87,7 @@ class LogOpener:
             clock=self.clock,
             options=self.options,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
-            background=self._in_background,
+            background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
             on_restart=lambda: self._on_restart(log_dir, tp),
@@ -109,13 +109,18 @@ class LogOpener:
             self.directories.fail(log_dir.path, failure)
             raise failure from error
 
-    def _in_background(self, task: Task) -> None:
+    def _in_background(
+        self, log_dir: LogDir, tp: TopicPartition, opened: list[PartitionLog], task: Task
+    ) -> None:
         def run() -> None:
             try:
                 task()
             except LogstoreError as error:
                 logger.error("background flush: %s", error)
-            else:
-                self.on_flushed()
+                return
+            for log in opened:
+                known = log_dir.offsets.stored(RECOVERY_POINT).get(tp, 0)
+                if known < log.segments[-1].base_offset <= log.recovery_point:
+                    self.on_flushed()
 
         self.later(run)
