@@ -2,13 +2,13 @@
 
 In reading order: ``partition_log`` (the facade), ``validation`` (which appends are accepted),
 ``writer`` (appends and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads),
-``maintenance`` (flush, truncation, close) and ``retention``.
+``flushing`` (what is durable), ``maintenance`` (truncation, close) and ``retention``.
 """
 
 from __future__ import annotations
 
 from logstore.kernels import AppendInfo
-from logstore.log.maintenance import Background
+from logstore.log.flushing import Background
 from logstore.log.partition_log import PartitionLog, run_inline
 from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
 

@@ -48,10 +48,11 @@ from logstore.log.core import LogCore, is_busy, logger
 from logstore.log.cursors import Cursor, OnOutOfRange
 from logstore.log.directory_reader import DirectoryReader
 from logstore.log.extending import ExtendInfo, extend
+from logstore.log.flushing import Background, LogFlusher
 from logstore.log.following import Follower, LogSource
 from logstore.log.holding import PartitionHold, hold_partition
 from logstore.log.iteration import column_portions, fill_chunk, portions
-from logstore.log.maintenance import Background, LogMaintenance
+from logstore.log.maintenance import LogMaintenance
 from logstore.log.producing import LogProducer, check_producer_id
 from logstore.log.readers import LogReaders
 from logstore.log.reading import (
@@ -62,6 +63,7 @@ from logstore.log.reading import (
     Timestamp,
     timestamp_to_find,
 )
+from logstore.log.validation import level_of
 from logstore.log.writer import CODECS, LogWriter
 from logstore.producer_state import AppendOrigin, ProducerStateManager
 from logstore.random_id import RandomId, random_id
@@ -91,6 +93,7 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_cut: Callable[[], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
         hold: PartitionHold | None = None,
@@ -104,7 +107,8 @@ class PartitionLog:
         self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
         if hold is not None and on_restart is None:
             on_restart = partial(self._keep_log_start, None)
-        self._maintenance = LogMaintenance(self._core, self._writer, background, on_restart)
+        self._flusher = LogFlusher(self._core, self._writer, background, on_cut)
+        self._maintenance = LogMaintenance(self._core, self._writer, self._flusher, on_restart)
         self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
         for segment in self._writer.segments:
             segment.let_go()  # what loading opened
@@ -138,6 +142,7 @@ class PartitionLog:
         background: Background = run_inline,
         replicated: bool = False,
         on_failure: Callable[[StorageFailedError], None] | None = None,
+        on_cut: Callable[[], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
     ) -> PartitionLog:
@@ -160,6 +165,9 @@ class PartitionLog:
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends
                 happen: it hands the news on and comes back.
+            on_cut: called when a truncation is durable, before the first new record: offsets that
+                the owner keeps about the log by its name must be below its end, durably, on
+                return.
             on_restart: called when a truncation has dropped all records, before the first new
                 one; what the owner keeps about the log by its name must be gone, durably, on
                 return.
@@ -190,7 +198,7 @@ class PartitionLog:
             log = cls(
                 path, loaded, config, storage, clock,
                 background=background, replicated=replicated, on_failure=on_failure,
-                on_restart=on_restart, random_id=random_id, hold=hold,
+                on_cut=on_cut, on_restart=on_restart, random_id=random_id, hold=hold,
             )  # fmt: skip
         except BaseException as error:
             if hold is not None:
@@ -329,7 +337,7 @@ class PartitionLog:
 
     @property
     def last_flush_ms(self) -> int:
-        return self._maintenance.last_flush_ms
+        return self._flusher.last_flush_ms
 
     @property
     def latest_epoch(self) -> int:
@@ -368,7 +376,7 @@ class PartitionLog:
             self._core.check()
             start = writer.log_end_offset if start_offset is None else start_offset
             writer.epochs.assign(epoch, start, durable=False)
-        self._maintenance.save_epochs()
+        self._flusher.save_epochs()
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write ``partition.metadata``, which must precede the first record (F-37).
@@ -413,14 +421,16 @@ class PartitionLog:
             RecordRejectedError: a record breaks a rule; nothing was appended.
             StorageFailedError: the disk refused; the log is offline until opened again.
         """
+        codec = self._codec(compression)
         batch = encode_batch(
             records,
-            compression=self._codec(compression),
+            compression=codec,
+            level=level_of(codec, self.config),
             default_timestamp=self._core.clock.wall_ms(),
             keys_required=self.config.compact,
         )
         info = self._writer.append_own(batch, leader_epoch)
-        self._maintenance.after_append(info.last_offset, sync=sync)
+        self._flusher.after_append(info.last_offset, sync=sync)
         return info
 
     def extend(
@@ -457,7 +467,7 @@ class PartitionLog:
                 self.flush(error.last_offset + 1)
             raise
         if sync and done.record_count:
-            self._maintenance.after_append(done.last_offset, sync=True)
+            self._flusher.after_append(done.last_offset, sync=True)
         return done
 
     def append_columns(
@@ -472,17 +482,19 @@ class PartitionLog:
         compression: Compression | str | None = None,
     ) -> AppendInfo:
         """As ``append``, from parallel sequences; the fastest way in for Python objects."""
+        codec = self._codec(compression)
         batch = encode_batch_lists(
             keys,
             values,
             timestamps,
             headers,
-            compression=self._codec(compression),
+            compression=codec,
+            level=level_of(codec, self.config),
             default_timestamp=self._core.clock.wall_ms(),
             keys_required=self.config.compact,
         )
         info = self._writer.append_own(batch, leader_epoch)
-        self._maintenance.after_append(info.last_offset, sync=sync)
+        self._flusher.after_append(info.last_offset, sync=sync)
         return info
 
     def producer(self, producer: int | str) -> LogProducer:
@@ -499,7 +511,7 @@ class PartitionLog:
         with self._producers_lock:
             self._core.check()
             made = LogProducer(
-                self._core, self._writer, self._maintenance.after_append, producer_id,
+                self._core, self._writer, self._flusher.after_append, producer_id,
                 self._producers.get(producer_id),
             )  # fmt: skip
             self._producers[producer_id] = made
@@ -521,7 +533,7 @@ class PartitionLog:
             StorageFailedError: the disk refused.
         """
         info = self._writer.append_as_leader(data, leader_epoch, origin)
-        self._maintenance.after_append(info.last_offset)
+        self._flusher.after_append(info.last_offset)
         return info
 
     def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
@@ -535,12 +547,12 @@ class PartitionLog:
             RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
         """
         info = self._writer.append_as_follower(data, leader_epoch)
-        self._maintenance.after_append(info.last_offset)
+        self._flusher.after_append(info.last_offset)
         return info
 
     def roll(self) -> None:
         """Begin a new segment at the log end offset; an empty active one is left alone."""
-        self._maintenance.roll()
+        self._flusher.roll()
 
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable; advance the recovery
@@ -549,7 +561,7 @@ class PartitionLog:
         Raises:
             StorageFailedError: a sync failed; it is never tried again (F-224).
         """
-        self._maintenance.flush(offset)
+        self._flusher.flush(offset)
 
     # -- read ----------------------------------------------------------------------------------
 
@@ -809,7 +821,7 @@ class PartitionLog:
     def take_producer_snapshot(self) -> None:
         """Write the state of the producers at the log end, durably."""
         writer = self._writer
-        with self._maintenance.flush_lock, self._core.doing("write producer snapshot"):
+        with self._flusher.flush_lock, self._core.doing("write producer snapshot"):
             with writer.lock:
                 self._core.check()
                 writer.producers.map_end_offset = writer.log_end_offset
@@ -822,6 +834,8 @@ class PartitionLog:
         """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
         writer = self._writer
         with writer.lock, self._core.doing("remove snapshot"):
+            if self.failed:
+                return  # what lies there may be of another log by now
             bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
             floor = bases[0] if bases else 0
             for offset in [o for o in writer.producers.snapshots if o < floor]:
@@ -833,7 +847,7 @@ class PartitionLog:
 
     def flush_epochs(self) -> None:
         """Write the epoch file if the cache is ahead of it (F-207)."""
-        self._maintenance.save_epochs()
+        self._flusher.save_epochs()
 
     def check_invariants(self) -> None:
         """Raise ``InvariantError`` when the log contradicts itself; for tests after each step."""

@@ -95,6 +95,9 @@ class LogWriter:
         self.producers: ProducerStateManager = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
+        # Up to here the files were synced; the recovery point may be above it, at a log start.
+        start_only = loaded.recovery_point <= loaded.log_start_offset and not loaded.report.clean
+        self.synced = 0 if start_only else loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
         self.unsettled: list[UnsettledRoll] = []
         self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
@@ -181,6 +184,17 @@ class LogWriter:
     def set_recovery_point_locked(self, offset: int) -> None:
         self.recovery_point = offset
         self.flush_at = offset + self.core.config.flush_messages - 1
+
+    def note_synced_locked(self, end: int) -> None:
+        """All below ``end`` is on the disk."""
+        self.synced = max(self.synced, end)
+        if end > self.recovery_point:
+            self.set_recovery_point_locked(end)
+
+    def note_cut_locked(self, end: int) -> None:
+        """Nothing at or after ``end`` is in the log any more."""
+        self.synced = min(self.synced, end)
+        self.set_recovery_point_locked(min(self.recovery_point, end))
 
     # -- watermarks ----------------------------------------------------------------------------
 
@@ -277,7 +291,7 @@ class LogWriter:
             # start takes for a lost tail while that one is not durable.
             while (
                 analysis.last_offset - self.log_end_offset > MAX_INT
-                and self.recovery_point < self.log_end_offset
+                and self.synced < self.log_end_offset
             ):
                 self._without_lock(self.await_flush)
                 self.enter_locked()

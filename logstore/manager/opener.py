@@ -79,6 +79,10 @@ class LogOpener:
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
     ) -> PartitionLog:
         opened: list[PartitionLog] = []
+
+        def forget(task: Task) -> Task:
+            return partial(self._forget, log_dir, tp, task)
+
         log = PartitionLog.open(
             log_dir.directory_of(tp),
             config,
@@ -90,20 +94,21 @@ class LogOpener:
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            on_restart=lambda: self._on_restart(log_dir, tp),
+            on_cut=forget(partial(log_dir.offsets.settle, log_dir.items)),
+            on_restart=forget(partial(log_dir.offsets.begin_anew, tp)),
             random_id=self.random_id,
             **found,
         )
         opened.append(log)
         return log
 
-    def _on_restart(self, log_dir: LogDir, tp: TopicPartition) -> None:
+    def _forget(self, log_dir: LogDir, tp: TopicPartition, forget: Task) -> None:
         """
         Raises:
             StorageFailedError: what is stored of the log is still there: it must stay as it is.
         """
         try:
-            log_dir.offsets.begin_anew(tp)
+            forget()
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)

@@ -10,8 +10,9 @@ import pytest
 from logstore.errors import LogstoreError, StorageFailedError
 from logstore.index import AbortedTxn, TransactionIndex
 from logstore.locks import Rank, make_lock
-from logstore.log import maintenance, writer
+from logstore.log import flushing, maintenance, writer
 from logstore.log.core import LogCore
+from logstore.log.flushing import LogFlusher
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.readers import LogReaders
 from logstore.log.snapshot import LogView
@@ -157,47 +158,47 @@ def flush_limit_kept(patch: pytest.MonkeyPatch) -> None:
 
 def flush_by_count_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An append beyond ``flush.messages`` returns without a sync."""
-    original = LogMaintenance.after_append
+    original = LogFlusher.after_append
 
-    def mutant(self: LogMaintenance, last_offset: int, **options: Any) -> None:
+    def mutant(self: LogFlusher, last_offset: int, **options: Any) -> None:
         original(self, -1, **options)
 
-    patch.setattr(LogMaintenance, "after_append", mutant)
+    patch.setattr(LogFlusher, "after_append", mutant)
 
 
 def flush_of_another_moment(patch: pytest.MonkeyPatch) -> None:
     """The recovery point takes in what was appended beside the sync."""
-    original = LogMaintenance._flush_flush_locked
+    original = LogFlusher.flush_flush_locked
 
-    def mutant(self: LogMaintenance, **options: Any) -> None:
+    def mutant(self: LogFlusher, **options: Any) -> None:
         original(self, **options)
         with self._writer.lock:
-            self._writer.set_recovery_point_locked(self._writer.log_end_offset)
+            self._writer.note_synced_locked(self._writer.log_end_offset)
 
-    patch.setattr(LogMaintenance, "_flush_flush_locked", mutant)
+    patch.setattr(LogFlusher, "flush_flush_locked", mutant)
 
 
 def named_before_settled(patch: pytest.MonkeyPatch) -> None:
     """A new segment gets its final name before the one before it is durable."""
-    original = LogMaintenance._settle_flush_locked
+    original = LogFlusher.settle_flush_locked
 
-    def mutant(self: LogMaintenance) -> None:
+    def mutant(self: LogFlusher) -> None:
         for roll in self._writer.unsettled:
             roll.segment.take_final_name()
         original(self)
 
-    patch.setattr(LogMaintenance, "_settle_flush_locked", mutant)
+    patch.setattr(LogFlusher, "settle_flush_locked", mutant)
 
 
 def roll_slips_in(patch: pytest.MonkeyPatch) -> None:
     """A truncation does not look again for a roll after it has stopped appends."""
-    original = LogMaintenance._settle_flush_locked
+    original = LogFlusher.settle_flush_locked
 
-    def mutant(self: LogMaintenance) -> None:
+    def mutant(self: LogFlusher) -> None:
         if self._writer.cut is not Cut.UNDER_WAY:
             original(self)
 
-    patch.setattr(LogMaintenance, "_settle_flush_locked", mutant)
+    patch.setattr(LogFlusher, "settle_flush_locked", mutant)
 
 
 def append_into_a_cut(patch: pytest.MonkeyPatch) -> None:
@@ -238,16 +239,16 @@ def sync_under_the_write_lock(patch: pytest.MonkeyPatch) -> None:
 
 def locks_in_another_order(patch: pytest.MonkeyPatch) -> None:
     """A flush takes the WRITE lock first."""
-    original = LogMaintenance.flush
+    original = LogFlusher.flush
 
-    def mutant(self: LogMaintenance, offset: int | None = None) -> None:
+    def mutant(self: LogFlusher, offset: int | None = None) -> None:
         with self._writer.lock:
             self._writer.core.check()
             with self.flush_lock:
                 pass
         original(self, offset)
 
-    patch.setattr(LogMaintenance, "flush", mutant)
+    patch.setattr(LogFlusher, "flush", mutant)
 
 
 def closed_files_read_on(patch: pytest.MonkeyPatch) -> None:
@@ -279,6 +280,6 @@ MUTANTS: dict[str, Patch] = {
     )
 } | {
     "no_write_lock": _without(writer, Rank.WRITE),
-    "no_flush_lock": _without(maintenance, Rank.FLUSH),
+    "no_flush_lock": _without(flushing, Rank.FLUSH),
     "no_structure_lock": _without(maintenance, Rank.STRUCTURE),
 }  # fmt: skip
