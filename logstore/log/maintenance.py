@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.config import LogConfig
-from logstore.errors import LogstoreError
+from logstore.errors import InvariantError, LogstoreError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore, logger
 from logstore.log.retention import deletable_segments
@@ -207,6 +207,8 @@ class LogMaintenance:
 
     def _settle_cut_flush_locked(self) -> None:
         writer = self._writer
+        if writer.cut is Cut.UNDER_WAY:  # whoever cuts holds this lock until it is done
+            raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
         if writer.cut is Cut.NOT_DURABLE:
             self._sync_cut()
             with writer.lock:
