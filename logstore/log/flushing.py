@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from logstore.errors import InvariantError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore
 from logstore.log.writer import Cut, LogWriter
@@ -168,6 +169,8 @@ class LogFlusher:
 
     def settle_cut_flush_locked(self) -> None:
         writer = self._writer
+        if writer.cut is Cut.UNDER_WAY:  # whoever cuts holds this lock until it is done
+            raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
         if writer.cut is Cut.NOT_DURABLE:
             self.sync_cut()
             if self._on_cut is not None:

@@ -802,10 +802,14 @@ class PartitionLog:
         return self._maintenance.truncate_to(offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277)."""
-        if offset < 0:
-            raise ValueError(f"cannot start at offset {offset}")
+        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277).
+
+        Raises:
+            ValueError: below 0, or above 2**63 - 1.
+        """
         start = offset if log_start_offset is None else log_start_offset
+        if not (0 <= offset <= MAX_LONG and 0 <= start <= MAX_LONG):
+            raise ValueError(f"cannot start at offset {offset} with log start {start}")
         self._maintenance.truncate_fully_and_start_at(offset, start)
 
     # -- housekeeping --------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class LogWriter:
         self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
         self.configure_locked(core.config)
         self.replace_segments_locked(list(loaded.segments))
-        self._refresh_unstable_locked()
+        self.replace_producers_locked(loaded.producers)
         self.publish_locked()
 
     def configure_locked(self, config: LogConfig) -> None:
@@ -217,6 +217,8 @@ class LogWriter:
 
     def replace_producers_locked(self, producers: ProducerStateManager) -> None:
         self.producers = producers
+        # What was replayed counts as not replicated yet, also what is committed already.
+        producers.on_high_watermark(self.committed_offset)
         self._refresh_unstable_locked()
 
     # -- appends -------------------------------------------------------------------------------
@@ -345,6 +347,8 @@ class LogWriter:
             first, last = leo, leo + analysis.record_count - 1
             if leader_epoch < 0:
                 raise InvalidRecordError(f"leader epoch {leader_epoch} is not valid")
+        if last >= MAX_LONG:
+            raise InvalidRecordError(f"no offset is left after {leo}")
         updates: ProducerUpdates | None = None
         if analysis.has_producer:
             checked = self._check_producers_locked(
