@@ -1,8 +1,8 @@
 """More places to switch: every call of a function of the log's own modules.
 
-Locks and the storage seam are where threads meet most, but a thread may lose the processor anywhere:
-between taking a snapshot and looking at a segment, for instance. With these steps a schedule can
-say so. A run takes three times as many steps with them, so only some seeds use them.
+Locks and the storage seam are where threads meet most, but a thread may lose the processor
+anywhere: between taking a snapshot and looking at a segment, for instance. With these steps a
+schedule can say so. A run takes three times as many steps with them, so only some seeds use them.
 """
 
 from __future__ import annotations
