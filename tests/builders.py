@@ -102,6 +102,7 @@ class Disk:
         """See ``PartitionLog.open``; recovers unless told ``clean_shutdown=True``."""
         config = arguments.pop("config", self.config)
         arguments.setdefault("clean_shutdown", False)
+        arguments.setdefault("producer_id_expiration_ms", 86_400_000)  # as a manager does
         return PartitionLog.open(
             self.directory, config, storage=self.storage, clock=self.clock, **arguments
         )
