@@ -1,6 +1,7 @@
 """The log of one partition.
 
-In reading order: ``partition_log`` (the facade), ``validation`` (which appends are accepted),
+In reading order: ``partition_log`` (the facade; ``state`` and ``reads`` are parts of it, and
+``replica`` is what managers and replicas see), ``validation`` (which appends are accepted),
 ``writer`` (appends and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads),
 ``flushing`` (what is durable), ``maintenance`` (truncation, close) and ``retention``.
 """
@@ -11,6 +12,7 @@ from logstore.kernels import AppendInfo
 from logstore.log.flushing import Background
 from logstore.log.partition_log import PartitionLog, run_inline
 from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+from logstore.log.replica import ReplicaLog
 
 __all__ = [
     "EARLIEST",
@@ -20,5 +22,6 @@ __all__ = [
     "Background",
     "FetchData",
     "PartitionLog",
+    "ReplicaLog",
     "run_inline",
 ]

@@ -11,21 +11,16 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import pairwise
-from typing import Any
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
-from checkpoints.errors import CheckpointError, CheckpointFailedError
+from checkpoints.errors import CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.clock import Clock, SystemClock
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
-    InvariantError,
-    LogstoreError,
     OffsetOutOfRangeError,
     PartialAppendError,
     PolicyViolationError,
@@ -35,85 +30,34 @@ from logstore.errors import (
 from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
 from logstore.format.compression import Compression
-from logstore.index import AbortedTxn, TimestampOffset
 from logstore.kernels import AppendInfo
-from logstore.locks import Rank, make_lock
 from logstore.log.clean_stop import (
     StartPoint,
-    keep_log_start,
-    leave_start_point,
     take_start_point,
 )
-from logstore.log.core import LogCore, is_busy, logger
+from logstore.log.core import is_busy
 from logstore.log.cursors import Cursor, OnOutOfRange
-from logstore.log.directory_reader import DirectoryReader
 from logstore.log.extending import ExtendInfo, extend
-from logstore.log.flushing import Background, LogFlusher
-from logstore.log.following import Follower, LogSource
-from logstore.log.holding import PartitionHold, hold_partition
-from logstore.log.iteration import column_portions, fill_chunk, portions
-from logstore.log.maintenance import LogMaintenance
+from logstore.log.flushing import Background
+from logstore.log.holding import hold_partition
 from logstore.log.producing import LogProducer, check_producer_id
-from logstore.log.readers import LogReaders
 from logstore.log.reading import (
-    EARLIEST,
-    LATEST,
-    MAX_TIMESTAMP,
-    FetchData,
     Timestamp,
-    timestamp_to_find,
 )
+from logstore.log.reads import LogReads
+from logstore.log.state import run_inline
 from logstore.log.validation import level_of
-from logstore.log.writer import CODECS, LogWriter
-from logstore.producer_state import AppendOrigin, ProducerStateManager
+from logstore.log.writer import CODECS
+from logstore.producer_state import AppendOrigin
 from logstore.random_id import RandomId, random_id
-from logstore.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
-from logstore.segment import Segment
+from logstore.recovery import RecoveryOptions, load_log
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
-from logstore.types import Buffer, Record, TopicPartition
+from logstore.types import Buffer
 
 
-def run_inline(task: Callable[[], None]) -> None:
-    """The default for a log without a manager: what Kafka schedules happens before return."""
-    task()
-
-
-class PartitionLog:
+class PartitionLog(LogReads):
     """Open with ``PartitionLog.open``; close with ``close`` (or use it as a context manager)."""
-
-    def __init__(
-        self,
-        directory: str,
-        loaded: LoadedLog,
-        config: LogConfig,
-        storage: Storage,
-        clock: Clock,
-        *,
-        background: Background = run_inline,
-        replicated: bool = False,
-        on_failure: Callable[[StorageFailedError], None] | None = None,
-        on_cut: Callable[[], None] | None = None,
-        on_restart: Callable[[], None] | None = None,
-        random_id: RandomId = random_id,
-        hold: PartitionHold | None = None,
-    ) -> None:
-        self.directory = directory
-        self.topic_partition: TopicPartition = loaded.topic_partition
-        self.recovery_report: RecoveryReport = loaded.report
-        self._topic_id: uuid.UUID | None = loaded.topic_id
-        self._hold = hold
-        self._core = LogCore(directory, config, storage, clock, on_failure)
-        self._writer = LogWriter(self._core, loaded, replicated=replicated, random_id=random_id)
-        if hold is not None and on_restart is None:
-            on_restart = partial(self._keep_log_start, None)
-        self._flusher = LogFlusher(self._core, self._writer, background, on_cut)
-        self._maintenance = LogMaintenance(self._core, self._writer, self._flusher, on_restart)
-        self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
-        for segment in self._writer.segments:
-            segment.let_go()  # what loading opened
-        self._producers_lock = make_lock(Rank.PRODUCERS)
-        self._producers: WeakValueDictionary[int, LogProducer] = WeakValueDictionary()
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take over another configuration of the topic, from the next operation on.
@@ -121,8 +65,6 @@ class PartitionLog:
         Sizes of indexes that exist stay as they are until the next roll.
         """
         self._maintenance.reconfigure(config)
-
-    # -- open and close ------------------------------------------------------------------------
 
     @classmethod
     def open(
@@ -145,7 +87,7 @@ class PartitionLog:
         on_cut: Callable[[], None] | None = None,
         on_restart: Callable[[], None] | None = None,
         random_id: RandomId = random_id,
-    ) -> PartitionLog:
+    ) -> Self:
         """Open or create the log in ``directory`` (named ``topic-partition``, F-1).
 
         It locks the log directory around it, as Kafka and ``LogManager`` do; other partitions of
@@ -166,7 +108,7 @@ class PartitionLog:
             on_failure: told once when the disk fails. It may hold the lock under which appends
                 happen: it hands the news on and comes back.
             on_cut: called when a truncation is durable, before the first new record: offsets that
-                the owner keeps about the log by its name must be below its end, durably, on
+                the owner keeps about the log by its name must not be above its end, durably, on
                 return.
             on_restart: called when a truncation has dropped all records, before the first new
                 one; what the owner keeps about the log by its name must be gone, durably, on
@@ -212,18 +154,15 @@ class PartitionLog:
             try:
                 log.assign_topic_id(topic_id)
             except BaseException:
-                log.crash()  # nobody else could close its files
+                log._abandon()  # nobody else could close its files
                 raise
         return log
 
-    def __enter__(self) -> PartitionLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"PartitionLog({self.directory}, [{self.log_start_offset}, {self.log_end_offset}))"
 
     def close(self) -> None:
         """Flush, snapshot the producers, trim the active segment and release all files.
@@ -234,149 +173,6 @@ class PartitionLog:
             self._maintenance.close(self._leave_start_point)
         finally:
             self._let_go()
-
-    def _leave_start_point(self) -> None:
-        if self._hold is None:
-            return
-        snapshot = self._core.snapshot
-        try:
-            leave_start_point(
-                self._core.storage, self.directory, self.topic_partition,
-                self.segments[0].base_offset, snapshot.log_start_offset, snapshot.log_end_offset,
-            )  # fmt: skip
-        except (OSError, CheckpointError) as error:
-            logger.error("%s: the next start will recover: %s", self.directory, error)
-
-    def _let_go(self) -> None:
-        if self._hold is not None:
-            self._hold.release()
-
-    def crash(self) -> None:
-        """Release files without flushing or trimming, as the end of the process does."""
-        try:
-            self._maintenance.release()
-        finally:
-            self._let_go()
-
-    # -- state ---------------------------------------------------------------------------------
-
-    @property
-    def config(self) -> LogConfig:
-        return self._core.config
-
-    @property
-    def name(self) -> str:
-        return str(self.topic_partition)
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._core.snapshot.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """Offset of the next record (LEO)."""
-        return self._core.snapshot.log_end_offset
-
-    @property
-    def recovery_point(self) -> int:
-        """All records below it are known to be on the disk (F-222)."""
-        return self._writer.recovery_point
-
-    @property
-    def high_watermark(self) -> int:
-        """Records below it are committed; without replicas that is the log end."""
-        return self._core.snapshot.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Readers of committed data stop here (LSO)."""
-        return self._core.snapshot.last_stable_offset
-
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """First offset of an open or unreplicated transaction, not below the log start (F-198)."""
-        with self._writer.lock:
-            first = self._writer.producers.first_unstable_offset
-        return None if first is None else max(first, self.log_start_offset)
-
-    @property
-    def version(self) -> int:
-        """How often something was removed: truncations, deletions of segments."""
-        return self._core.snapshot.version
-
-    @property
-    def restarting(self) -> bool:
-        """A truncation drops all records, and is not durable yet: a crash brings back the old."""
-        return self._maintenance.restarting
-
-    @property
-    def topic_id(self) -> uuid.UUID | None:
-        return self._topic_id
-
-    @property
-    def size(self) -> int:
-        """Bytes of batches in all segments."""
-        snapshot = self._core.snapshot
-        sealed: int = sum(view.size for view in snapshot.sealed)
-        return sealed + snapshot.size
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        snapshot = self._core.snapshot
-        return (*(view.segment for view in snapshot.sealed), snapshot.active)
-
-    @property
-    def active_segment(self) -> Segment:
-        active: Segment = self._core.snapshot.active
-        return active
-
-    @property
-    def unflushed(self) -> int:
-        """Records above the recovery point."""
-        return self.log_end_offset - self.recovery_point
-
-    @property
-    def last_flush_ms(self) -> int:
-        return self._flusher.last_flush_ms
-
-    @property
-    def latest_epoch(self) -> int:
-        return self._writer.epochs.latest_epoch
-
-    @property
-    def epoch_entries(self) -> tuple[tuple[int, int], ...]:
-        with self._writer.lock:
-            return self._writer.epochs.entries
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        return self._writer.producers
-
-    @property
-    def failed(self) -> bool:
-        return self._core.failure is not None
-
-    def mark_failed(self, failure: LogstoreError) -> None:
-        """Refuse further work: another log of the same directory met a failure."""
-        self._core.refuse(failure)
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """``(epoch, end offset)`` for OffsetsForLeaderEpoch (F-208)."""
-        with self._writer.lock:
-            return self._writer.epochs.end_offset_for(epoch, self._writer.log_end_offset)
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        with self._writer.lock:
-            return self._writer.epochs.epoch_for_offset(offset)
-
-    def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
-        """Record a new leadership, before its first record; durable on return (F-219)."""
-        writer = self._writer
-        with writer.lock:
-            self._core.check()
-            start = writer.log_end_offset if start_offset is None else start_offset
-            writer.epochs.assign(epoch, start, durable=False)
-        self._flusher.save_epochs()
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
         """Write ``partition.metadata``, which must precede the first record (F-37).
@@ -397,8 +193,6 @@ class PartitionLog:
                 file = PartitionMetadataFile(path, self._core.storage)
                 file.write(PartitionMetadata(topic_id))
             self._topic_id = topic_id
-
-    # -- append --------------------------------------------------------------------------------
 
     def append(
         self,
@@ -536,20 +330,6 @@ class PartitionLog:
         self._flusher.after_append(info.last_offset)
         return info
 
-    def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
-        """Append batches fetched from a leader: offsets, epochs and bytes stay (F-164).
-
-        A partial batch at the end of ``data`` is left out (F-163). ``leader_epoch`` of the leader
-        that sent them: no batch may have a later one.
-
-        Raises:
-            UnexpectedAppendOffsetError: the first offset is below the log end offset.
-            RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
-        """
-        info = self._writer.append_as_follower(data, leader_epoch)
-        self._flusher.after_append(info.last_offset)
-        return info
-
     def roll(self) -> None:
         """Begin a new segment at the log end offset; an empty active one is left alone."""
         self._flusher.roll()
@@ -562,121 +342,6 @@ class PartitionLog:
             StorageFailedError: a sync failed; it is never tried again (F-224).
         """
         self._flusher.flush(offset)
-
-    # -- read ----------------------------------------------------------------------------------
-
-    def read(
-        self,
-        start_offset: int,
-        max_bytes: int = 1 << 20,
-        *,
-        minimum_one: bool = True,
-        up_to: int | None = None,
-        committed: bool = False,
-    ) -> FetchData:
-        """Bytes from the batch that holds ``start_offset`` on, of one segment (F-155 … F-160).
-
-        Args:
-            max_bytes: at most so many bytes, but at least one batch when ``minimum_one``.
-            up_to: offsets at or after it are not for this reader; the log end by default. A
-                consumer passes ``high_watermark``, or sets ``committed`` for the last stable
-                offset and the aborted transactions in the range.
-        Raises:
-            OffsetOutOfRangeError: below the log start or above the log end.
-            StorageFailedError: the disk refused; the log stays as it is (S-43).
-        """
-        return self._readers.read(start_offset, max_bytes, minimum_one, up_to, committed)
-
-    def available_bytes(self, start_offset: int, end_offset: int) -> int:
-        """Bytes of the batches that hold ``[start_offset, end_offset)``.
-
-        Raises:
-            OffsetOutOfRangeError: the start lies outside the log.
-        """
-        return self._readers.available_bytes(start_offset, end_offset)
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
-        """Aborted transactions that overlap ``[start_offset, end_offset)`` (F-125).
-
-        Raises:
-            OffsetOutOfRangeError: the start lies outside the log.
-        """
-        return self._readers.aborted_transactions(start_offset, end_offset)
-
-    def records(
-        self, start_offset: int | None = None, end_offset: int | None = None
-    ) -> Iterator[Record]:
-        """All records of ``[start_offset, end_offset)``, one after the other, CRCs checked.
-
-        Begins at the log start and ends at the log end by default.
-
-        Raises:
-            OffsetOutOfRangeError: the start lies outside the log; or, while reading, what comes
-                next was deleted or cut off.
-            CorruptBatchError: a batch is damaged; the records before it were given.
-        """
-        chunks = self.record_chunks(start_offset, end_offset)
-        return (record for chunk in chunks for record in chunk)
-
-    def record_chunks(
-        self, start_offset: int | None = None, end_offset: int | None = None
-    ) -> Iterator[list[Record]]:
-        """As ``records``, in lists of some thousands: the fast way to read a whole log.
-
-        Memory stays bounded by a window of 4 MiB and one list.
-        """
-        return portions(self._readers, start_offset, end_offset, fill_chunk)
-
-    def to_arrow(
-        self,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
-        *,
-        headers: bool = False,
-    ) -> Iterator[Any]:
-        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``).
-
-        Raises as ``records``; the record batches before the damage were given.
-        """
-        return column_portions(self._readers, start_offset, end_offset, headers=headers)
-
-    def offset_for_timestamp(self, timestamp: Timestamp) -> TimestampOffset | None:
-        """The first record at or after ``timestamp`` ms; or EARLIEST, LATEST, MAX_TIMESTAMP.
-
-        A ``datetime`` needs its time zone. Source: F-149 … F-152. None when there is no such
-        record.
-        """
-        return self._readers.offset_for_timestamp(timestamp_to_find(timestamp))
-
-    # -- follow --------------------------------------------------------------------------------
-
-    def follow(
-        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
-    ) -> Follower:
-        """The records from ``start`` on, and then those to come: an iterator that waits.
-
-        It sees an append at once, up to the high watermark.
-
-        Args:
-            start: an offset, EARLIEST or LATEST; the log start by default.
-            timeout: end after so many seconds without a record; wait for ever if None.
-            committed: up to the last stable offset, without what was aborted.
-        Raises:
-            OffsetOutOfRangeError: here or while reading: what comes next was deleted.
-            LogTruncatedError: what was read before was cut off.
-            LogClosedError: the log was closed, also while this waits.
-            CorruptBatchError: a batch is damaged; the records before it were given.
-        """
-        source = LogSource(self._core, self._readers, self.name, committed)
-        follower = Follower(source, start, timeout)
-        source.check(follower.position)
-        return follower
-
-    def follow_async(
-        self, start: int | None = None, *, timeout: float | None = None, committed: bool = False
-    ) -> AsyncIterator[Record]:
-        """As ``follow``, for ``async for``: nothing here holds up the event loop."""
-        return self.follow(start, timeout=timeout, committed=committed).records_async()
 
     def cursor(
         self,
@@ -701,52 +366,6 @@ class PartitionLog:
             self._core, self._readers, self.name, lambda: self._topic_id, self.flush, name,
             start=start, on_out_of_range=OnOutOfRange.of(on_out_of_range), committed=committed,
         )  # fmt: skip
-
-    @staticmethod
-    def open_reader(
-        directory: str | os.PathLike[str],
-        *,
-        storage: Storage | None = None,
-        clock: Clock | None = None,
-    ) -> DirectoryReader:
-        """Follow the log in a directory that another process writes (see ``DirectoryReader``)."""
-        return DirectoryReader(directory, storage=storage, clock=clock)
-
-    # -- watermarks ----------------------------------------------------------------------------
-
-    def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
-        writer = self._writer
-        with writer.lock:
-            self._core.check()
-            writer.set_high_watermark_locked(
-                min(max(offset, writer.log_start_offset), writer.log_end_offset)
-            )
-            return writer.high_watermark
-
-    def maybe_increment_high_watermark(self, offset: int) -> int | None:
-        """Advance the high watermark; the old value if it moved (R-23)."""
-        writer = self._writer
-        with writer.lock:
-            self._core.check()
-            if offset > writer.log_end_offset:
-                raise ValueError(
-                    f"high watermark {offset} is above the log end {writer.log_end_offset}"
-                )
-            old = writer.committed_offset
-            if offset <= old:
-                return None
-            writer.set_high_watermark_locked(offset)
-            return old
-
-    def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start; segments below it go with the next retention pass (F-286).
-
-        Raises:
-            OffsetOutOfRangeError: above the high watermark.
-        """
-        with self._writer.lock:
-            return self._raise_log_start_locked(offset)
 
     def _raise_log_start_locked(self, offset: int) -> bool:
         writer = self._writer
@@ -784,11 +403,6 @@ class PartitionLog:
                 self._keep_log_start(self.log_start_offset)
         return start
 
-    def _keep_log_start(self, start: int | None) -> None:
-        keep_log_start(self._core.storage, self.directory, self.topic_partition, start)
-
-    # -- truncate ------------------------------------------------------------------------------
-
     def truncate_to(self, offset: int) -> bool:
         """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
 
@@ -801,19 +415,6 @@ class PartitionLog:
             raise ValueError(f"cannot truncate to offset {offset}")
         return self._maintenance.truncate_to(offset)
 
-    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277).
-
-        Raises:
-            ValueError: below 0, or above 2**63 - 1.
-        """
-        start = offset if log_start_offset is None else log_start_offset
-        if not (0 <= offset <= MAX_LONG and 0 <= start <= MAX_LONG):
-            raise ValueError(f"cannot start at offset {offset} with log start {start}")
-        self._maintenance.truncate_fully_and_start_at(offset, start)
-
-    # -- housekeeping --------------------------------------------------------------------------
-
     def delete_old_segments(self) -> int:
         """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
         return self._maintenance.delete_old_segments()
@@ -821,65 +422,6 @@ class PartitionLog:
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
         return self._maintenance.purge_deleted(now_ms)
-
-    def take_producer_snapshot(self) -> None:
-        """Write the state of the producers at the log end, durably."""
-        writer = self._writer
-        with self._flusher.flush_lock, self._core.doing("write producer snapshot"):
-            with writer.lock:
-                self._core.check()
-                writer.producers.map_end_offset = writer.log_end_offset
-                offset = writer.producers.take_snapshot(sync=False)
-            if offset is not None:
-                writer.producers.sync_snapshot(offset)
-                self._core.storage.sync_dir(self.directory)
-
-    def drop_old_snapshots(self, recovery_point: int) -> None:
-        """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
-        writer = self._writer
-        with writer.lock, self._core.doing("remove snapshot"):
-            if self.failed:
-                return  # what lies there may be of another log by now
-            bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
-            floor = bases[0] if bases else 0
-            for offset in [o for o in writer.producers.snapshots if o < floor]:
-                writer.producers.remove_snapshot(offset)
-
-    def remove_expired_producers(self) -> int:
-        with self._writer.lock:
-            return self._writer.producers.remove_expired(self._core.clock.wall_ms())
-
-    def flush_epochs(self) -> None:
-        """Write the epoch file if the cache is ahead of it (F-207)."""
-        self._flusher.save_epochs()
-
-    def check_invariants(self) -> None:
-        """Raise ``InvariantError`` when the log contradicts itself; for tests after each step."""
-        writer = self._writer
-        with writer.lock:
-            bases = writer.segments.bases
-            entries = writer.epochs.entries
-            snapshot = self._core.snapshot
-            end = writer.log_end_offset
-            rules = {
-                "log start <= high watermark <= log end": (
-                    writer.log_start_offset <= writer.committed_offset <= end
-                ),
-                "recovery point <= log end": writer.recovery_point <= end,
-                "segments ascend": bases == sorted(set(bases)),
-                "epochs ascend": all(
-                    a.epoch < b.epoch and a.start_offset < b.start_offset
-                    for a, b in pairwise(entries)
-                ),
-                "readers see the log as it is": self.failed
-                or (
-                    (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.high_watermark)
-                    == (writer.log_start_offset, end, writer.committed_offset)
-                ),
-            }
-            broken = [rule for rule, holds in rules.items() if not holds]
-            if broken:
-                raise InvariantError(f"{self}: not {', not '.join(broken)}")
 
     def _codec(self, compression: Compression | str | None) -> Compression:
         if compression is None:
@@ -891,4 +433,4 @@ class PartitionLog:
         return CODECS[compression]
 
 
-__all__ = ["EARLIEST", "LATEST", "MAX_TIMESTAMP", "AppendInfo", "PartitionLog", "run_inline"]
+__all__ = ["PartitionLog", "run_inline"]

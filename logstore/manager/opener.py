@@ -12,7 +12,7 @@ from checkpoints.errors import CheckpointError
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
@@ -44,7 +44,7 @@ class LogOpener:
     directories: Directories
     on_flushed: Callable[[], None]
 
-    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
         """An empty log; what else lies in its directory is trusted.
 
         Raises:
@@ -52,7 +52,7 @@ class LogOpener:
         """
         return self._open(log_dir, tp, config, clean_shutdown=True)
 
-    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
         """A log that was found at the start, with what the checkpoints say of it.
 
         Raises:
@@ -77,13 +77,13 @@ class LogOpener:
 
     def _open(
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
-    ) -> PartitionLog:
-        opened: list[PartitionLog] = []
+    ) -> ReplicaLog:
+        opened: list[ReplicaLog] = []
 
         def forget(task: Task) -> Task:
             return partial(self._forget, log_dir, tp, task)
 
-        log = PartitionLog.open(
+        log = ReplicaLog.open(
             log_dir.directory_of(tp),
             config,
             managed=True,
@@ -115,7 +115,7 @@ class LogOpener:
             raise failure from error
 
     def _in_background(
-        self, log_dir: LogDir, tp: TopicPartition, opened: list[PartitionLog], task: Task
+        self, log_dir: LogDir, tp: TopicPartition, opened: list[ReplicaLog], task: Task
     ) -> None:
         def run() -> None:
             try:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
 from logstore.errors import ConfigError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.log.flushing import LogFlusher
 from logstore.log.writer import Cut, LogWriter, ProducerUpdates
 from logstore.segment import Segment
@@ -282,7 +282,7 @@ def log_start_inside_a_batch_not_met() -> list[Patch]:
 @_mutant
 def epoch_not_assigned_at_election() -> list[Patch]:
     """A new leader records its epoch only with its first batch (KAFKA-7415)."""
-    return [Patch(PartitionLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
+    return [Patch(ReplicaLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
 
 
 # -- elections and incarnations -----------------------------------------------------------------

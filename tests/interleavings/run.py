@@ -10,7 +10,7 @@ from functools import partial
 
 from logstore.config import LogConfig
 from logstore.errors import LogClosedError, LogstoreError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.fine import steps_at_calls
 from tests.interleavings.judge import batch_spans
@@ -153,7 +153,7 @@ def _end(world: World, program: Program) -> None:
 
 
 def _check_again(
-    world: World, log: PartitionLog, state: State, *, complete: bool, in_flight: bool
+    world: World, log: ReplicaLog, state: State, *, complete: bool, in_flight: bool
 ) -> None:
     """What a restart finds: all that is durable, in order, and nothing that never was."""
     if world.replicated:
@@ -188,7 +188,7 @@ def _same_range(start: int, end: int, state: State) -> bool:
     return start == state.start and (end == state.end or last <= end < state.end != last)
 
 
-def _spans(log: PartitionLog) -> list[tuple[int, int, int]]:
+def _spans(log: ReplicaLog) -> list[tuple[int, int, int]]:
     spans: list[tuple[int, int, int]] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:

@@ -24,7 +24,7 @@ from typing import Any
 from logstore.config import LogConfig
 from logstore.errors import LogClosedError, OffsetOutOfRangeError
 from logstore.format.batch import encode_batch
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.producer_state import AppendOrigin
 from tests.builders import marker, produced
 from tests.interleavings.judge import batch_spans
@@ -59,7 +59,7 @@ class Round:
             flush_messages=rng.choice((1, 5, 2**63 - 1)),
         )
         self.truncating = rng.random() < 0.7
-        self.log = PartitionLog.open(str(directory), self.config)
+        self.log = ReplicaLog.open(str(directory), self.config)
         self.witness = Witness()
         self._now = int(time.time() * 1000)
 
@@ -92,7 +92,7 @@ class Round:
             end = self.log.log_end_offset
             start = self.log.log_start_offset
             self.log.close()
-            again = PartitionLog.open(
+            again = ReplicaLog.open(
                 str(self.directory), self.config, clean_shutdown=True, recovery_point=end,
                 log_start_offset=start,
             )  # fmt: skip
@@ -114,7 +114,7 @@ class Round:
         self.witness.failures.append(error)
         self.witness.stop.set()
 
-    def _check_content(self, log: PartitionLog) -> None:
+    def _check_content(self, log: ReplicaLog) -> None:
         content = [(r.offset, r.value or b"") for r in log.records()]
         self.witness.check_content(log.log_start_offset, content)
         log.check_invariants()

@@ -15,7 +15,7 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     StorageFailedError,
 )
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.testing import ManualClock
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.disk import DIRECTORY, Disk
@@ -57,12 +57,12 @@ class World:
         self.truncations = False
         self.doings: dict[int, Doing] = {}
         self.model: Model
-        self.log: PartitionLog
+        self.log: ReplicaLog
         self.disk.removing = lambda: self._doing().removing
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
 
-    def open(self, **arguments: Any) -> PartitionLog:
-        return PartitionLog.open(
+    def open(self, **arguments: Any) -> ReplicaLog:
+        return ReplicaLog.open(
             DIRECTORY, self.config, storage=self.disk, clock=self.clock,
             replicated=self.replicated, **arguments,
         )  # fmt: skip

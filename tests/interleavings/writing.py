@@ -13,7 +13,7 @@ from logstore.errors import (
     UnexpectedAppendOffsetError,
 )
 from logstore.format.batch import encode_batch
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.producer_state import AppendOrigin
 from tests.builders import NOW, marker
 from tests.interleavings.model import Batch, Doing, Kind, Row, State
@@ -39,7 +39,7 @@ class Hands:
         return self.index + 100
 
 
-def place(log: PartitionLog, thousandth: int) -> int:
+def place(log: ReplicaLog, thousandth: int) -> int:
     """An offset in the log's range, ends included; outside it for numbers outside 0 … 1000."""
     start, end = log.log_start_offset, log.log_end_offset
     if thousandth < 0:

@@ -23,7 +23,7 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from logstore.log import EARLIEST, LATEST, PartitionLog
+from logstore.log import EARLIEST, LATEST, ReplicaLog
 from logstore.log.directory_reader import DirectoryReader, segment_bases
 from logstore.log.following import Follower
 from logstore.storage.local import LocalStorage
@@ -35,13 +35,13 @@ SMALL = LogConfig(segment_bytes=300)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[PartitionLog]:
-    opened = PartitionLog.open(tmp_path / "orders-0", SMALL)
+def log(tmp_path: Path) -> Iterator[ReplicaLog]:
+    opened = ReplicaLog.open(tmp_path / "orders-0", SMALL)
     yield opened
     opened.close()
 
 
-def fill(log: PartitionLog, count: int) -> None:
+def fill(log: ReplicaLog, count: int) -> None:
     for _ in range(count):
         log.append([(None, b"%d" % log.log_end_offset)])
 
@@ -50,16 +50,16 @@ def values(follower: Follower) -> list[int]:
     return [int(record.value or b"-1") for record in follower]
 
 
-def both(log: PartitionLog, **options: float) -> list[Follower]:
+def both(log: ReplicaLog, **options: float) -> list[Follower]:
     """A follower inside and one of the files."""
-    reader = PartitionLog.open_reader(log.directory)
+    reader = ReplicaLog.open_reader(log.directory)
     return [log.follow(timeout=0, **options), reader.follow(timeout=0, **options)]  # type: ignore[arg-type]
 
 
 # -- both ways of following ------------------------------------------------------------------------
 
 
-def test_what_is_there_and_what_comes(log: PartitionLog) -> None:
+def test_what_is_there_and_what_comes(log: ReplicaLog) -> None:
     fill(log, 20)
     followers = both(log)
     assert [values(f) for f in followers] == [list(range(20))] * 2
@@ -71,7 +71,7 @@ def test_what_is_there_and_what_comes(log: PartitionLog) -> None:
     assert [values(f) for f in followers] == [[], []]
 
 
-def test_where_to_begin(log: PartitionLog) -> None:
+def test_where_to_begin(log: ReplicaLog) -> None:
     fill(log, 20)
     for start, first in ((None, 0), (EARLIEST, 0), (LATEST, 20), (0, 0), (13, 13), (20, 20)):
         for follower in both(log, start=start):  # type: ignore[arg-type]
@@ -80,10 +80,10 @@ def test_where_to_begin(log: PartitionLog) -> None:
         with pytest.raises(OffsetOutOfRangeError):
             log.follow(start)
         with pytest.raises(OffsetOutOfRangeError):
-            next(PartitionLog.open_reader(log.directory).follow(start, timeout=0))
+            next(ReplicaLog.open_reader(log.directory).follow(start, timeout=0))
 
 
-def test_polling_by_number(log: PartitionLog) -> None:
+def test_polling_by_number(log: ReplicaLog) -> None:
     fill(log, 10)
     for follower in both(log):
         assert [r.offset for r in follower.poll(3)] == [0, 1, 2]
@@ -94,7 +94,7 @@ def test_polling_by_number(log: PartitionLog) -> None:
         assert follower.poll(timeout=0.01) == []
 
 
-def test_deleted_before_it_was_read(log: PartitionLog) -> None:
+def test_deleted_before_it_was_read(log: ReplicaLog) -> None:
     fill(log, 30)
     followers = both(log)
     assert [len(f.poll(1)) for f in followers] == [1, 1]
@@ -111,7 +111,7 @@ def test_deleted_before_it_was_read(log: PartitionLog) -> None:
         assert values(follower)[-1] == 29
 
 
-def test_deleted_behind_the_reader(log: PartitionLog) -> None:
+def test_deleted_behind_the_reader(log: ReplicaLog) -> None:
     fill(log, 30)
     followers = both(log)
     for follower in followers:
@@ -125,7 +125,7 @@ def test_deleted_behind_the_reader(log: PartitionLog) -> None:
 
 @pytest.mark.parametrize("again", [0, 5, 40], ids="{} more".format)
 @pytest.mark.parametrize("to", [28, 11, 0])
-def test_cut_below_the_reader(log: PartitionLog, to: int, again: int) -> None:
+def test_cut_below_the_reader(log: ReplicaLog, to: int, again: int) -> None:
     """Also where the log has grown beyond it since, with other records."""
     fill(log, 30)
     followers = both(log)
@@ -139,7 +139,7 @@ def test_cut_below_the_reader(log: PartitionLog, to: int, again: int) -> None:
             list(follower)
 
 
-def test_cut_above_the_reader(log: PartitionLog) -> None:
+def test_cut_above_the_reader(log: ReplicaLog) -> None:
     fill(log, 30)
     followers = both(log, start=28)
     for follower in followers:
@@ -152,7 +152,7 @@ def test_cut_above_the_reader(log: PartitionLog) -> None:
         assert values(follower) == [29, 30, 31]
 
 
-def test_markers_and_aborted_transactions(log: PartitionLog) -> None:
+def test_markers_and_aborted_transactions(log: ReplicaLog) -> None:
     log.append_as_leader(produced(1, 0, 2, transactional=True), 0)
     log.append_as_leader(produced(2, 0, 1, transactional=True), 0)
     committed = log.follow(timeout=0, committed=True)
@@ -173,7 +173,7 @@ def test_markers_and_aborted_transactions(log: PartitionLog) -> None:
 # -- waiting in the same process -------------------------------------------------------------------
 
 
-def test_an_append_wakes_at_once(log: PartitionLog) -> None:
+def test_an_append_wakes_at_once(log: ReplicaLog) -> None:
     seen: list[float] = []
     appended: list[float] = []
 
@@ -195,7 +195,7 @@ def test_an_append_wakes_at_once(log: PartitionLog) -> None:
 
 
 def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
-    with PartitionLog.open(tmp_path / "orders-0", replicated=True) as log:
+    with ReplicaLog.open(tmp_path / "orders-0", replicated=True) as log:
         log.append_as_leader(batch(count=5), 0)
         follower = log.follow(timeout=0.01)
         assert list(follower) == []
@@ -207,7 +207,7 @@ def test_only_up_to_the_high_watermark(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", ["close", "crash"])
 def test_closed_while_it_waits(tmp_path: Path, end: str) -> None:
-    log = PartitionLog.open(tmp_path / "orders-0")
+    log = ReplicaLog.open(tmp_path / "orders-0")
     follower = log.follow()
     threading.Timer(0.05, getattr(log, end)).start()
     with pytest.raises(LogClosedError):
@@ -216,14 +216,14 @@ def test_closed_while_it_waits(tmp_path: Path, end: str) -> None:
         log.follow()
 
 
-def test_nobody_is_kept_waiting_or_remembered(log: PartitionLog) -> None:
+def test_nobody_is_kept_waiting_or_remembered(log: ReplicaLog) -> None:
     follower = log.follow(timeout=0.001)
     for _ in range(10):
         assert list(follower) == []
     assert log._core.news.waiting == ()
 
 
-def test_writers_truncation_and_followers_at_once(log: PartitionLog) -> None:
+def test_writers_truncation_and_followers_at_once(log: ReplicaLog) -> None:
     """What a follower gives is always a part of one history."""
     done = threading.Event()
 
@@ -246,7 +246,7 @@ def test_writers_truncation_and_followers_at_once(log: PartitionLog) -> None:
     assert log.log_end_offset == 300
 
 
-def test_in_an_event_loop(log: PartitionLog) -> None:
+def test_in_an_event_loop(log: ReplicaLog) -> None:
     fill(log, 3)
 
     async def follow() -> list[int]:
@@ -260,7 +260,7 @@ def test_in_an_event_loop(log: PartitionLog) -> None:
         return found
 
     async def both_ways() -> tuple[list[int], list[int]]:
-        reader = PartitionLog.open_reader(log.directory)
+        reader = ReplicaLog.open_reader(log.directory)
         found = await follow()
         return found, [r.offset async for r in reader.follow_async(timeout=0.1)]
 
@@ -268,7 +268,7 @@ def test_in_an_event_loop(log: PartitionLog) -> None:
 
 
 def test_an_event_loop_hears_of_the_end(tmp_path: Path) -> None:
-    log = PartitionLog.open(tmp_path / "orders-0")
+    log = ReplicaLog.open(tmp_path / "orders-0")
 
     async def follow(timeout: float | None) -> list[int]:
         return [r.offset async for r in log.follow_async(timeout=timeout)]
@@ -357,7 +357,7 @@ def test_follow_another_process(writer: Writer, tmp_path: Path) -> None:
 
 def test_another_process_cuts_its_log(writer: Writer, tmp_path: Path) -> None:
     writer.do("append", 100)
-    reader = PartitionLog.open_reader(tmp_path / "orders-0")
+    reader = ReplicaLog.open_reader(tmp_path / "orders-0")
     followers = [reader.follow(timeout=0, poll=0.001) for _ in range(3)]
     for follower in followers:
         assert len(list(follower)) == 100
@@ -375,7 +375,7 @@ def test_another_process_cuts_its_log(writer: Writer, tmp_path: Path) -> None:
 def test_only_whole_batches_count(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     directory.mkdir()
-    follower = PartitionLog.open_reader(directory).follow(timeout=0.003, poll=0.001)
+    follower = ReplicaLog.open_reader(directory).follow(timeout=0.003, poll=0.001)
     assert list(follower) == []  # there is no segment yet
     file = directory / "00000000000000000000.log"
     first, second = batch(0, 2), batch(2, 1)
@@ -392,7 +392,7 @@ def test_only_whole_batches_count(tmp_path: Path) -> None:
     assert [r.offset for r in follower] == [2]
     file.write_bytes(first + second + bytes(500))  # room that a broker has made before
     assert list(follower) == []
-    assert PartitionLog.open_reader(directory).log_end_offset == 3
+    assert ReplicaLog.open_reader(directory).log_end_offset == 3
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -405,7 +405,7 @@ def test_damage_that_stays_is_an_error(tmp_path: Path, sealed: bool) -> None:
     file.write_bytes(batch(0, 1) + bad + (b"" if sealed else batch(2, 1)))
     if sealed:
         (directory / "00000000000000000002.log").write_bytes(batch(2, 1))
-    follower = PartitionLog.open_reader(directory).follow(0, timeout=1, poll=0.001)
+    follower = ReplicaLog.open_reader(directory).follow(0, timeout=1, poll=0.001)
     assert next(follower).offset == 0
     with pytest.raises(CorruptBatchError, match=file.name):
         next(follower)
@@ -422,21 +422,21 @@ def test_a_large_batch_and_a_misleading_index(tmp_path: Path) -> None:
     assert [r.offset for r in reader.follow(1998, timeout=0)] == [1998, 1999]
 
 
-def test_the_index_is_used(log: PartitionLog) -> None:
+def test_the_index_is_used(log: ReplicaLog) -> None:
     log.reconfigure(LogConfig(index_interval_bytes=200))
     fill(log, 500)
-    reader = PartitionLog.open_reader(log.directory)
+    reader = ReplicaLog.open_reader(log.directory)
     for start in (0, 1, 250, 499):
         assert values(reader.follow(start, timeout=0)) == list(range(start, 500))
 
 
-def test_what_is_on_file_of_the_log_start(log: PartitionLog) -> None:
+def test_what_is_on_file_of_the_log_start(log: ReplicaLog) -> None:
     fill(log, 5)
     parent = Path(log.directory).parent
     OffsetCheckpoint(str(parent / LOG_START), LocalStorage()).write(
         {TopicPartition("orders", 0): 2}
     )
-    assert values(PartitionLog.open_reader(log.directory).follow(timeout=0)) == [2, 3, 4]
+    assert values(ReplicaLog.open_reader(log.directory).follow(timeout=0)) == [2, 3, 4]
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

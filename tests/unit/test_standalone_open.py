@@ -18,7 +18,7 @@ from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import InvalidTopicError, LogDirLockedError, StorageFailedError
 from logstore.format import filenames
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
@@ -56,19 +56,19 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def test_a_partition_is_open_once(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with PartitionLog.open(directory):
+    with ReplicaLog.open(directory):
         with pytest.raises(LogDirLockedError, match="this process"):
-            PartitionLog.open(directory)
+            ReplicaLog.open(directory)
         (tmp_path / "link").mkdir()
         (tmp_path / "link" / "orders-0").symlink_to(directory)
         with pytest.raises(LogDirLockedError):
-            PartitionLog.open(tmp_path / "link" / "orders-0", storage=LocalStorage())
-    PartitionLog.open(directory).close()
+            ReplicaLog.open(tmp_path / "link" / "orders-0", storage=LocalStorage())
+    ReplicaLog.open(directory).close()
 
 
 def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
-    with PartitionLog.open(tmp_path / "orders-0"):
-        with PartitionLog.open(tmp_path / "orders-1", storage=LocalStorage()) as other:
+    with ReplicaLog.open(tmp_path / "orders-0"):
+        with ReplicaLog.open(tmp_path / "orders-1", storage=LocalStorage()) as other:
             other.append(VALUES)
         with pytest.raises(LogDirLockedError):  # still: one is open
             LogManager([tmp_path])
@@ -76,7 +76,7 @@ def test_partitions_of_one_directory_share_its_lock(tmp_path: Path) -> None:
         LogManager([tmp_path]) as manager,
         pytest.raises(LogDirLockedError),
     ):
-        PartitionLog.open(manager.get("orders", 1).directory)
+        ReplicaLog.open(manager.get("orders", 1).directory)
 
 
 def test_another_process_is_refused(tmp_path: Path) -> None:
@@ -84,12 +84,12 @@ def test_another_process_is_refused(tmp_path: Path) -> None:
     process = in_another_process(HOLDER, directory)
     try:
         with pytest.raises(LogDirLockedError, match=str(process.pid)):
-            PartitionLog.open(directory)
+            ReplicaLog.open(directory)
         with pytest.raises(LogDirLockedError, match=str(process.pid)):
             LogManager([tmp_path])
     finally:
         end(process)
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         assert not log.recovery_report.clean
         assert [record.value for record in log.records()] == [b"theirs"]
 
@@ -99,7 +99,7 @@ def test_the_lock_goes_with_the_log(end: str, tmp_path: Path) -> None:
     for storage in (LocalStorage(), MemoryStorage()):
         directory = str(tmp_path / "orders-0")
         for _ in range(2):
-            log = PartitionLog.open(directory, storage=storage)
+            log = ReplicaLog.open(directory, storage=storage)
             getattr(log, end)()
             log.close()  # again
 
@@ -107,33 +107,33 @@ def test_the_lock_goes_with_the_log(end: str, tmp_path: Path) -> None:
 def test_what_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(InvalidTopicError):
-            PartitionLog.open(tmp_path / "no partition")
+            ReplicaLog.open(tmp_path / "no partition")
     directory = tmp_path / "orders-0"
     (directory / "leader-epoch-checkpoint").mkdir(parents=True)
     (tmp_path / "other").write_text("")
     with pytest.raises(StorageFailedError):
-        PartitionLog.open(tmp_path / "other" / "orders-0")
-    PartitionLog.open(tmp_path / "orders-1").close()
+        ReplicaLog.open(tmp_path / "other" / "orders-0")
+    ReplicaLog.open(tmp_path / "orders-1").close()
     LogManager([tmp_path / "unlocked"]).close()
 
 
 def test_a_log_that_was_dropped_is_not_locked_for_ever(tmp_path: Path) -> None:
-    log = PartitionLog.open(tmp_path / "orders-0")
+    log = ReplicaLog.open(tmp_path / "orders-0")
     log._maintenance.release()  # its files alone
     del log
     gc.collect()
-    PartitionLog.open(tmp_path / "orders-0").close()
+    ReplicaLog.open(tmp_path / "orders-0").close()
 
 
 def test_after_close_the_start_is_clean(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
     config = LogConfig(segment_bytes=200)
-    with PartitionLog.open(directory, config) as log:
+    with ReplicaLog.open(directory, config) as log:
         for _ in range(5):
             log.append(VALUES)
         log.delete_records(23)
         log.delete_old_segments()
-    with PartitionLog.open(directory, config) as log:
+    with ReplicaLog.open(directory, config) as log:
         report = log.recovery_report
         assert (report.clean, report.segments_scanned) == (True, 0)
         assert (log.log_start_offset, log.log_end_offset) == (23, 50)
@@ -143,20 +143,20 @@ def test_after_close_the_start_is_clean(tmp_path: Path) -> None:
 
 def test_a_crash_after_a_clean_start_is_recovered(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         log.append(VALUES)
-    PartitionLog.open(directory).crash()  # nothing was written, but the mark is gone
-    log = PartitionLog.open(directory)
+    ReplicaLog.open(directory).crash()  # nothing was written, but the mark is gone
+    log = ReplicaLog.open(directory)
     assert not log.recovery_report.clean
     log.close()
-    with PartitionLog.open(directory, clean_shutdown=False) as log:  # what is given counts
+    with ReplicaLog.open(directory, clean_shutdown=False) as log:  # what is given counts
         assert not log.recovery_report.clean
 
 
 @pytest.mark.parametrize("change", ["appended", "shorter", "touched", "unfinished", "damaged"])
 def test_the_mark_is_believed_only_if_nobody_wrote_since(change: str, tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         log.append(VALUES)
         log.append(VALUES)
     file = directory / "00000000000000000000.log"
@@ -171,14 +171,14 @@ def test_the_mark_is_believed_only_if_nobody_wrote_since(change: str, tmp_path: 
         (directory / "00000000000000000020.log.swap").write_bytes(b"")
     else:
         mark.write_bytes(b"0\n1\n1 2\n")
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         assert not log.recovery_report.clean
         assert log.log_end_offset == (10 if change == "shorter" else 20)
 
 
 def test_a_manager_takes_the_mark_away(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         log.append(VALUES)
     LogManager([tmp_path]).crash()
     assert not (directory / filenames.CLEAN_STOP).exists()
@@ -194,7 +194,7 @@ def test_a_log_of_a_managed_directory(tmp_path: Path) -> None:
         log.delete_records(5)
     marker = tmp_path / CLEAN_SHUTDOWN
     assert marker.exists()
-    log = PartitionLog.open(tmp_path / "orders-0", config)
+    log = ReplicaLog.open(tmp_path / "orders-0", config)
     assert log.recovery_report.clean
     assert log.log_start_offset == 5
     assert not marker.exists()
@@ -214,12 +214,12 @@ def test_a_log_of_a_managed_directory(tmp_path: Path) -> None:
 def test_entries_of_a_deleted_log_are_not_taken(tmp_path: Path) -> None:
     starts = OffsetCheckpoint(str(tmp_path / LOG_START), LocalStorage())
     starts.write({TP: 1000})
-    log = PartitionLog.open(tmp_path / "orders-0")
+    log = ReplicaLog.open(tmp_path / "orders-0")
     assert (log.log_start_offset, starts.read()) == (0, {})
     log.append(VALUES)
     log.crash()
     starts.write({TP: 1000})
-    with PartitionLog.open(tmp_path / "orders-0") as log:
+    with ReplicaLog.open(tmp_path / "orders-0") as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 10)
 
 
@@ -242,12 +242,12 @@ def test_power_cuts_around_close_and_open() -> None:
 
 
 def test_a_forked_child_does_not_own_the_log(tmp_path: Path) -> None:
-    log = PartitionLog.open(tmp_path / "orders-0")
+    log = ReplicaLog.open(tmp_path / "orders-0")
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            PartitionLog.open(tmp_path / "orders-1")
+            ReplicaLog.open(tmp_path / "orders-1")
         except LogDirLockedError:
             status = 0
         finally:
@@ -289,16 +289,16 @@ def test_power_cuts_at_every_step() -> None:
 
 def test_a_log_start_outlives_a_crash_but_not_its_records(tmp_path: Path) -> None:
     directory = tmp_path / "orders-0"
-    log = PartitionLog.open(directory)
+    log = ReplicaLog.open(directory)
     for _ in range(3):
         log.append(VALUES)
     log.delete_records(15)
     log.crash()
-    log = PartitionLog.open(directory)
+    log = ReplicaLog.open(directory)
     assert (log.log_start_offset, log.log_end_offset) == (15, 30)
     log.truncate_to(0)
     for _ in range(3):
         log.append(VALUES)
     log.crash()
-    with PartitionLog.open(directory) as log:
+    with ReplicaLog.open(directory) as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 30)
