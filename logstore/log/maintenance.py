@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.config import LogConfig
-from logstore.errors import InvariantError, LogstoreError
+from logstore.errors import InvariantError, LogstoreError, ResourceBusyError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore, logger
 from logstore.log.retention import deletable_segments
@@ -80,9 +80,17 @@ class LogMaintenance:
         writer = self._writer
         if writer.upkeep_due:
             writer.upkeep_due = False
-            self._background(partial(with_idle_closed, self.upkeep))
+            self._background(self._try_upkeep)
         if sync or last_offset >= writer.flush_at:
             with_idle_closed(partial(self.flush, last_offset + 1))
+
+    def _try_upkeep(self) -> None:
+        """What may wait: an append that is in the log does not fail where descriptors are short."""
+        try:
+            with_idle_closed(self.upkeep)
+        except ResourceBusyError as error:
+            logger.warning("left to the next append: %s", error)
+            self._writer.upkeep_due = True
 
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.
@@ -245,8 +253,9 @@ class LogMaintenance:
                 return True
             with self.flush_lock:
                 core.check()
-                with core.doing("truncate", whole=False):
+                with core.doing("flush before a truncation"):
                     self._settle_flush_locked()
+                with core.doing("truncate", whole=False):
                     with writer.lock:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
                         if offset >= writer.log_end_offset:
@@ -255,8 +264,8 @@ class LogMaintenance:
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
-                        self._settle_flush_locked()  # a roll that came before appends waited
                         with core.doing("plan a truncation"):
+                            self._settle_flush_locked()  # a roll that came before appends waited
                             planned = self._plan_cut(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
@@ -378,8 +387,9 @@ class LogMaintenance:
         with self.structure_lock:
             core.check()
             now_ms = core.clock.wall_ms()
-            with core.doing("delete segments", whole=False):
+            with core.doing("choose segments to delete"):
                 doomed = self._release_structure_locked(now_ms)
+            with core.doing("delete segments", whole=False):
                 # The oldest first, and durably one by one: a crash leaves no hole in the log. The
                 # epochs of a segment may be forgotten once a crash cannot bring it back.
                 for segment in doomed:
