@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.config import LogConfig
-from logstore.errors import InvariantError, LogstoreError, ResourceBusyError
+from logstore.errors import CorruptIndexError, InvariantError, LogstoreError, ResourceBusyError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore, logger
 from logstore.log.retention import deletable_segments
@@ -266,7 +266,7 @@ class LogMaintenance:
                     try:
                         with core.doing("plan a truncation"):
                             self._settle_flush_locked()  # a roll that came before appends waited
-                            planned = self._plan_cut(offset)
+                            planned = self._plan_cut_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
                         writer.cut = previous  # nothing was changed
@@ -293,9 +293,17 @@ class LogMaintenance:
             return _Place(at + 1, before, before.size, end)
         return _Place(at + 1, before, span.position, min(end, span.base_offset))
 
-    def _plan_cut(self, offset: int) -> _PlannedCut:
+    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
         """What the segment with ``offset`` will be without its end."""
-        keep, before, position, end = self._batch_at(offset)
+        try:
+            return self._planned_cut(self._batch_at(offset))
+        except CorruptIndexError:
+            self._repair_structure_flush_locked(self._batch_at(offset).before)
+            return self._planned_cut(self._batch_at(offset))
+
+    @staticmethod
+    def _planned_cut(place: _Place) -> _PlannedCut:
+        keep, before, position, end = place
         return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
