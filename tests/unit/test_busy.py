@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from logstore.log import PartitionLog, run_inline
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
+from tests.builders import marker, produced
 
 CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=2000, retention_bytes=3000)
 RECORD = [(None, bytes(300))]
@@ -45,6 +47,26 @@ def test_an_append_that_raises_has_appended_nothing(after: int) -> None:
     log.flush()
     assert [r.offset for r in log.records()] == list(range(acknowledged))
     assert log.recovery_point == acknowledged
+    log.close()
+
+
+def test_an_abort_that_cannot_be_noted_leaves_no_leader_epoch_behind() -> None:
+    storage = FaultyStorage()
+    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage, replicated=True)
+    log.append_as_follower(produced(transactional=True), 0)
+    before = log.epoch_entries
+    storage.fail("open", "*.txnindex", error=errno.EMFILE)
+    abort = bytearray(marker(commit=False, base_offset=1))
+    struct.pack_into(">i", abort, 12, 7)  # the leader epoch
+
+    with pytest.raises(ResourceBusyError):
+        log.append_as_follower(abort, 7)
+
+    assert log.epoch_entries == before
+    log.append_as_follower(abort, 7)
+    assert log.epoch_entries == (*before, (7, 1))
+    log.update_high_watermark(2)
+    assert len(log.read(0, committed=True).aborted) == 1
     log.close()
 
 
