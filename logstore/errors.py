@@ -81,7 +81,8 @@ class StorageFailedError(LogstoreError):
 class ResourceBusyError(LogstoreError):
     """Descriptors or memory of the process or the machine are short; the disk is well.
 
-    Nothing was done. Try again when something was released.
+    Nothing was done: try again when something was released. Only where ``flush.messages`` makes an
+    append sync are its records in the log already, and not durable yet.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:

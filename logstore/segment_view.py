@@ -190,6 +190,19 @@ class SegmentView:
             self.index_suspect = True  # the log rebuilds it later; this reader walks
             return 0
 
+    def offset_behind(self, position: int) -> int | None:
+        """An offset above those of the batches that begin below ``position``: the index's answer,
+        checked. None: the index says nothing."""
+        index = self.segment.offset_index
+        try:
+            entry = index.upper_bound(position, self.offset_entries)
+            if entry is None or (entry.position >= position and self._leads_to_batch(entry)):
+                return None if entry is None else entry.offset
+            raise CorruptIndexError(index.path, 0, f"entry {tuple(entry)} leads to no batch")
+        except CorruptIndexError:
+            self.index_suspect = True
+            return None
+
     def _leads_to_batch(self, entry: OffsetPosition) -> bool:
         if not 0 < entry.position <= self.size - HEADER_MIN:
             return False

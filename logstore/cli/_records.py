@@ -20,6 +20,7 @@ from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_records, read_records
 from logstore.kernels import DECODE_FULL, DECODE_LIMIT
+from logstore.replacements import roll_marks
 from logstore.storage import File, Storage
 from logstore.types import Record
 
@@ -124,7 +125,7 @@ class PartitionReader:
             if base > self._base:
                 self._base, self._position = base, 0
             try:
-                file = self._storage.open(self._path(base), writable=False)
+                file = self._open(base)
             except FileNotFoundError:
                 self._note(f"{self._path(base)}: deleted meanwhile; its records are left out")
                 continue
@@ -183,16 +184,33 @@ class PartitionReader:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _path(self, base: int) -> str:
-        name = filenames.segment_file_name(base, filenames.LOG_SUFFIX)
+    def _path(self, base: int, transition: str = "") -> str:
+        name = filenames.segment_file_name(base, filenames.LOG_SUFFIX, transition)
         return os.path.join(self._directory, name)
 
+    def _open(self, base: int) -> File:
+        """The ``.log``, also of a segment that was rolled and waits for its final name."""
+        for transition in ("", filenames.SWAP_SUFFIX):
+            try:
+                return self._storage.open(self._path(base, transition), writable=False)
+            except FileNotFoundError:
+                continue
+        return self._storage.open(self._path(base), writable=False)  # renamed between the two
+
     def _bases(self) -> list[int]:
-        names = (entry.name for entry in self._storage.scan_dir(self._directory))
+        names = [entry.name for entry in self._storage.scan_dir(self._directory)]
         parsed = [filenames.parse_segment_file(name) for name in names]
-        return sorted(
+        bases = sorted(
             p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and not p.transition
         )
+        for base in roll_marks(names, 0):
+            ends = [row.last_offset + 1 for row in self._rows(bases[-1])] if bases else []
+            if base not in ends[-1:]:
+                self._note(f"{self._path(base, filenames.SWAP_SUFFIX)}: does not follow what is "
+                           "before it; left out, as by the next start")  # fmt: skip
+                break
+            bases.append(base)
+        return bases
 
     def _log_start(self) -> int:
         path = os.path.join(self._log_dir, LOG_START)
@@ -205,7 +223,7 @@ class PartitionReader:
 
     def _rows(self, base: int) -> Iterator[BatchRow]:
         try:
-            file = self._storage.open(self._path(base), writable=False)
+            file = self._open(base)
         except FileNotFoundError:
             return
         try:
@@ -214,7 +232,7 @@ class PartitionReader:
             file.close()
 
     def _bytes_of(self, base: int, row: BatchRow) -> bytes:
-        file = self._storage.open(self._path(base), writable=False)
+        file = self._open(base)
         try:
             return file.read_at(row.position, row.size)
         finally:

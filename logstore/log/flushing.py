@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from logstore.errors import InvariantError
+from logstore.errors import InvariantError, ResourceBusyError
 from logstore.locks import Rank, make_lock
-from logstore.log.core import LogCore
+from logstore.log.core import LogCore, logger
 from logstore.log.writer import Cut, LogWriter
 from logstore.open_files import with_idle_closed
 from logstore.segment import Segment
@@ -47,9 +47,17 @@ class LogFlusher:
         writer = self._writer
         if writer.upkeep_due:
             writer.upkeep_due = False
-            self._background(partial(with_idle_closed, self.upkeep))
+            self._background(self._try_upkeep)
         if sync or last_offset >= writer.flush_at:
             with_idle_closed(partial(self.flush, last_offset + 1))
+
+    def _try_upkeep(self) -> None:
+        """What may wait: an append that is in the log does not fail where descriptors are short."""
+        try:
+            with_idle_closed(self.upkeep)
+        except ResourceBusyError as error:
+            logger.warning("left to the next append: %s", error)
+            self._writer.upkeep_due = True
 
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from logstore.config import LogConfig
-from logstore.errors import LogstoreError
+from logstore.errors import CorruptIndexError, LogstoreError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore, logger
 from logstore.log.flushing import LogFlusher
@@ -73,8 +73,9 @@ class LogMaintenance:
                 return True
             with self._flusher.flush_lock:
                 core.check()
-                with core.doing("truncate", whole=False):
+                with core.doing("flush before a truncation"):
                     self._flusher.settle_flush_locked()
+                with core.doing("truncate", whole=False):
                     with writer.lock:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
                         if offset >= writer.log_end_offset:
@@ -83,10 +84,10 @@ class LogMaintenance:
                         previous = writer.cut
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
-                        # A roll may have come in before appends waited.
-                        self._flusher.settle_flush_locked()
                         with core.doing("plan a truncation"):
-                            planned = self._plan_cut(offset)
+                            # A roll may have come in before appends waited.
+                            self._flusher.settle_flush_locked()
+                            planned = self._plan_cut_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
                         writer.cut = previous  # nothing was changed
@@ -113,9 +114,17 @@ class LogMaintenance:
             return _Place(at + 1, before, before.size, end)
         return _Place(at + 1, before, span.position, min(end, span.base_offset))
 
-    def _plan_cut(self, offset: int) -> _PlannedCut:
+    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
         """What the segment with ``offset`` will be without its end."""
-        keep, before, position, end = self._batch_at(offset)
+        try:
+            return self._planned_cut(self._batch_at(offset))
+        except CorruptIndexError:
+            self._repair_structure_flush_locked(self._batch_at(offset).before)
+            return self._planned_cut(self._batch_at(offset))
+
+    @staticmethod
+    def _planned_cut(place: _Place) -> _PlannedCut:
+        keep, before, position, end = place
         return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
@@ -208,8 +217,9 @@ class LogMaintenance:
         with self.structure_lock:
             core.check()
             now_ms = core.clock.wall_ms()
-            with core.doing("delete segments", whole=False):
+            with core.doing("choose segments to delete"):
                 doomed = self._release_structure_locked(now_ms)
+            with core.doing("delete segments", whole=False):
                 # The oldest first, and durably one by one: a crash leaves no hole in the log. The
                 # epochs of a segment may be forgotten once a crash cannot bring it back.
                 for segment in doomed:

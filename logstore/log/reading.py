@@ -113,10 +113,8 @@ def fetch(
         data = segment.read_at(found.position, found.size)
         aborted: tuple[AbortedTxn, ...] = ()
         if committed:
-            bound = segment.segment.offset_index.upper_bound(
-                found.position + found.size, segment.offset_entries
-            )
-            upper = log.end_of(at) if bound is None else bound.offset
+            bound = segment.offset_behind(found.position + found.size)
+            upper = log.end_of(at) if bound is None else bound
             aborted = collect_aborted(log, at, start_offset, upper)
         return FetchData(
             start_offset,

@@ -359,11 +359,11 @@ class LogWriter:
             updates = checked
         with self.core.doing("append"):
             segment = self._segment_for_locked(size, first, last, analysis.max_timestamp)
-        self._assign_epochs_locked(data, analysis, leader_epoch, leo)
         if updates is not None and updates.aborted:
             # First: until the index has the abort, nothing may take it for decided.
             with self.core.doing("append to the transaction index"):
                 segment.txn_index.append(*updates.aborted)
+        self._assign_epochs_locked(data, analysis, leader_epoch, leo)
         with self.core.doing("append", whole=False):
             if leader_epoch is None:
                 segment.append(data, size, -1, -1)

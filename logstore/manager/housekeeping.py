@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection
 from checkpoints.errors import CheckpointError
 from logstore.clock import Clock
 from logstore.config import MAX_LONG, BrokerConfig
-from logstore.errors import LogstoreError, StorageFailedError
+from logstore.errors import LogstoreError, ResourceBusyError, StorageFailedError
+from logstore.log.core import is_busy
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start
@@ -39,6 +40,8 @@ class Housekeeper:
 
         Args:
             only: paths of the directories concerned; all of them by default.
+        Raises:
+            ResourceBusyError: descriptors or memory are short; the rest was left out.
         """
         for log_dir in self._directories.live():
             if only is not None and log_dir.path not in only:
@@ -73,6 +76,8 @@ class Housekeeper:
                 self._fail(log_dir, error)
 
     def _fail(self, log_dir: LogDir, error: CheckpointError) -> None:
+        if is_busy(error):  # the disk is well; the next round writes it
+            raise ResourceBusyError(log_dir.path, "write checkpoint", str(error)) from error
         failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
         self._directories.fail(log_dir.path, failure)
 

@@ -309,6 +309,8 @@ class LogManager:
 
         Args:
             only: paths of the directories concerned; all of them by default.
+        Raises:
+            ResourceBusyError: descriptors or memory are short; the disk is well.
         """
         self._keeper.checkpoint_recovery_points(only)
 

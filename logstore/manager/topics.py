@@ -25,12 +25,14 @@ from checkpoints.topic_properties import TopicProperties
 from logstore.errors import (
     InvalidTopicError,
     LogstoreError,
+    ResourceBusyError,
     StorageFailedError,
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
 from logstore.format import filenames
 from logstore.log import ReplicaLog
+from logstore.log.core import is_busy
 from logstore.manager.claims import Claims
 from logstore.manager.creations import Creation
 from logstore.manager.directories import Directories
@@ -148,6 +150,8 @@ class Topics:
             return self._opener.create(log_dir, tp, self._configs.of(tp.topic))
         except Exception as error:
             self._leave_nothing(log_dir, tp)
+            if is_busy(error):
+                raise ResourceBusyError(directory, "create", str(error)) from error
             if isinstance(error, OSError | CheckpointError):
                 error = StorageFailedError(directory, "create", str(error))
             if isinstance(error, StorageFailedError):
@@ -301,7 +305,7 @@ class Topics:
                 for log_dir, begun in unfinished.creations:
                     if begun == creation:
                         self._guarded(log_dir, log_dir.creations.end, creation)
-            except StorageFailedError as error:
+            except LogstoreError as error:
                 logger.error("the next start tries it again: %s", error)
 
     def delete(self, tps: Iterable[TopicPartition]) -> None:
@@ -343,6 +347,8 @@ class Topics:
                 self._guarded(log_dir, self._rename_deleted, log_dir, own)
             except LogstoreError as error:
                 failure = failure or error
+                if isinstance(error, ResourceBusyError):  # half gone, and nobody may guess how far
+                    self._directories.fail(log_dir.path, error)
         if failure is not None:
             raise failure
 
@@ -367,8 +373,8 @@ class Topics:
             known = self.partitions(topic)
             if not known:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
-            if wanted == self._configs.of(topic):
-                return
+            if all(log.config == wanted for log in known.values()):
+                return  # else an alteration that failed half way may be tried again
             stored = self._configs.next(topic, config)
             self._configs.set(topic, wanted, stored)
             self._apply(known.values())
@@ -411,10 +417,13 @@ class Topics:
 
         Raises:
             StorageFailedError: it did.
+            ResourceBusyError: descriptors or memory are short.
         """
         try:
             return call(*args, **kwargs)
         except (OSError, CheckpointError) as error:
+            if is_busy(error):
+                raise ResourceBusyError(log_dir.path, "change its logs", str(error)) from error
             failure = StorageFailedError(log_dir.path, "change its logs", str(error))
             self._directories.fail(log_dir.path, failure)
             raise failure from error

@@ -25,6 +25,7 @@ from checkpoints.partition_metadata import (
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
+from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.damage import TORN, ZEROS
 from logstore.verify.fingerprint import Fingerprint
@@ -89,6 +90,8 @@ class PartitionCheck:
     """The entries of leader-epoch-checkpoint; None when they are of no use."""
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
+    _rolled: frozenset[int] = frozenset()
+    """Bases of segments that wait, as ``.log.swap``, for the one before them."""
     _epochs_missing: bool = False
     _tail_found: bool = False
     _tail_explains: bool = False
@@ -169,6 +172,7 @@ class PartitionCheck:
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
+        self._rolled = frozenset(roll_marks((file.name for file in infos), 0))
         for file in infos:
             parsed = filenames.parse_segment_file(file.name)
             if parsed is None:
@@ -178,7 +182,10 @@ class PartitionCheck:
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition:
-                if self.only < 0:
+                if parsed.offset in self._rolled:
+                    message = "not checked: the next start takes it in if nothing before it is lost"
+                    self._find(file.name, warning("F-24", UNKNOWN, parsed.offset, message))
+                elif self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
             elif file.name != filenames.segment_file_name(parsed.offset, parsed.suffix):
@@ -198,6 +205,8 @@ class PartitionCheck:
             if self.only not in (UNKNOWN, base):
                 continue
             log = found.get(filenames.LOG_SUFFIX)
+            if log is None and base in self._rolled:
+                continue
             if log is None:
                 for file in found.values():
                     message = "there is no .log of this name: the next start deletes it"

@@ -300,6 +300,32 @@ def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
         assert sorted(p.name for p in tmp_path.rglob("*")) == before
 
 
+def _rolled(directory: Path) -> list[Path]:
+    """Leave a log as ``kill -9`` does before any roll is settled; the files of the rolls."""
+    config = LogConfig(segment_bytes=1000)
+    log = ReplicaLog.open(directory / "t-0", config, managed=True, background=lambda task: None)
+    for _ in range(12):
+        log.append([(None, bytes(300))])
+    log.crash()
+    return sorted((directory / "t-0").glob("*.log.swap"))
+
+
+def test_rolls_that_wait_for_their_names_are_read(tmp_path: Path) -> None:
+    assert len(_rolled(tmp_path)) > 2
+    assert offsets(tmp_path, "t") == list(range(12))
+    assert read(tmp_path, "t", "--from", "latest") == b""
+
+
+def test_a_roll_behind_a_lost_tail_is_not_read(tmp_path: Path) -> None:
+    first, *_ = _rolled(tmp_path)
+    before = first.with_name(f"{0:020}.log")
+    os.truncate(before, before.stat().st_size // 2)
+    result = run("read", tmp_path, "t", "--format", "json")
+    assert result.exit_code == 0
+    assert [json.loads(line)["offset"] for line in result.stdout.splitlines()] == [0]
+    assert f"{first}: does not follow" in result.stderr
+
+
 def test_a_torn_tail_is_the_end(tmp_path: Path) -> None:
     make_log(tmp_path, 30)
     path = tmp_path / "t-0" / f"{0:020d}.log"

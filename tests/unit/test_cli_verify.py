@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from logstore.cli import main
+from logstore.config import LogConfig
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 
 
@@ -210,3 +212,15 @@ def test_an_html_report(data: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert run(data, "--html", page).exit_code == 0
     assert "orders-1" in page.read_text()
+
+
+def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=1000)
+    log = ReplicaLog.open(tmp_path / "t-0", config, managed=True, background=lambda task: None)
+    for _ in range(5):
+        log.append([(None, bytes(300))])
+    log.crash()
+    result = run(tmp_path / "t-0")
+    assert result.exit_code == 1
+    assert f"warning F-24 {tmp_path}/t-0/{2:020}.log.swap: not checked" in result.stdout
+    assert "the next start deletes it" not in result.stdout
