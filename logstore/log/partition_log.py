@@ -37,7 +37,7 @@ from logstore.log.clean_stop import (
 )
 from logstore.log.core import is_busy
 from logstore.log.cursors import Cursor, OnOutOfRange
-from logstore.log.extending import ExtendInfo, extend
+from logstore.log.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
 from logstore.log.flushing import Background
 from logstore.log.holding import hold_partition
 from logstore.log.producing import LogProducer, check_producer_id
@@ -231,8 +231,8 @@ class PartitionLog(LogReads):
         self,
         records: Iterable[tuple[Any, ...]],
         *,
-        batch_records: int | None = None,
-        batch_bytes: int | None = None,
+        batch_records: int = BATCH_RECORDS,
+        batch_bytes: int = BATCH_BYTES,
         sync: bool = False,
         leader_epoch: int | None = None,
         compression: Compression | str | None = None,
@@ -242,8 +242,8 @@ class PartitionLog(LogReads):
         Args:
             records: as in ``append``; any iterable, which is read as it is appended.
             batch_records: at most so many records in a batch.
-            batch_bytes: about so many bytes in a batch before compression, 128 KiB by default;
-                never more than ``max.message.bytes`` and ``segment.bytes`` allow.
+            batch_bytes: about so many bytes in a batch, going by the one before it; never more
+                than ``max.message.bytes`` and ``segment.bytes`` allow.
             sync: wait at the end until all batches are durable.
         Raises:
             PartialAppendError: it stopped in the middle, for a reason that is its cause; all
