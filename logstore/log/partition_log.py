@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
@@ -54,6 +54,8 @@ from logstore.recovery import RecoveryOptions, load_log
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import Buffer
+
+T = TypeVar("T", bound="PartitionLog")
 
 
 class PartitionLog(LogReads):
@@ -104,6 +106,7 @@ class PartitionLog(LogReads):
             producer_id_expiration_ms: forget a producer that is silent for so long; never by
                 default.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
+                The log is then a ``ReplicaLog``, which has the methods for it.
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends
                 happen: it hands the news on and comes back.
@@ -137,7 +140,7 @@ class PartitionLog(LogReads):
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )  # fmt: skip
-            log = cls(
+            log = _kind(cls, replicated)(
                 path, loaded, config, storage, clock,
                 background=background, replicated=replicated, on_failure=on_failure,
                 on_cut=on_cut, on_restart=on_restart, random_id=random_id, hold=hold,
@@ -434,3 +437,11 @@ class PartitionLog(LogReads):
 
 
 __all__ = ["PartitionLog", "run_inline"]
+
+
+def _kind(cls: type[T], replicated: bool) -> type[T]:
+    from logstore.log.replica import ReplicaLog
+
+    if replicated and issubclass(ReplicaLog, cls):
+        return cast(type[T], ReplicaLog)
+    return cls

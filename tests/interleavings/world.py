@@ -58,7 +58,7 @@ class World:
         self.doings: dict[int, Doing] = {}
         self.time_outs: dict[int, int] = {}  # actor -> the state in which its last wait ended
         self.model: Model
-        self.log: PartitionLog
+        self.log: ReplicaLog
         self.scheduler.on_time_out = self._note_time_out
         self.disk.removing = lambda: self._doing().removing
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
