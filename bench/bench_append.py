@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from workloads import CONFIG, RECORDS_PER_BATCH, in_turns, ready_batch
 
-from logstore import AppendOrigin, PartitionLog
+from logstore import AppendOrigin
+from logstore.log import ReplicaLog
 
 GOAL_SINGLE = dict.fromkeys(RECORDS_PER_BATCH, 1.0)
 GOAL_MANY = {1: 6.0, 10: 4.0, 100: 2.0, 1000: 1.4}
@@ -38,7 +39,7 @@ def bare_write(path: Path, data: bytes, count: int) -> float:
 
 
 def appends(directory: Path, data: bytes, count: int, origin: AppendOrigin) -> float:
-    log = PartitionLog.open(directory / f"bench-{time.monotonic_ns()}-0", CONFIG)
+    log = ReplicaLog.open(directory / f"bench-{time.monotonic_ns()}-0", CONFIG)
     append = log.append_as_leader
     append(data, 0, origin)
     started = time.perf_counter()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from workloads import CONFIG, KEY, START_MS, VALUE, in_turns
 
-from logstore import PartitionLog
 from logstore.kernels import crc32c
+from logstore.log import ReplicaLog
 
 BATCH = 1000
 BATCHES = 1000
@@ -116,11 +116,11 @@ def bare_sync(path: Path, batches: int) -> float:
     return seconds / (batches * BATCH)
 
 
-def fresh(disk: Path) -> PartitionLog:
-    return PartitionLog.open(disk / f"bench-{time.monotonic_ns()}-0", CONFIG)
+def fresh(disk: Path) -> ReplicaLog:
+    return ReplicaLog.open(disk / f"bench-{time.monotonic_ns()}-0", CONFIG)
 
 
-def write_with(disk: Path, append: Callable[[PartitionLog], object], batches: int) -> float:
+def write_with(disk: Path, append: Callable[[ReplicaLog], object], batches: int) -> float:
     log = fresh(disk)
     append(log)
     started = time.perf_counter()
@@ -170,7 +170,7 @@ def test_append_python_records(benchmark: Any, claim: Any, disk: Path, how: str)
 def test_append_python_records_with_a_sync_each(benchmark: Any, claim: Any, disk: Path) -> None:
     batches = 200
 
-    def append(log: PartitionLog) -> None:
+    def append(log: ReplicaLog) -> None:
         log.append_columns(VALUES, KEYS, START_MS)
         log.flush()
 
@@ -195,7 +195,7 @@ def test_append_python_records_with_a_sync_each(benchmark: Any, claim: Any, disk
 
 
 @pytest.fixture
-def filled(disk: Path) -> Iterator[PartitionLog]:
+def filled(disk: Path) -> Iterator[ReplicaLog]:
     log = fresh(disk)
     for _ in range(BATCHES):
         log.append_columns(VALUES, KEYS, START_MS)
@@ -209,15 +209,15 @@ def timed(scan: Callable[[], int]) -> float:
     return (time.perf_counter() - started) / (BATCH * BATCHES)
 
 
-def to_tuples(log: PartitionLog) -> float:
+def to_tuples(log: ReplicaLog) -> float:
     return timed(lambda: sum(len(chunk) for chunk in log.record_chunks()))
 
 
-def to_arrow(log: PartitionLog) -> float:
+def to_arrow(log: ReplicaLog) -> float:
     return timed(lambda: sum(batch.num_rows for batch in log.to_arrow()))
 
 
-def read_and_crc(log: PartitionLog) -> float:
+def read_and_crc(log: ReplicaLog) -> float:
     """The log's bytes, read into one buffer again and again, and their checksum."""
     room = memoryview(bytearray(WINDOW))
     started = time.perf_counter()
@@ -227,7 +227,7 @@ def read_and_crc(log: PartitionLog) -> float:
     return (time.perf_counter() - started) / (BATCH * BATCHES)
 
 
-def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: PartitionLog) -> None:
+def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: ReplicaLog) -> None:
     lmdb_write(disk / "lmdb", BATCHES, sync=False)
     best = in_turns(
         benchmark,
@@ -248,7 +248,7 @@ def test_scan_to_tuples(benchmark: Any, claim: Any, disk: Path, filled: Partitio
     )
 
 
-def test_scan_to_arrow(benchmark: Any, claim: Any, filled: PartitionLog) -> None:
+def test_scan_to_arrow(benchmark: Any, claim: Any, filled: ReplicaLog) -> None:
     def on_two_threads() -> float:
         threads = [threading.Thread(target=to_arrow, args=(filled,)) for _ in range(2)]
         started = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from workloads import CONFIG, RECORDS_PER_BATCH, make_log, resident_bytes
 
-from logstore import PartitionLog
+from logstore.log import ReplicaLog
 
 SIZE = 1 << 30
 GOAL = {1: 40, 10: 10, 100: 3, 1000: 1.5}
@@ -21,7 +21,7 @@ GOAL = {1: 40, 10: 10, 100: 3, 1000: 1.5}
 def recover(directory: Path) -> float:
     """Seconds to open after a crash: scan, CRC, indexes written, epochs, producer state."""
     started = time.perf_counter()
-    log = PartitionLog.open(directory, CONFIG)
+    log = ReplicaLog.open(directory, CONFIG)
     seconds = time.perf_counter() - started
     assert log.recovery_report.bytes_cut == 0
     log.crash()

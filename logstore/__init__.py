@@ -16,15 +16,24 @@ if TYPE_CHECKING:
         CorruptBatchError,
         CorruptDataError,
         CorruptIndexError,
+        CursorError,
+        LogClosedError,
         LogDirLockedError,
         LogstoreError,
+        LogTruncatedError,
         OffsetOutOfRangeError,
+        PartialAppendError,
         RecordRejectedError,
         StorageFailedError,
     )
     from logstore.format.compression import Compression
     from logstore.kernels import AppendInfo
     from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
+    from logstore.log.cursors import Cursor
+    from logstore.log.directory_reader import DirectoryReader, follow_directory
+    from logstore.log.extending import ExtendInfo
+    from logstore.log.following import Follower
+    from logstore.log.producing import LogProducer
     from logstore.log.reading import FetchData
     from logstore.manager import LoadProgress, LogManager
     from logstore.producer_state import AppendOrigin
@@ -38,9 +47,15 @@ _HOMES = {
     "checkpoints.types": ("TopicPartition",),
     "logstore.config": ("BrokerConfig", "LogConfig"),
     "logstore.errors": (
-        "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "LogDirLockedError",
-        "LogstoreError", "OffsetOutOfRangeError", "RecordRejectedError", "StorageFailedError",
+        "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "CursorError",
+        "LogClosedError", "LogDirLockedError", "LogTruncatedError", "LogstoreError",
+        "OffsetOutOfRangeError", "PartialAppendError", "RecordRejectedError", "StorageFailedError",
     ),
+    "logstore.log.cursors": ("Cursor",),
+    "logstore.log.directory_reader": ("DirectoryReader", "follow_directory"),
+    "logstore.log.extending": ("ExtendInfo",),
+    "logstore.log.following": ("Follower",),
+    "logstore.log.producing": ("LogProducer",),
     "logstore.log.reading": ("FetchData",),
     "logstore.format.compression": ("Compression",),
     "logstore.kernels": ("AppendInfo",),
@@ -76,13 +91,22 @@ __all__ = [
     "CorruptBatchError",
     "CorruptDataError",
     "CorruptIndexError",
+    "Cursor",
+    "CursorError",
+    "DirectoryReader",
+    "ExtendInfo",
     "FetchData",
+    "Follower",
     "LoadProgress",
+    "LogClosedError",
     "LogConfig",
     "LogDirLockedError",
     "LogManager",
+    "LogProducer",
+    "LogTruncatedError",
     "LogstoreError",
     "OffsetOutOfRangeError",
+    "PartialAppendError",
     "PartitionLog",
     "Record",
     "RecordRejectedError",
@@ -91,4 +115,5 @@ __all__ = [
     "StorageFailedError",
     "TopicPartition",
     "__version__",
+    "follow_directory",
 ]

@@ -10,6 +10,9 @@ LogstoreError
 ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
 ├── LogDirLockedError             another process, or this one, has the directory open
 ├── OffsetOutOfRangeError         the caller asked for what is not here
+│   └── LogTruncatedError         what a reader already read was cut off
+├── PartialAppendError            ``extend`` stopped in the middle; says what was appended
+├── CursorError                   a cursor's name or its file is not usable
 ├── ResultTooLargeError           the caller asked for more than one result can hold
 ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
 │   ├── CorruptMessageError       its checksum or structure is wrong
@@ -116,6 +119,42 @@ class OffsetOutOfRangeError(LogstoreError):
 
 class ResultTooLargeError(LogstoreError):
     """What was asked for does not fit one result; the text says how to ask for it in parts."""
+
+
+class LogTruncatedError(OffsetOutOfRangeError):
+    """The log was cut below ``offset``, which a reader had reached.
+
+    What was read from ``end`` on is gone; other records may be in its place by now.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: the records before offset {self.offset} were read, but the log was cut "
+            f"at {self.end} since then"
+        )
+
+
+class PartialAppendError(LogstoreError):
+    """``extend`` stopped in the middle; the error that stopped it is ``__cause__``.
+
+    ``record_count`` records were appended, the last one at ``last_offset`` (−1: none). They are
+    the first ones that the caller gave.
+    """
+
+    def __init__(self, name: str, record_count: int, last_offset: int, reason: str) -> None:
+        super().__init__(name, record_count, last_offset, reason)
+        self.name, self.record_count = name, record_count
+        self.last_offset, self.reason = last_offset, reason
+
+    def __str__(self) -> str:
+        done = "nothing was appended"
+        if self.record_count:
+            done = f"{self.record_count} records were appended, up to offset {self.last_offset}"
+        return f"{self.name}: {self.reason}; {done}"
+
+
+class CursorError(LogstoreError):
+    """The name of a cursor breaks a rule, or its file is damaged or of another topic."""
 
 
 class RecordRejectedError(LogstoreError):

@@ -21,6 +21,8 @@ class Rank(IntEnum):
     """Who holds it; outermost first."""
 
     CREATION = 1  # who creates or deletes the log of one partition
+    PRODUCERS = 5  # who makes an idempotent producer of a log
+    PRODUCER = 6  # who appends by one of them
     STRUCTURE = 10  # who takes segments out of a log: truncation, retention, close
     FLUSH = 20  # who syncs the files of a log
     CHECKPOINT = 25  # who writes the checkpoint files of a log directory
@@ -28,6 +30,7 @@ class Rank(IntEnum):
     INDEX = 40  # who maps, cuts or searches one index file
     FILES = 50  # who opens or closes the files of segments
     MANAGER = 60  # who changes which logs and directories there are
+    NEWS = 70  # who begins or ends to wait for a change of one log
 
 
 class Lock(Protocol):

@@ -99,6 +99,9 @@ class _Loader:
         # A recovery point that only follows the log start was never reached by a flush (F-222).
         flushed = recovery_point if recovery_point > log_start_offset else 0
         files.settle(2**63 if deleting else flushed, replacements)
+        if filenames.CLEAN_STOP in files.others:  # no longer true, whoever opens the log
+            self.storage.remove(files.path(filenames.CLEAN_STOP))
+            self.storage.sync_dir(self.directory)
         if clean and files.rolled:
             report.warnings.append("a roll is unsettled in spite of a clean stop")
             clean = False

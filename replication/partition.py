@@ -24,7 +24,7 @@ from logstore.errors import (
 )
 from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.log.reading import EARLIEST, LATEST
 from logstore.manager import LogManager
 from logstore.open_files import with_idle_closed
@@ -156,7 +156,7 @@ class Partition:
 
     def __init__(self, tp: TopicPartition, env: PartitionEnv) -> None:
         self.tp = tp
-        self.log: PartitionLog | None = None
+        self.log: ReplicaLog | None = None
         self.leader_id = NO_LEADER
         self.leader_epoch = UNKNOWN_EPOCH
         self.partition_epoch = -1
@@ -203,14 +203,14 @@ class Partition:
         """What this leader knows of a follower."""
         return self._followers.get(broker_id)
 
-    def local_log(self) -> PartitionLog:
+    def local_log(self) -> ReplicaLog:
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         if self.log is None:
             raise NotLeaderOrFollowerError(f"{self.tp} has no log here yet")
         return self.log
 
-    def _leader_log(self) -> PartitionLog:
+    def _leader_log(self) -> ReplicaLog:
         log = self.local_log()
         if not self._leads:
             raise NotLeaderOrFollowerError(f"broker {self._env.broker_id} does not lead {self.tp}")
@@ -282,7 +282,7 @@ class Partition:
         self.partition_epoch = new.partition_epoch
         self.replicas = new.replicas
 
-    def _open_log(self, change: PartitionChange) -> PartitionLog:
+    def _open_log(self, change: PartitionChange) -> ReplicaLog:
         """The log, opened or created; its high watermark comes from the checkpoint (R-15)."""
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
@@ -290,7 +290,7 @@ class Partition:
         config = _topic_config(manager.config, tuple(change.config.items()))
 
         # Never another log in place of one that failed: it would be empty.
-        def find() -> PartitionLog:
+        def find() -> ReplicaLog:
             return manager.get_or_create(
                 *self.tp, topic_id=change.topic_id, config=config,
                 is_new=may_start_empty(change.registration, self._env.broker_id),
@@ -376,7 +376,7 @@ class Partition:
                 return True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
             return True, ErrorCode.NONE
 
-    def _try_high_watermark(self, log: PartitionLog) -> bool:
+    def _try_high_watermark(self, log: ReplicaLog) -> bool:
         """R-21 … R-25; the caller holds the lock."""
         log_end, high_watermark = log.log_end_offset, log.high_watermark
         if log_end == high_watermark:
@@ -463,7 +463,7 @@ class Partition:
 
     def _readable_log(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
-    ) -> PartitionLog:
+    ) -> ReplicaLog:
         """R-8, R-97 … R-101; a follower here serves consumers too (KIP-392, R-149)."""
         log = self.local_log() if replica_id == CONSUMER else self._leader_log()
         if part.topic_id is not None and log.topic_id != part.topic_id:
@@ -479,7 +479,7 @@ class Partition:
                 raise NotLeaderOrFollowerError(f"{self.tp}: a fetch of an earlier {replica_id}")
         return log
 
-    def _find_epoch(self, log: PartitionLog, part: FetchPartition) -> EpochEndOffset:
+    def _find_epoch(self, log: ReplicaLog, part: FetchPartition) -> EpochEndOffset:
         found = EpochEndOffset(*log.end_offset_for_epoch(part.last_fetched_epoch))
         start, end = log.log_start_offset, log.log_end_offset
         if found.end_offset < 0 or part.fetch_offset < start:
@@ -487,7 +487,7 @@ class Partition:
         return found
 
     def _note_fetch(
-        self, log: PartitionLog, replica_id: int, replica_epoch: int, part: FetchPartition,
+        self, log: ReplicaLog, replica_id: int, replica_epoch: int, part: FetchPartition,
         leader_end: int,
     ) -> tuple[bool, tuple[AlterPartitionItem, IsrState] | None]:  # fmt: skip
         known = self._followers.get(replica_id)
@@ -732,7 +732,7 @@ class Partition:
                 log.truncate_fully_and_start_at(error.first_offset)
                 return self._storage(log.append_as_follower, records)
 
-    def _following(self, leader_epoch: int) -> PartitionLog:
+    def _following(self, leader_epoch: int) -> ReplicaLog:
         log = self.local_log()
         if self._leads or self.leader_epoch != leader_epoch:
             raise NotLeaderOrFollowerError(
@@ -763,7 +763,7 @@ class Partition:
             self._storage(log.truncate_fully_and_start_at, offset)
             self._checkpoint(log)
 
-    def _checkpoint(self, log: PartitionLog) -> None:
+    def _checkpoint(self, log: ReplicaLog) -> None:
         self._env.log_manager.checkpoint_recovery_points([posixpath.dirname(log.directory)])
 
 

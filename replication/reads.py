@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode, error_code_of
 from replication.hosted import HostedPartitions
@@ -35,7 +35,7 @@ class PartitionRead:
         self,
         response: FetchPartitionResponse,
         partition: Partition | None = None,
-        log: PartitionLog | None = None,
+        log: ReplicaLog | None = None,
         leader_epoch: int = -1,
         log_end: int = -1,
         hw_moved: bool = False,

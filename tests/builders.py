@@ -8,7 +8,7 @@ from typing import Any
 from logstore.config import LogConfig
 from logstore.format.batch import BatchFields, encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.types import Record
 
@@ -98,10 +98,12 @@ class Disk:
         for parent in ("/", "/logs"):
             self.storage.sync_dir(parent)
 
-    def open(self, **arguments: Any) -> PartitionLog:
-        """See ``PartitionLog.open``; recovers unless told ``clean_shutdown=True``."""
+    def open(self, **arguments: Any) -> ReplicaLog:
+        """See ``ReplicaLog.open``; recovers unless told ``clean_shutdown=True``."""
         config = arguments.pop("config", self.config)
-        return PartitionLog.open(
+        arguments.setdefault("clean_shutdown", False)
+        arguments.setdefault("producer_id_expiration_ms", 86_400_000)  # as a manager does
+        return ReplicaLog.open(
             self.directory, config, storage=self.storage, clock=self.clock, **arguments
         )
 
@@ -140,5 +142,5 @@ def offsets(records: list[Record]) -> list[int]:
     return [record.offset for record in records]
 
 
-def all_offsets(log: PartitionLog) -> list[int]:
+def all_offsets(log: ReplicaLog) -> list[int]:
     return [record.offset for record in log.records()]

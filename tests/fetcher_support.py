@@ -9,7 +9,7 @@ from typing import Any
 from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
@@ -88,7 +88,7 @@ class Replica:
             raise UnknownPartitionError(str(tp))
         return self.partitions[tp]
 
-    def log(self, tp: TopicPartition = TP) -> PartitionLog:
+    def log(self, tp: TopicPartition = TP) -> ReplicaLog:
         return self.partition(tp).local_log()
 
     def become(self, leader: int, epoch: int, tp: TopicPartition = TP) -> Partition:
@@ -292,7 +292,7 @@ class Stage:
             )  # of an epoch without records we know nothing
 
 
-def contents(log: PartitionLog, start: int) -> bytes:
+def contents(log: ReplicaLog, start: int) -> bytes:
     return bytes(log.read(start, max_bytes=1 << 20).data)
 
 

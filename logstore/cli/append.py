@@ -15,7 +15,7 @@ from logstore.cli import fail, json_option
 from logstore.cli._input import BadInputError, Parsed, records_as_they_come
 from logstore.cli._records import find_partitions
 from logstore.errors import LogstoreError
-from logstore.log import PartitionLog
+from logstore.log import PartitionLog, ReplicaLog
 from logstore.manager import LogManager
 from logstore.partitioner import partitioner
 from logstore.storage.local import LocalStorage
@@ -102,7 +102,7 @@ def _check_directory(directory: str) -> None:
 
 def _open_topic(
     manager: LogManager, directory: str, topic: str, partition: int | None, count: int | None
-) -> list[PartitionLog]:
+) -> list[ReplicaLog]:
     found = find_partitions(LocalStorage(), directory, topic)
     if partition is not None:
         known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
@@ -153,7 +153,7 @@ class _Appender:
     """Collects records by partition and appends them in batches."""
 
     def __init__(
-        self, logs: list[PartitionLog], compression: str, flush: bool, batch_records: int
+        self, logs: list[ReplicaLog], compression: str, flush: bool, batch_records: int
     ) -> None:
         self.done = [_Done(log) for log in logs]
         self._pending = [_Pending() for _ in logs]

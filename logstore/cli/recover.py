@@ -136,7 +136,7 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     from checkpoints import CLEAN_SHUTDOWN, LOG_START, RECOVERY_POINT, clean_shutdown
     from checkpoints.types import TopicPartition
     from logstore.format import filenames
-    from logstore.log import PartitionLog
+    from logstore.log import ReplicaLog
     from logstore.storage import Storage
     from logstore.storage.local import LocalStorage
     from logstore.storage.overlay import OverlayStorage
@@ -148,8 +148,9 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     if log_dir is not None:
         clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
         offsets = {n: _offset(os.path.join(log_dir, n), tp, storage) for n in offsets}
-    log = PartitionLog.open(
+    log = ReplicaLog.open(
         path,
+        managed=True,
         storage=storage,
         clean_shutdown=clean,
         recovery_point=offsets[RECOVERY_POINT],

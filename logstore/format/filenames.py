@@ -34,6 +34,7 @@ REMOTE_LOG_INDEX_CACHE = "remote-log-index-cache"
 CLUSTER_METADATA_DIR = "__cluster_metadata-0"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+CLEAN_STOP = "clean-stop"  # ours; Kafka passes it over
 
 MAX_DIR_NAME = 255
 MAX_TOPIC_NAME = 249

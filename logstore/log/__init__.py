@@ -1,16 +1,18 @@
 """The log of one partition.
 
-In reading order: ``partition_log`` (the facade), ``validation`` (which appends are accepted),
+In reading order: ``partition_log`` (the facade; ``state`` and ``reads`` are parts of it, and
+``replica`` is what managers and replicas see), ``validation`` (which appends are accepted),
 ``writer`` (appends and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads),
-``maintenance`` (flush, truncation, close) and ``retention``.
+``flushing`` (what is durable), ``maintenance`` (truncation, close) and ``retention``.
 """
 
 from __future__ import annotations
 
 from logstore.kernels import AppendInfo
-from logstore.log.maintenance import Background
+from logstore.log.flushing import Background
 from logstore.log.partition_log import PartitionLog, run_inline
 from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+from logstore.log.replica import ReplicaLog
 
 __all__ = [
     "EARLIEST",
@@ -20,5 +22,6 @@ __all__ = [
     "Background",
     "FetchData",
     "PartitionLog",
+    "ReplicaLog",
     "run_inline",
 ]

@@ -17,6 +17,7 @@ from logstore.errors import (
     StorageFailedError,
 )
 from logstore.kernels import LogSnapshot
+from logstore.log.news import News
 from logstore.storage.base import Storage
 
 logger = logging.getLogger("logstore.log")
@@ -50,6 +51,7 @@ class LogCore:
         self.clock = clock
         self.snapshot: LogSnapshot  # from the writer's start on
         self.failure: LogstoreError | None = None
+        self.news = News()
         self._on_failure = on_failure
 
     def check(self) -> None:
@@ -61,15 +63,20 @@ class LogCore:
     def closed(self) -> bool:
         return isinstance(self.failure, LogClosedError)
 
-    def mark_closed(self) -> None:
+    def refuse(self, failure: LogstoreError) -> None:
+        """Take no more work, because of ``failure``, unless there was a reason before."""
         if self.failure is None:
-            self.failure = LogClosedError(f"{self.directory} is closed")
+            self.failure = failure
+        self.news.wake_all()
+
+    def mark_closed(self) -> None:
+        self.refuse(LogClosedError(f"{self.directory} is closed"))
 
     def fail(self, operation: str, error: BaseException) -> LogstoreError:
         """The medium failed: refuse all further work until opened again (F-224, F-315)."""
         failure = StorageFailedError(self.directory, operation, str(error))
         if self.failure is None:
-            self.failure = failure
+            self.refuse(failure)
             logger.error("%s", failure)
             if self._on_failure is not None:
                 self._on_failure(failure)

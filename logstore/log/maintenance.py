@@ -1,8 +1,7 @@
-"""What waits for the disk: flush, truncation, retention, close.
+"""Taking bytes out of a log, and its end: truncation, retention, index repair, close.
 
-``structure_lock`` is held by whoever takes segments out of the log, ``flush_lock`` by whoever syncs
-its files or changes them in place. The WRITE lock is taken inside them for moments only, so that
-appends go on beside a sync, and readers beside everything.
+``structure_lock`` is held by whoever takes segments out of the log. The lock of the flusher is
+taken inside it, and the WRITE lock for moments only, so that readers and appends go on.
 
 Whatever removes bytes does it in this order: publish a snapshot without them under another version,
 then change the files. So a reader either works on bytes that stay, or finds the version moved.
@@ -11,23 +10,20 @@ then change the files. So a reader either works on bytes that stay, or finds the
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from logstore.config import LogConfig
-from logstore.errors import CorruptIndexError, InvariantError, LogstoreError, ResourceBusyError
+from logstore.errors import CorruptIndexError, LogstoreError
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore, logger
+from logstore.log.flushing import LogFlusher
 from logstore.log.retention import deletable_segments
 from logstore.log.snapshot import LogView
 from logstore.log.writer import Cut, LogWriter
-from logstore.open_files import with_idle_closed
 from logstore.producer_state import ProducerStateManager
 from logstore.replay import rebuild_producers, scan_segment
 from logstore.segment import Segment, SegmentCut
 from logstore.segment_view import SegmentView
-
-Background = Callable[[Callable[[], None]], None]
 
 
 class _Place(NamedTuple):
@@ -54,192 +50,16 @@ class LogMaintenance:
         self,
         core: LogCore,
         writer: LogWriter,
-        background: Background,
+        flusher: LogFlusher,
         on_restart: Callable[[], None] | None,
     ) -> None:
         self._core = core
         self._writer = writer
-        self._background = background
+        self._flusher = flusher
         self._on_restart = on_restart
         self.structure_lock = make_lock(Rank.STRUCTURE)
-        self.flush_lock = make_lock(Rank.FLUSH)
-        self.last_flush_ms = core.clock.wall_ms()
         self.restarting = False  # all records are being dropped
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
-        writer.await_cut = self.settle_cut
-        writer.await_flush = self.flush
-
-    # -- flush ---------------------------------------------------------------------------------
-
-    def after_append(self, last_offset: int, *, sync: bool = False) -> None:
-        """What an append leaves to do, once it has let go of the WRITE lock.
-
-        Raises:
-            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
-        """
-        writer = self._writer
-        if writer.upkeep_due:
-            writer.upkeep_due = False
-            self._background(self._try_upkeep)
-        if sync or last_offset >= writer.flush_at:
-            with_idle_closed(partial(self.flush, last_offset + 1))
-
-    def _try_upkeep(self) -> None:
-        """What may wait: an append that is in the log does not fail where descriptors are short."""
-        try:
-            with_idle_closed(self.upkeep)
-        except ResourceBusyError as error:
-            logger.warning("left to the next append: %s", error)
-            self._writer.upkeep_due = True
-
-    def flush(self, offset: int | None = None) -> None:
-        """Make all records below ``offset`` (default: the log end) durable.
-
-        One sync serves all who wait: it covers what was appended when it began.
-
-        Raises:
-            StorageFailedError: a sync failed; it is never tried again (F-224).
-        """
-        core = self._core
-        core.check()
-        target = core.snapshot.log_end_offset if offset is None else offset
-        with self.flush_lock, core.doing("flush"):
-            core.check()
-            if not self._covered(target):  # else somebody else's sync covered it
-                self._settle_flush_locked()
-                if not self._covered(target):
-                    self._flush_flush_locked()
-
-    def _covered(self, offset: int) -> bool:
-        writer = self._writer
-        return offset <= writer.recovery_point and writer.segments.active.name_durable
-
-    def _flush_flush_locked(self, *, everything: bool = False) -> None:
-        """F-220: sync all above the recovery point, then move it up.
-
-        Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
-        because the segment that holds the recovery point is always recovered whole. They are
-        synced once the segment is no longer active, or with ``everything``.
-        """
-        writer = self._writer
-        with writer.lock:
-            start, end = writer.recovery_point, writer.log_end_offset
-            # With the active one also if it is empty: it may have been cut.
-            segments = writer.segments.between(start, max(end, start) + 1)
-            active = writer.segments.active
-            cut = writer.cut
-        if end > start or everything:
-            for segment in segments:
-                segment.flush(indexes=everything or segment is not active)
-        if cut is not Cut.NONE or any(not segment.name_durable for segment in segments):
-            self._sync_dir(segments)
-        self._save_epochs_flush_locked()
-        with writer.lock:
-            if cut is Cut.NOT_DURABLE and end > start:
-                self._cut_is_durable_locked()
-            if end > writer.recovery_point:
-                writer.set_recovery_point_locked(end)
-        self.last_flush_ms = self._core.clock.wall_ms()
-
-    def _sync_dir(self, segments: tuple[Segment, ...]) -> None:
-        """Make the names that the segments have now durable."""
-        names = [segment.suffix for segment in segments]
-        self._core.storage.sync_dir(self._core.directory)
-        for segment, name in zip(segments, names, strict=True):
-            segment.name_durable = segment.suffix == name
-
-    def _save_epochs_flush_locked(self) -> None:
-        """Write the epoch file if it is behind, without the WRITE lock."""
-        writer = self._writer
-        with writer.lock:
-            epochs = writer.epochs
-            entries = None if epochs.saved else epochs.entries
-        if entries is not None:
-            epochs.write(entries)
-            with writer.lock:
-                epochs.mark_saved(entries)
-
-    def save_epochs(self) -> None:
-        with self.flush_lock:
-            self._core.check()
-            with self._core.doing("write leader-epoch-checkpoint"):
-                self._save_epochs_flush_locked()
-
-    # -- rolls and cuts that are not durable ---------------------------------------------------
-
-    def upkeep(self) -> None:
-        """Make every sealed segment durable, give its successor the final name, and write the
-        epochs. Nothing is left to do where the log was closed meanwhile."""
-        with self.flush_lock:
-            if self._core.failure is None:
-                with self._core.doing("flush after a roll"):
-                    self._settle_flush_locked()
-                    self._save_epochs_flush_locked()
-
-    def _settle_flush_locked(self) -> None:
-        """Sync what was sealed, then rename what follows it, the oldest first.
-
-        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
-        The recovery point stays if a sync fails (KAFKA-9892).
-        """
-        writer = self._writer
-        with writer.lock:
-            rolls = tuple(writer.unsettled)
-            if not rolls:
-                return
-            sealed = writer.segments.between(writer.recovery_point, rolls[-1].segment.base_offset)
-        segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
-        for segment in segments:
-            segment.flush(indexes=True)
-        for roll in rolls:
-            if roll.snapshot is not None:
-                writer.producers.sync_snapshot(roll.snapshot)
-        self._sync_dir(segments)
-        self._save_epochs_flush_locked()
-        for roll in rolls:
-            roll.segment.take_final_name()
-            roll.before.let_go()
-        with writer.lock:
-            del writer.unsettled[: len(rolls)]
-            end = min(rolls[-1].segment.base_offset, writer.log_end_offset)
-            if end > writer.recovery_point:
-                writer.set_recovery_point_locked(end)
-        self.last_flush_ms = self._core.clock.wall_ms()
-
-    def settle_cut(self) -> None:
-        """Make a truncation durable, names and all, before anything is written behind it."""
-        with self.flush_lock:
-            self._core.check()
-            with self._core.doing("flush a truncation"):
-                self._settle_cut_flush_locked()
-
-    def _settle_cut_flush_locked(self) -> None:
-        writer = self._writer
-        if writer.cut is Cut.UNDER_WAY:  # whoever cuts holds this lock until it is done
-            raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
-        if writer.cut is Cut.NOT_DURABLE:
-            self._sync_cut()
-            with writer.lock:
-                self._cut_is_durable_locked()
-
-    def _sync_cut(self) -> None:
-        with self._writer.segments.active.file.held() as file:
-            file.sync()
-        self._core.storage.sync_dir(self._core.directory)
-
-    def _cut_is_durable_locked(self) -> None:
-        self._writer.cut = Cut.NONE
-        self._writer.segments.active.state.cut_pending = False
-
-    def roll(self) -> None:
-        """See ``PartitionLog.roll``."""
-        writer = self._writer
-        with writer.lock:
-            writer.enter_locked()
-            if writer.segments.active.size:
-                with self._core.doing("roll"):
-                    writer.roll_locked(writer.log_end_offset)
-        self.after_append(-1)
 
     # -- truncate ------------------------------------------------------------------------------
 
@@ -251,10 +71,10 @@ class LogMaintenance:
             if offset < writer.segments[0].base_offset:
                 self._restart_structure_locked(offset, offset)
                 return True
-            with self.flush_lock:
+            with self._flusher.flush_lock:
                 core.check()
                 with core.doing("flush before a truncation"):
-                    self._settle_flush_locked()
+                    self._flusher.settle_flush_locked()
                 with core.doing("truncate", whole=False):
                     with writer.lock:
                         # A leadership that began here and wrote nothing is forgotten (F-278).
@@ -265,7 +85,8 @@ class LogMaintenance:
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
                         with core.doing("plan a truncation"):
-                            self._settle_flush_locked()  # a roll that came before appends waited
+                            # A roll may have come in before appends waited.
+                            self._flusher.settle_flush_locked()
                             planned = self._plan_cut_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
                     except BaseException:
@@ -332,7 +153,7 @@ class LogMaintenance:
             keep[-1].apply_cut(planned.cut, end)
             keep[-1].state.cut_pending = True
             writer.replace_segments_locked(keep)
-            writer.set_recovery_point_locked(min(writer.recovery_point, end))
+            writer.note_cut_locked(end)
             writer.log_start_offset = min(writer.log_start_offset, end)
             writer.epochs.truncate_from_end(end)
             writer.high_watermark = min(writer.high_watermark, end)
@@ -341,12 +162,12 @@ class LogMaintenance:
         self._remove_newest_first(gone)
         keep[-1].cut_files(planned.before, end)
         if empties:
-            self._sync_cut()
+            self._flusher.sync_cut()
             self._begin_anew_flush_locked()
         with writer.lock:
             writer.cut = Cut.NOT_DURABLE
             if empties:
-                self._cut_is_durable_locked()
+                self._flusher.cut_is_durable_locked()
             writer.publish_removal_locked()  # the file may be another one now
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
@@ -357,7 +178,7 @@ class LogMaintenance:
 
     def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
         core, writer = self._core, self._writer
-        with core.doing("truncate", whole=False), self.flush_lock:
+        with core.doing("truncate", whole=False), self._flusher.flush_lock:
             with writer.lock:
                 core.check()
                 self.restarting = True
@@ -367,7 +188,7 @@ class LogMaintenance:
                 segment.state.cut_pending = True
                 writer.unsettled.clear()
                 writer.replace_segments_locked([segment])
-                writer.set_recovery_point_locked(min(writer.recovery_point, offset))
+                writer.note_cut_locked(offset)
                 writer.log_start_offset = log_start_offset
                 writer.high_watermark = max(offset, log_start_offset)
                 writer.epochs.clear(durable=False)
@@ -376,15 +197,16 @@ class LogMaintenance:
                 )
                 producers.set_snapshots(writer.producers.snapshots)
                 writer.replace_producers_locked(producers)
+                core.news.note_cut(0)
                 writer.publish_removal_locked()
             self._remove_newest_first(old)
             producers.truncate_fully_and_start_at(offset)
             segment.create()
-            self._save_epochs_flush_locked()
-            self._sync_cut()
+            self._flusher.save_epochs_flush_locked()
+            self._flusher.sync_cut()
             self._begin_anew_flush_locked()
             with writer.lock:
-                self._cut_is_durable_locked()
+                self._flusher.cut_is_durable_locked()
                 writer.publish_removal_locked()
 
     # -- retention -----------------------------------------------------------------------------
@@ -401,14 +223,14 @@ class LogMaintenance:
                 # The oldest first, and durably one by one: a crash leaves no hole in the log. The
                 # epochs of a segment may be forgotten once a crash cannot bring it back.
                 for segment in doomed:
-                    with self.flush_lock:
+                    with self._flusher.flush_lock:
                         self._mark_deleted(segment)
                         core.storage.sync_dir(core.directory)
                 if doomed:
-                    with self.flush_lock:
+                    with self._flusher.flush_lock:
                         with writer.lock:
                             writer.epochs.truncate_from_start(writer.log_start_offset)
-                        self._save_epochs_flush_locked()
+                        self._flusher.save_epochs_flush_locked()
                 self._purge_structure_locked(now_ms)
             return len(doomed)
 
@@ -426,8 +248,8 @@ class LogMaintenance:
                     count -= 1  # something was appended meanwhile: it stays
                 else:
                     writer.roll_locked(writer.log_end_offset)
-        with self.flush_lock:
-            self._settle_flush_locked()  # no successor waits for a segment that goes
+        with self._flusher.flush_lock:
+            self._flusher.settle_flush_locked()  # no successor waits for a segment that goes
             with writer.lock:
                 segments = list(writer.segments)
                 doomed, rest = segments[:count], segments[count:]
@@ -457,7 +279,8 @@ class LogMaintenance:
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
         with self.structure_lock:
-            return self._purge_structure_locked(now_ms)
+            # After a close the paths may be of another log.
+            return 0 if self._core.closed else self._purge_structure_locked(now_ms)
 
     def _purge_structure_locked(self, now_ms: int) -> int:
         due = [path for when, path in self._deleted if when <= now_ms]
@@ -478,7 +301,7 @@ class LogMaintenance:
 
     def repair_indexes(self, suspects: list[SegmentView]) -> None:
         """Rebuild what a reader found misleading, where it is still in the log."""
-        with self.structure_lock, self.flush_lock:
+        with self.structure_lock, self._flusher.flush_lock:
             if self._core.failure is not None:
                 return
             with self._core.doing("rebuild an index"):
@@ -507,10 +330,10 @@ class LogMaintenance:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """See ``PartitionLog.close``."""
+    def close(self, when_durable: Callable[[], None]) -> None:
+        """See ``PartitionLog.close``. ``when_durable`` is called once all of it is."""
         core, writer = self._core, self._writer
-        with self.structure_lock, self.flush_lock:
+        with self.structure_lock, self._flusher.flush_lock:
             if core.closed:
                 return
             with writer.lock:
@@ -520,6 +343,7 @@ class LogMaintenance:
             try:
                 if not failed:
                     self._close_files()
+                    when_durable()
             finally:
                 self._release()
 
@@ -527,13 +351,13 @@ class LogMaintenance:
         """All durable, and short: what a clean start believes without a look at the records."""
         core, writer = self._core, self._writer
         try:
-            self._settle_flush_locked()
-            self._settle_cut_flush_locked()
+            self._flusher.settle_flush_locked()
+            self._flusher.settle_cut_flush_locked()
             writer.producers.map_end_offset = writer.log_end_offset
             writer.producers.take_snapshot(sync=True)
             for segment in writer.segments:
                 segment.seal()
-            self._flush_flush_locked(everything=True)
+            self._flusher.flush_flush_locked(everything=True)
             core.storage.sync_dir(core.directory)  # the snapshot's name too
             self._purge_structure_locked(2**63)
         except (OSError, LogstoreError, MemoryError) as error:
@@ -542,7 +366,7 @@ class LogMaintenance:
 
     def release(self) -> None:
         """Let go of all files as they are, as the end of the process does."""
-        with self.structure_lock, self.flush_lock:
+        with self.structure_lock, self._flusher.flush_lock:
             with self._writer.lock:
                 self._core.mark_closed()  # no append from here on
             self._release()

@@ -7,17 +7,22 @@ Every function works on a ``LogView``. What it reads may be cut or removed meanw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeAlias
 
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, InvalidTimestampError
 from logstore.format.reader import read_records
 from logstore.index import AbortedTxn, TimestampOffset
+from logstore.kernels._vocabulary import timestamp_ms
 from logstore.log.snapshot import LogView
 from logstore.segment_view import BatchSpan, SegmentView, Slice
 from logstore.types import Record
 
 if TYPE_CHECKING:
     import pyarrow
+
+Timestamp: TypeAlias = int | datetime
+"""Ms since the epoch, or a ``datetime`` with its time zone."""
 
 EARLIEST = -2
 LATEST = -1
@@ -160,6 +165,21 @@ def collect_aborted(
     return tuple(into)
 
 
+def timestamp_to_find(timestamp: Timestamp) -> int:
+    """In ms, or EARLIEST, LATEST, MAX_TIMESTAMP.
+
+    Raises:
+        InvalidTimestampError: a ``datetime`` without a time zone or before 1970; no number.
+    """
+    try:
+        found = timestamp_ms(timestamp)
+    except (TypeError, ValueError) as error:
+        raise InvalidTimestampError(str(error)) from None
+    if found < MAX_TIMESTAMP:
+        raise InvalidTimestampError(f"timestamp {timestamp} has no meaning")
+    return found
+
+
 def find_timestamp(log: LogView, timestamp: int) -> TimestampOffset | None:
     """See ``PartitionLog.offset_for_timestamp``."""
     start = log.snapshot.log_start_offset
@@ -169,8 +189,6 @@ def find_timestamp(log: LogView, timestamp: int) -> TimestampOffset | None:
         return TimestampOffset(-1, log.snapshot.log_end_offset)
     if timestamp == MAX_TIMESTAMP:
         return _find_max_timestamp(log)
-    if timestamp < 0:
-        raise ValueError(f"timestamp {timestamp} has no meaning")
     for at in range(log.floor(start), len(log)):
         segment = log[at]
         if segment.largest_timestamp < timestamp:

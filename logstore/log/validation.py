@@ -160,7 +160,7 @@ def _target_codec(codec: Compression, config: LogConfig) -> Compression:
     return codec if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
-def _level(codec: Compression, config: LogConfig) -> int | None:
+def level_of(codec: Compression, config: LogConfig) -> int | None:
     return {
         Compression.GZIP: config.compression_gzip_level,
         Compression.LZ4: config.compression_lz4_level,
@@ -214,7 +214,7 @@ def _recompress(
     return encode_batch(
         records,
         compression=target,
-        level=_level(target, config),
+        level=level_of(target, config),
         log_append_time=log_append_time,
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,

@@ -87,6 +87,7 @@ class LogWriter:
         self, core: LogCore, loaded: LoadedLog, *, replicated: bool, random_id: RandomId
     ) -> None:
         self.core = core
+        self._news = core.news
         self.lock = make_lock(Rank.WRITE)
         self.replicated = replicated
         self.segments: Segments = loaded.segments
@@ -94,6 +95,9 @@ class LogWriter:
         self.producers: ProducerStateManager = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
+        # Up to here the files were synced; the recovery point may be above it, at a log start.
+        start_only = loaded.recovery_point <= loaded.log_start_offset and not loaded.report.clean
+        self.synced = 0 if start_only else loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
         self.unsettled: list[UnsettledRoll] = []
         self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
@@ -141,10 +145,14 @@ class LogWriter:
             self._sealed, active, self.log_start_offset,
             self.high_watermark if self.replicated else -1, self._first_unstable, self.version,
         )  # fmt: skip
+        if self._news.waiting:
+            self._news.wake_all()
 
     def publish_removal_locked(self) -> None:
         """As ``publish_locked``, before bytes or segments that readers may be at are removed."""
         self.version += 1
+        if self.log_end_offset < self.core.snapshot.log_end_offset:
+            self._news.note_cut(self.log_end_offset)
         self.publish_locked()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:
@@ -177,6 +185,17 @@ class LogWriter:
         self.recovery_point = offset
         self.flush_at = offset + self.core.config.flush_messages - 1
 
+    def note_synced_locked(self, end: int) -> None:
+        """All below ``end`` is on the disk."""
+        self.synced = max(self.synced, end)
+        if end > self.recovery_point:
+            self.set_recovery_point_locked(end)
+
+    def note_cut_locked(self, end: int) -> None:
+        """Nothing at or after ``end`` is in the log any more."""
+        self.synced = min(self.synced, end)
+        self.set_recovery_point_locked(min(self.recovery_point, end))
+
     # -- watermarks ----------------------------------------------------------------------------
 
     def set_high_watermark_locked(self, offset: int) -> None:
@@ -204,12 +223,10 @@ class LogWriter:
 
     # -- appends -------------------------------------------------------------------------------
 
-    def append_own(self, batch: bytearray, leader_epoch: int | None, lacks_key: bool) -> AppendInfo:
+    def append_own(self, batch: bytearray, leader_epoch: int | None) -> AppendInfo:
         """A batch this library encoded itself: its records and checksum need no second look."""
         if not batch:
             raise InvalidRecordError("an append without records")
-        if lacks_key:
-            raise InvalidRecordError("a compacted topic needs a key in every record")
         with self.lock:
             self.enter_locked()
             config = self.core.config
@@ -276,7 +293,7 @@ class LogWriter:
             # start takes for a lost tail while that one is not durable.
             while (
                 analysis.last_offset - self.log_end_offset > MAX_INT
-                and self.recovery_point < self.log_end_offset
+                and self.synced < self.log_end_offset
             ):
                 self._without_lock(self.await_flush)
                 self.enter_locked()

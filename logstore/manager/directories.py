@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 from logstore.errors import ConfigError, LogClosedError, LogstoreError, StorageFailedError
 from logstore.locks import Rank, make_lock
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager.log_dir import LogDir
 from logstore.types import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-Logs = dict[TopicPartition, PartitionLog]
+Logs = dict[TopicPartition, ReplicaLog]
 OnFailure = Callable[[str, LogstoreError], None]
 
 
@@ -106,7 +106,7 @@ class Directories:
         with self._lock:
             return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
 
-    def find(self, tp: TopicPartition) -> PartitionLog | None:
+    def find(self, tp: TopicPartition) -> ReplicaLog | None:
         with self._lock:
             self._check_open_locked()
             return next((d.logs[tp] for d in self._live.values() if tp in d.logs), None)
@@ -115,7 +115,7 @@ class Directories:
         with self._lock:
             return next((d for d in self._live.values() if tp in d.logs), None)
 
-    def register(self, made: Iterable[tuple[LogDir, PartitionLog]]) -> None:
+    def register(self, made: Iterable[tuple[LogDir, ReplicaLog]]) -> None:
         """Let everybody find new logs; all of them at once.
 
         Raises:
@@ -139,7 +139,7 @@ class Directories:
             if log_dir.failure is not None:  # meanwhile
                 log.mark_failed(log_dir.failure)
 
-    def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, PartitionLog]]:
+    def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, ReplicaLog]]:
         """Let nobody find these logs any more; those of them that were here."""
         with self._lock:
             return [

@@ -13,7 +13,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from logstore.errors import ConfigError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
 from logstore.manager.log_dir import Found, LogDir
 from logstore.manager.opener import LogOpener
@@ -42,7 +42,7 @@ class Unfinished:
     """Creations whose end was not noted, and the logs that are there of them; all empty."""
 
     creations: list[tuple[LogDir, Creation]]
-    logs: list[tuple[LogDir, PartitionLog]]
+    logs: list[tuple[LogDir, ReplicaLog]]
 
 
 class Loader:
@@ -160,11 +160,11 @@ class Loader:
 
     def _loader_of(
         self, log_dir: LogDir, partitions: list[TopicPartition]
-    ) -> Callable[[TopicPartition], PartitionLog]:
+    ) -> Callable[[TopicPartition], ReplicaLog]:
         done = 0
         count_lock = threading.Lock()
 
-        def load(tp: TopicPartition) -> PartitionLog:
+        def load(tp: TopicPartition) -> ReplicaLog:
             nonlocal done
             config = self._configs.load(tp.topic, log_dir.directory_of(tp))
             log = self._opener.load(log_dir, tp, config)
@@ -181,7 +181,7 @@ class Loader:
         self,
         log_dir: LogDir,
         found: Found,
-        outcomes: list[Outcome[PartitionLog]],
+        outcomes: list[Outcome[ReplicaLog]],
         unfinished: Unfinished,
     ) -> None:
         begun = {(c.topic_id, tp) for c in found.creations for tp in c.partitions}

@@ -15,7 +15,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES
 from logstore.errors import InvalidTopicError, LogDirLockedError, LogstoreError, StorageFailedError
 from logstore.format import filenames
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager.creations import PREFIX, Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -39,7 +39,7 @@ _FILES = frozenset(
     for end in ("", ".tmp")
 )
 
-Loader = Callable[[TopicPartition], PartitionLog]
+Loader = Callable[[TopicPartition], ReplicaLog]
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class LogDir:
         self.creations = CreationFiles(path, storage)
         self.clean = False
         self.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
-        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.logs: dict[TopicPartition, ReplicaLog] = {}
         self.creating = 0
         self.loaded = False
         self.failure: LogstoreError | None = None
@@ -124,7 +124,7 @@ class LogDir:
     def directory_of(self, tp: TopicPartition) -> str:
         return posixpath.join(self.path, filenames.partition_dir_name(tp))
 
-    def items(self) -> list[tuple[TopicPartition, PartitionLog]]:
+    def items(self) -> list[tuple[TopicPartition, ReplicaLog]]:
         return list(self.logs.items())
 
     # -- loading -------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class LogDir:
 
     def load(
         self, partitions: list[TopicPartition], loader: Loader, threads: int
-    ) -> list[Outcome[PartitionLog]]:
+    ) -> list[Outcome[ReplicaLog]]:
         """Load logs, in order or in parallel; the outcomes in the order of ``partitions``."""
         # A clean start reads no record, so there is nothing to do without the interpreter's lock.
         threads = 1 if self.clean else threads

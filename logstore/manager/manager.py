@@ -18,7 +18,7 @@ from logstore.clock import Clock, SystemClock
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError, UnknownTopicOrPartitionError
 from logstore.locks import Rank, make_lock
-from logstore.log import Background, PartitionLog
+from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
 from logstore.manager.loading import Loader, LoadProgress, Progress
@@ -158,7 +158,7 @@ class LogManager:
         return self._previous_broker_epoch
 
     @property
-    def logs(self) -> dict[TopicPartition, PartitionLog]:
+    def logs(self) -> dict[TopicPartition, ReplicaLog]:
         """All logs of the live directories."""
         return self._directories.logs()
 
@@ -173,7 +173,7 @@ class LogManager:
             found.setdefault(topic, []).append(partition)
         return found
 
-    def get(self, topic: str, partition: int) -> PartitionLog:
+    def get(self, topic: str, partition: int) -> ReplicaLog:
         """The log of a partition.
 
         Raises:
@@ -193,7 +193,7 @@ class LogManager:
         topic_id: uuid.UUID | None = None,
         config: TopicConfig | None = None,
         is_new: bool = True,
-    ) -> PartitionLog:
+    ) -> ReplicaLog:
         """The log of a partition, created in the live directory with the fewest logs (F-8).
 
         Args:
@@ -213,7 +213,7 @@ class LogManager:
 
     def create_topic(
         self, topic: str, partitions: int, config: TopicConfig | None = None
-    ) -> list[PartitionLog]:
+    ) -> list[ReplicaLog]:
         """Create all partitions of a topic under one new topic id, or none of them.
 
         Nobody finds a partition before all are there. After a crash half way the next start
@@ -228,7 +228,7 @@ class LogManager:
         """
         return self._topics.create(topic, partitions, config)
 
-    def create_partitions(self, topic: str, total: int) -> list[PartitionLog]:
+    def create_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
         """Give a topic more partitions, ``total`` in the end, all or none; the new ones.
 
         They have the topic's id and configuration.

@@ -22,7 +22,7 @@ from checkpoints.offset_checkpoint import (
     OffsetCheckpoint,
 )
 from logstore.locks import Rank, make_lock
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 
 Offsets = dict[TopicPartition, int]
-Logs = Callable[[], Iterable[tuple[TopicPartition, PartitionLog]]]
-OffsetOf = Callable[[PartitionLog], int | None]
+Logs = Callable[[], Iterable[tuple[TopicPartition, ReplicaLog]]]
+OffsetOf = Callable[[ReplicaLog], int | None]
 
 
 class OffsetCheckpoints:
@@ -129,9 +129,7 @@ class OffsetCheckpoints:
             self._write_locked(RECOVERY_POINT, points)
             return points
 
-    def _lower_locked(
-        self, name: str, logs: Logs, offset_of: Callable[[PartitionLog], int]
-    ) -> None:
+    def _lower_locked(self, name: str, logs: Logs, offset_of: Callable[[ReplicaLog], int]) -> None:
         stored = self._stored.get(name)
         if stored:
             above = {
@@ -161,17 +159,17 @@ class OffsetCheckpoints:
         self._stored[name] = offsets
 
 
-def recovery_point(log: PartitionLog) -> int:
+def recovery_point(log: ReplicaLog) -> int:
     return log.recovery_point
 
 
-def moved_start(log: PartitionLog) -> int | None:
+def moved_start(log: ReplicaLog) -> int | None:
     """F-12: None for a log that starts where its first segment does."""
     start = log.log_start_offset
     return start if start > log.segments[0].base_offset else None
 
 
-def high_watermark(log: PartitionLog) -> int:
+def high_watermark(log: ReplicaLog) -> int:
     return log.high_watermark
 
 

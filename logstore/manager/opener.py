@@ -12,7 +12,7 @@ from checkpoints.errors import CheckpointError
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
@@ -31,7 +31,7 @@ class LogOpener:
     """
     Attributes:
         later: runs what may wait, such as the flush of a rolled segment.
-        on_flushed: called after such a flush.
+        on_flushed: called when it is flushed, and the checkpoint does not know it yet.
     """
 
     storage: Storage
@@ -44,7 +44,7 @@ class LogOpener:
     directories: Directories
     on_flushed: Callable[[], None]
 
-    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+    def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
         """An empty log; what else lies in its directory is trusted.
 
         Raises:
@@ -52,7 +52,7 @@ class LogOpener:
         """
         return self._open(log_dir, tp, config, clean_shutdown=True)
 
-    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> PartitionLog:
+    def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
         """A log that was found at the start, with what the checkpoints say of it.
 
         Raises:
@@ -77,44 +77,55 @@ class LogOpener:
 
     def _open(
         self, log_dir: LogDir, tp: TopicPartition, config: LogConfig, **found: Any
-    ) -> PartitionLog:
-        opened: list[PartitionLog] = []
-        log = PartitionLog.open(
+    ) -> ReplicaLog:
+        opened: list[ReplicaLog] = []
+
+        def forget(task: Task) -> Task:
+            return partial(self._forget, log_dir, tp, task)
+
+        log = ReplicaLog.open(
             log_dir.directory_of(tp),
             config,
+            managed=True,
             storage=self.storage,
             clock=self.clock,
             options=self.options,
             producer_id_expiration_ms=self.producer_id_expiration_ms,
-            background=self._in_background,
+            background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            on_restart=lambda: self._on_restart(log_dir, tp),
+            on_cut=forget(partial(log_dir.offsets.settle, log_dir.items)),
+            on_restart=forget(partial(log_dir.offsets.begin_anew, tp)),
             random_id=self.random_id,
             **found,
         )
         opened.append(log)
         return log
 
-    def _on_restart(self, log_dir: LogDir, tp: TopicPartition) -> None:
+    def _forget(self, log_dir: LogDir, tp: TopicPartition, forget: Task) -> None:
         """
         Raises:
             StorageFailedError: what is stored of the log is still there: it must stay as it is.
         """
         try:
-            log_dir.offsets.begin_anew(tp)
+            forget()
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)
             raise failure from error
 
-    def _in_background(self, task: Task) -> None:
+    def _in_background(
+        self, log_dir: LogDir, tp: TopicPartition, opened: list[ReplicaLog], task: Task
+    ) -> None:
         def run() -> None:
             try:
                 task()
             except LogstoreError as error:
                 logger.error("background flush: %s", error)
-            else:
-                self.on_flushed()
+                return
+            for log in opened:
+                known = log_dir.offsets.stored(RECOVERY_POINT).get(tp, 0)
+                if known < log.segments[-1].base_offset <= log.recovery_point:
+                    self.on_flushed()
 
         self.later(run)

@@ -31,7 +31,7 @@ from logstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from logstore.format import filenames
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.log.core import is_busy
 from logstore.manager.claims import Claims
 from logstore.manager.creations import Creation
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
-Made = tuple[LogDir, PartitionLog]
+Made = tuple[LogDir, ReplicaLog]
 
 
 class Topics:
@@ -87,7 +87,7 @@ class Topics:
         topic_id: uuid.UUID | None,
         config: TopicConfig | None,
         is_new: bool,
-    ) -> PartitionLog:
+    ) -> ReplicaLog:
         log = self._directories.find(tp)
         if log is None:
             _check_name(tp.topic, tp.partition)
@@ -105,7 +105,7 @@ class Topics:
         topic_id: uuid.UUID | None,
         config: TopicConfig | None,
         is_new: bool,
-    ) -> PartitionLog:
+    ) -> ReplicaLog:
         """The caller has a claim on it."""
         others = None if self._opener.replicated else self.partitions(tp.topic)
         if config is not None and not others:  # else it changes that of the whole topic, later
@@ -130,7 +130,7 @@ class Topics:
         tp: TopicPartition,
         topic_id: uuid.UUID | None,
         stored: TopicProperties | None,
-    ) -> PartitionLog:
+    ) -> ReplicaLog:
         """An empty log that nobody finds yet.
 
         Its directory gets its name once it says what the log is: which topic, how configured.
@@ -195,7 +195,7 @@ class Topics:
 
     # -- topics --------------------------------------------------------------------------------
 
-    def create(self, topic: str, partitions: int, config: TopicConfig | None) -> list[PartitionLog]:
+    def create(self, topic: str, partitions: int, config: TopicConfig | None) -> list[ReplicaLog]:
         _check_count(topic, partitions)
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
@@ -213,7 +213,7 @@ class Topics:
                 self._configs.forget(topic)
                 raise
 
-    def add_partitions(self, topic: str, total: int) -> list[PartitionLog]:
+    def add_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
         _check_count(topic, total)
         with self.claims.of(topic):
             known = self.partitions(topic)
@@ -233,7 +233,7 @@ class Topics:
         partitions: Sequence[int],
         topic_id: uuid.UUID,
         stored: TopicProperties | None,
-    ) -> list[PartitionLog]:
+    ) -> list[ReplicaLog]:
         """All of them, or none; nobody finds one before the others are there."""
         if not partitions:
             return []
@@ -352,7 +352,7 @@ class Topics:
         if failure is not None:
             raise failure
 
-    def _rename_deleted(self, log_dir: LogDir, logs: Sequence[PartitionLog]) -> None:
+    def _rename_deleted(self, log_dir: LogDir, logs: Sequence[ReplicaLog]) -> None:
         targets = []
         for log in logs:
             tp = log.topic_partition
@@ -390,7 +390,7 @@ class Topics:
             logger.warning("%s takes over the configuration of its topic", log.name)
         self._apply(behind)
 
-    def _apply(self, logs: Iterable[PartitionLog]) -> None:
+    def _apply(self, logs: Iterable[ReplicaLog]) -> None:
         for log in logs:
             topic = log.topic_partition.topic
             stored = self._configs.stored(topic)
@@ -401,7 +401,7 @@ class Topics:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> dict[int, PartitionLog]:
+    def partitions(self, topic: str) -> dict[int, ReplicaLog]:
         return {
             tp.partition: log for tp, log in self._directories.logs().items() if tp.topic == topic
         }

@@ -100,6 +100,11 @@ class File(Protocol):
 
 
 class DirLock(Protocol):
+    @property
+    def held(self) -> bool:
+        """False once it was released, or lost: in a forked child, on a disk after a power cut."""
+        ...
+
     def release(self) -> None: ...
 
 

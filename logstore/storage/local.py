@@ -325,6 +325,10 @@ class LocalLock:
         self.path, self.real_path, self.identity = path, real_path, identity
         self._descriptor = fd
 
+    @property
+    def held(self) -> bool:
+        return _registry.get(self.real_path) is self
+
     def release(self) -> None:
         """Give the directory up. The empty file stays.
 

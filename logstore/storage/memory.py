@@ -219,6 +219,10 @@ class MemoryLock:
     def __init__(self, storage: MemoryStorage, path: str) -> None:
         self._storage, self._path = storage, path
 
+    @property
+    def held(self) -> bool:
+        return self._storage.locks.get(self._path) is self
+
     def release(self) -> None:
         """Idempotent; the empty file stays, as with ``LocalStorage``."""
         with self._storage.guard:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from checkpoints.types import TopicPartition
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from replication.coordination import nodes
 from replication.coordination.base import Node
 from replication.isr import IsrState
@@ -142,7 +142,7 @@ class Oracle:
 
     # -- one replica ---------------------------------------------------------------------------
 
-    def _open(self, machine: Machine, tp: TopicPartition, log: PartitionLog) -> View:
+    def _open(self, machine: Machine, tp: TopicPartition, log: ReplicaLog) -> View:
         shadow = Shadow(tp, log, machine.disk)
         view = View(shadow, machine.starts)
         key = (machine.broker_id, tp)
@@ -212,7 +212,7 @@ class Oracle:
             self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
 
     def _changed(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, log: PartitionLog,
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
         view: View,
     ) -> None:  # fmt: skip
         shadow, broker_id = view.shadow, machine.broker_id
@@ -315,7 +315,7 @@ class Oracle:
     # -- leaders -------------------------------------------------------------------------------
 
     def _leader_changed(
-        self, machine: Machine, tp: TopicPartition, partition: Partition, log: PartitionLog,
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
         view: View,
     ) -> None:  # fmt: skip
         high_watermark = log.high_watermark

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
 from logstore.errors import ConfigError
-from logstore.log import PartitionLog
-from logstore.log.maintenance import LogMaintenance
+from logstore.log import ReplicaLog
+from logstore.log.flushing import LogFlusher
 from logstore.log.writer import Cut, LogWriter, ProducerUpdates
 from logstore.segment import Segment
 from replication import partition as partition_module
@@ -282,7 +282,7 @@ def log_start_inside_a_batch_not_met() -> list[Patch]:
 @_mutant
 def epoch_not_assigned_at_election() -> list[Patch]:
     """A new leader records its epoch only with its first batch (KAFKA-7415)."""
-    return [Patch(PartitionLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
+    return [Patch(ReplicaLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
 
 
 # -- elections and incarnations -----------------------------------------------------------------
@@ -382,11 +382,11 @@ def torn_tail_not_cut() -> list[Patch]:
 def cut_not_made_durable() -> list[Patch]:
     """What is appended after a truncation may reach the disk without it."""
 
-    def settle(self: LogMaintenance) -> None:
+    def settle(self: LogFlusher) -> None:
         if self._writer.cut is Cut.NOT_DURABLE:
-            self._cut_is_durable_locked()
+            self.cut_is_durable_locked()
 
-    return [Patch(LogMaintenance, "_settle_cut_flush_locked", settle)]
+    return [Patch(LogFlusher, "settle_cut_flush_locked", settle)]
 
 
 @_mutant

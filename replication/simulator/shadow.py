@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from replication.simulator.disk import SimDisk
 
 _HEADER = struct.Struct(">qiibIhi")  # base offset … last offset delta
@@ -34,7 +34,7 @@ class Shadow:
 
     __slots__ = ("_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp")
 
-    def __init__(self, tp: TopicPartition, log: PartitionLog, disk: SimDisk) -> None:
+    def __init__(self, tp: TopicPartition, log: ReplicaLog, disk: SimDisk) -> None:
         self.tp, self.log, self.disk = tp, log, disk
         self.entries: dict[int, Entry] = {}
         self.read_all()

@@ -16,7 +16,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT, OffsetCheckpoint
 from logstore.cli import main
 from logstore.errors import ConfigError, LogDirLockedError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.types import TopicPartition
@@ -291,7 +291,7 @@ class TestDumpLogSegments:
     def partition(self, tmp_path: Path) -> Path:
         directory = tmp_path / "t-0"
         config = log_config(index_interval_bytes=200, segment_index_bytes=1200)
-        with PartitionLog.open(directory, config, clock=ManualClock()) as log:
+        with ReplicaLog.open(directory, config, clock=ManualClock()) as log:
             for i in range(30):
                 log.append_as_leader(batch(count=2, timestamp=NOW + i), 0)
             log.roll()

@@ -11,7 +11,7 @@ from logstore.errors import (
     RecordRejectedError,
     TransactionCoordinatorFencedError,
 )
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
 from tests.builders import NOW, Disk, batch, marker, produced
 
@@ -89,7 +89,7 @@ class TestProducerStateManager:
         assert state.first_unstable_offset == 21
 
 
-def at(log: PartitionLog, sequence: int, epoch: int = 0, producer_id: int = 1) -> object:
+def at(log: ReplicaLog, sequence: int, epoch: int = 0, producer_id: int = 1) -> object:
     """Append one record as a client; the error class it meets, or None."""
     try:
         log.append_as_leader(produced(producer_id, sequence, producer_epoch=epoch), 0)
@@ -227,7 +227,7 @@ def test_the_high_watermark_decides_when_a_transaction_is_stable() -> None:
 def test_expiry() -> None:
     """F-199: without an open transaction, and silent for the whole time by its records."""
     disk = Disk()
-    with disk.open() as log:
+    with disk.open(producer_id_expiration_ms=DAY_MS) as log:
         log.append_as_leader(produced(1, 0), 0)
         log.append_as_leader(produced(2, 0, transactional=True), 0)
         log.append_as_leader(produced(3, 0, timestamp=NOW + 1), 0)
@@ -237,7 +237,9 @@ def test_expiry() -> None:
         assert log.remove_expired_producers() == 1
         assert sorted(log.producers.producers) == [2, 3]
     disk.clock.advance(1)
-    with disk.open(clean_shutdown=True) as log:  # when a snapshot is read, too
+    with disk.open(
+        clean_shutdown=True, producer_id_expiration_ms=DAY_MS
+    ) as log:  # when a snapshot is read, too
         assert sorted(log.producers.producers) == [2]
 
 

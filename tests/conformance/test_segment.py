@@ -16,7 +16,7 @@ from logstore.errors import (
 from logstore.format.filenames import SEGMENT_SUFFIXES
 from logstore.format.reader import iter_batches
 from logstore.index import TimestampOffset
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.producer_state import AppendOrigin
 from logstore.segment import Segment
 from tests.builders import (
@@ -246,7 +246,7 @@ class TestLogSegment:
             assert [s.base_offset for s in copy.segments] == [0, 2**31 + 20]
 
 
-def filled(disk: Disk, batches: int) -> PartitionLog:
+def filled(disk: Disk, batches: int) -> ReplicaLog:
     """A log of batches of two records; timestamps rise by one from batch to batch."""
     log = disk.open()
     for i in range(batches):
@@ -273,7 +273,7 @@ class TestFileRecords:
             file.truncate(2**31)
         for clean in (True, False):
             with pytest.raises(CorruptDataError, match="2147483648 bytes"):
-                PartitionLog.open(directory, log_config(), clean_shutdown=clean)
+                ReplicaLog.open(directory, log_config(), clean_shutdown=clean)
         assert path.stat().st_size == 2**31
 
     def test_truncate_not_called_if_size_is_bigger_than_target_size(self) -> None:

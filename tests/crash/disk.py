@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 
 from logstore.config import LogConfig
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
@@ -37,9 +37,10 @@ def batches_of(
 def open_log(
     storage: Storage, config: LogConfig = CONFIG, *, clean: bool = False,
     recovery_point: int = 0, log_start_offset: int = 0, options: RecoveryOptions | None = None,
-) -> PartitionLog:  # fmt: skip
-    return PartitionLog.open(
-        DIRECTORY, config, storage=storage, clock=ManualClock(T0 + 100_000), clean_shutdown=clean,
+) -> ReplicaLog:  # fmt: skip
+    return ReplicaLog.open(
+        DIRECTORY, config, managed=True, storage=storage, clock=ManualClock(T0 + 100_000),
+        clean_shutdown=clean,
         recovery_point=recovery_point, log_start_offset=log_start_offset, options=options,
     )  # fmt: skip
 
@@ -104,7 +105,7 @@ def segment_path(base: int, suffix: str = ".log") -> str:
 
 
 def opening_crashes(
-    prepare: Callable[[], FaultyStorage], open_it: Callable[[FaultyStorage], PartitionLog]
+    prepare: Callable[[], FaultyStorage], open_it: Callable[[FaultyStorage], ReplicaLog]
 ) -> Iterator[tuple[FaultyStorage, str]]:
     """The disk after a crash at each change that opening a log makes to it."""
     modes: tuple[tuple[CrashMode, int], ...] = (

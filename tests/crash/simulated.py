@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
-from logstore.log import Background, PartitionLog, run_inline
+from logstore.log import Background, ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
@@ -282,7 +282,7 @@ class _Search:
         cut = work.pending is not None and len(work.pending) < len(work.model.batches)
         return 0 if cut else self.kept[work.partition]
 
-    def settle(self, work: Work, log: PartitionLog, batches: list[Batch]) -> None:
+    def settle(self, work: Work, log: ReplicaLog, batches: list[Batch]) -> None:
         model = work.model
         model.forgotten = max(model.forgotten, model.start, log.log_start_offset)
         check_state(log, batches, whole=False)  # a cut inside a batch leaves its epoch (F-272)

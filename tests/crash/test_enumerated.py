@@ -9,7 +9,7 @@ import pytest
 
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
@@ -32,10 +32,10 @@ from tests.crash.model import Batch, segment_files, stored_batches
 MODES: tuple[tuple[CrashMode, int], ...] = (
     ("all_lost", 0), ("all_kept", 0), *((("random", seed)) for seed in range(6)),
 )  # fmt: skip
-Act = Callable[[PartitionLog], object]
+Act = Callable[[ReplicaLog], object]
 
 
-def crashes(prepare: Callable[[], PartitionLog], act: Act) -> Iterator[tuple[FaultyStorage, str]]:
+def crashes(prepare: Callable[[], ReplicaLog], act: Act) -> Iterator[tuple[FaultyStorage, str]]:
     """The disk after every crash inside ``act``, with its place in words; then without one."""
     count = 0
     while True:
@@ -61,7 +61,7 @@ def crashes(prepare: Callable[[], PartitionLog], act: Act) -> Iterator[tuple[Fau
 
 def assert_prefix(
     storage: Storage, place: str, *versions: list[Batch], flushed: int = 0, point: int = 0
-) -> PartitionLog:
+) -> ReplicaLog:
     log = open_log(storage, recovery_point=point)
     found = stored_batches(storage, DIRECTORY)
     fits = [v for v in versions if [b.data for b in v[: len(found)]] == found]
@@ -76,7 +76,7 @@ def assert_prefix(
 BATCHES = batches_of(12)
 
 
-def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> PartitionLog:
+def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> ReplicaLog:
     log = open_log(disk_with({}))
     for at, batch in enumerate(batches):
         if rolls and at and at % rolls == 0:
@@ -91,7 +91,7 @@ def appended(batches: list[Batch], *, flush: bool, rolls: int = 0) -> PartitionL
 def test_s36_crash_during_roll_and_the_next_append() -> None:
     """Either the roll happened or not; no hole where the old segment ended."""
 
-    def act(log: PartitionLog) -> None:
+    def act(log: ReplicaLog) -> None:
         log.roll()
         log.append_as_follower(BATCHES[6].data)
 
@@ -101,7 +101,7 @@ def test_s36_crash_during_roll_and_the_next_append() -> None:
 
 @pytest.mark.slow
 def test_s36_what_was_flushed_before_a_roll_stays() -> None:
-    for storage, place in crashes(lambda: appended(BATCHES[:6], flush=True), PartitionLog.roll):
+    for storage, place in crashes(lambda: appended(BATCHES[:6], flush=True), ReplicaLog.roll):
         assert_prefix(storage, place, BATCHES[:6], flushed=18, point=18)
 
 
@@ -114,7 +114,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
     """A prefix of the old log or of the new one, also when both are of one leadership."""
     new = batches_of(8, epoch=epoch, base=12, size=61 if epoch else 60)
 
-    def act(log: PartitionLog) -> None:
+    def act(log: ReplicaLog) -> None:
         log.truncate_to(12)
         for batch in new[:3]:
             log.append_as_follower(batch.data)
@@ -126,7 +126,7 @@ def test_s37_crash_during_truncation_and_what_is_appended_then(epoch: int) -> No
         assert dict(log.epoch_entries).keys() == {b.epoch for b in log_batches(log, old, new)}
 
 
-def log_batches(log: PartitionLog, *versions: list[Batch]) -> list[Batch]:
+def log_batches(log: ReplicaLog, *versions: list[Batch]) -> list[Batch]:
     known = {batch.data: batch for version in versions for batch in version}
     return [known[data] for data in stored_batches(log._core.storage, log.directory)]
 
@@ -135,7 +135,7 @@ def log_batches(log: PartitionLog, *versions: list[Batch]) -> list[Batch]:
 def test_s37_crash_during_a_full_truncation() -> None:
     new = batches_of(2, base=100, epoch=1)
 
-    def act(log: PartitionLog) -> None:
+    def act(log: ReplicaLog) -> None:
         log.truncate_fully_and_start_at(100)
         log.append_as_follower(joined(new))
         log.flush()

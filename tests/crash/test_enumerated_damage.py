@@ -17,7 +17,7 @@ from logstore.errors import (
     OutOfOrderSequenceError,
     StorageFailedError,
 )
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
@@ -91,7 +91,7 @@ def joined_rotten() -> bytes:
     return rotten()[PATH][2 * len(BATCHES[0].data) :] + b"".join(FILES[p] for p in logs if p > PATH)
 
 
-def offsets_of(log: PartitionLog) -> list[int]:
+def offsets_of(log: ReplicaLog) -> list[int]:
     return [record.offset for record in log.records()]
 
 
@@ -426,7 +426,7 @@ def producer_batch(sequence: int, *, epoch: int = 0, count: int = 1, base: int =
     return data_batch(base, 0, rows, producer=7, producer_epoch=epoch, sequence=sequence)
 
 
-def producing(upto: int, *, epoch: int = 0) -> tuple[FaultyStorage, PartitionLog]:
+def producing(upto: int, *, epoch: int = 0) -> tuple[FaultyStorage, ReplicaLog]:
     storage = disk_with({})
     log = open_log(storage)
     for sequence in range(upto):

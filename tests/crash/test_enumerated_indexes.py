@@ -9,7 +9,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.format import filenames
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from tests.crash.checks import check_lookups, check_state, end_of
 from tests.crash.disk import (
     CONFIG,
@@ -55,7 +55,7 @@ def damaged(files: Files, path: str, damage: str) -> Files:
     return files
 
 
-def assert_same_answers(log: PartitionLog, batches: list[Batch] = BATCHES) -> None:
+def assert_same_answers(log: ReplicaLog, batches: list[Batch] = BATCHES) -> None:
     assert log_bytes(log._core.storage) == joined(batches)
     check_state(log, batches, whole=True)
     for seed in range(3):
@@ -149,7 +149,7 @@ TXN_FILES = written(TXN_BATCHES, rolls=4)
 TXN_INDEXES = sorted(path for path in TXN_FILES if path.endswith(".txnindex"))
 
 
-def committed(log: PartitionLog) -> list[int]:
+def committed(log: ReplicaLog) -> list[int]:
     offsets, position = [], log.log_start_offset
     while position < log.last_stable_offset:
         fetched = log.read(position, 1 << 20, committed=True)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.replacements import roll_marks
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage
@@ -253,7 +253,7 @@ WIDE_FILES: Files = {segment_path(0): joined(WIDE)}
 AFTER = batches_of(3, base=FARTHER + 6, epoch=2)
 
 
-def assert_split(storage: Storage, log: PartitionLog, batches: list[Batch], *more: int) -> None:
+def assert_split(storage: Storage, log: ReplicaLog, batches: list[Batch], *more: int) -> None:
     assert bases_of(storage) == [0, FAR, FARTHER, *more]
     assert log_bytes(storage) == joined(batches)
     assert log.log_end_offset == batches[-1].last + 1
@@ -429,7 +429,7 @@ def test_no_crash_loses_anything_of_a_split(shape: str) -> None:
         log.crash()
 
 
-Opening = Callable[[FaultyStorage], PartitionLog]
+Opening = Callable[[FaultyStorage], ReplicaLog]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 from checkpoints import clean_shutdown
 from logstore import crash_recovery, recovery, replay, set_aside
 from logstore.epochs import LeaderEpochCache
+from logstore.log.flushing import LogFlusher
 from logstore.log.maintenance import LogMaintenance
 from logstore.log.writer import Cut
 from logstore.segment import Segment
@@ -27,13 +28,13 @@ def flush_without_sync(patch: pytest.MonkeyPatch) -> None:
 
 def recovery_point_without_sync(patch: pytest.MonkeyPatch) -> None:
     """The recovery point moves to the log end although only part of it was flushed."""
-    covered = LogMaintenance._flush_flush_locked
+    covered = LogFlusher.flush_flush_locked
 
-    def mutant(self: LogMaintenance, **options: Any) -> None:
-        self._writer.set_recovery_point_locked(self._writer.log_end_offset)
+    def mutant(self: LogFlusher, **options: Any) -> None:
+        self._writer.note_synced_locked(self._writer.log_end_offset)
         covered(self, **options)
 
-    patch.setattr(LogMaintenance, "_flush_flush_locked", mutant)
+    patch.setattr(LogFlusher, "flush_flush_locked", mutant)
 
 
 def no_directory_sync(patch: pytest.MonkeyPatch) -> None:
@@ -44,11 +45,11 @@ def no_directory_sync(patch: pytest.MonkeyPatch) -> None:
 def cut_not_made_durable(patch: pytest.MonkeyPatch) -> None:
     """What is appended after a truncation may reach the disk without it."""
 
-    def mutant(self: LogMaintenance) -> None:
+    def mutant(self: LogFlusher) -> None:
         if self._writer.cut is Cut.NOT_DURABLE:
-            self._cut_is_durable_locked()
+            self.cut_is_durable_locked()
 
-    patch.setattr(LogMaintenance, "_settle_cut_flush_locked", mutant)
+    patch.setattr(LogFlusher, "settle_cut_flush_locked", mutant)
 
 
 def roll_without_sync(patch: pytest.MonkeyPatch) -> None:

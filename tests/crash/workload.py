@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from logstore.errors import LogstoreError
 from logstore.format.compression import Compression
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.log.retention import deletable_segments
 from logstore.log.snapshot import LogView
 from logstore.manager import LogManager
@@ -33,7 +33,7 @@ class Work:
         self.pending_start = 0
         self.doing = ""
         self.manager: LogManager
-        self.log: PartitionLog
+        self.log: ReplicaLog
         self._rng = rng
         self._clock = clock
         steps: list[tuple[Callable[[], str], int]] = [
@@ -48,7 +48,7 @@ class Work:
         self._weights = [weight * rng.choice((0, 1, 1, 3)) for _, weight in steps]
         self._weights[0] = 30
 
-    def attach(self, manager: LogManager, log: PartitionLog) -> None:
+    def attach(self, manager: LogManager, log: ReplicaLog) -> None:
         self.manager, self.log, self.pending = manager, log, None
 
     def step(self) -> str:

@@ -14,10 +14,11 @@ from typing import Any
 from kafka_logs import CODECS
 from reading import RecordFields
 
-from logstore import AppendInfo, AppendOrigin, LogConfig, PartitionLog, RecoveryOptions
+from logstore import AppendInfo, AppendOrigin, LogConfig, RecoveryOptions
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.compression import Compression
 from logstore.format.control import ControlType
+from logstore.log import ReplicaLog
 from logstore.testing import ManualClock
 
 START_MS = 1_700_000_000_000
@@ -64,7 +65,7 @@ class Writer:
     topic: str
     config: LogConfig = CONFIG
     clock: ManualClock = field(default_factory=lambda: ManualClock(START_MS))
-    log: PartitionLog = field(init=False)
+    log: ReplicaLog = field(init=False)
     _written: list[RecordFields] = field(default_factory=list)
     _open: dict[int, list[int]] = field(default_factory=dict)  # producer -> offsets
     _aborted: set[int] = field(default_factory=set)
@@ -76,7 +77,7 @@ class Writer:
         self.open()
 
     def open(self, *, clean: bool = True) -> None:
-        self.log = PartitionLog.open(
+        self.log = ReplicaLog.open(
             self.root / f"{self.topic}-0",
             self.config,
             clock=self.clock,

@@ -8,8 +8,9 @@ import kafka_tools
 import pytest
 import reading
 
-from logstore import LogConfig, PartitionLog
+from logstore import LogConfig
 from logstore.format.batch import encode_batch
+from logstore.log import ReplicaLog
 
 pytestmark = pytest.mark.kafka
 
@@ -31,7 +32,7 @@ def test_kafka_accepts_the_pieces_of_a_wide_segment(kafka: str, tmp_path: Path) 
     )  # fmt: skip
     (directory / f"{0:020}.log").write_bytes(data)
     config = LogConfig(index_interval_bytes=512, retention_ms=-1)
-    with PartitionLog.open(str(directory), config) as log:
+    with ReplicaLog.open(str(directory), config) as log:
         assert log.recovery_report.segments_split == 1
         assert [segment.base_offset for segment in log.segments] == list(JUMPS)
     logs = sorted(directory.glob("*.log"))

@@ -22,7 +22,8 @@ from checkpoints.offset_checkpoint import (
     RECOVERY_POINT,
     OffsetCheckpoint,
 )
-from logstore import LogManager, PartitionLog, TopicPartition
+from logstore import LogManager, TopicPartition
+from logstore.log import ReplicaLog
 from logstore.storage.local import LocalStorage
 
 pytestmark = pytest.mark.kafka
@@ -103,7 +104,7 @@ def test_lookups_by_time_agree_with_the_broker(served: Served) -> None:
             assert ours == answer, (topic, timestamp)
 
 
-def _emptied(log: PartitionLog) -> bool:
+def _emptied(log: ReplicaLog) -> bool:
     return any(segment.size == 0 for segment in log.segments[:-1])
 
 

@@ -17,8 +17,9 @@ import reading
 from kafka_logs import DELETED, TRANSACTIONAL, KafkaDirectory, LogDirectory
 from reading import RecordFields
 
-from logstore import EARLIEST, LATEST, LogManager, PartitionLog, Record
+from logstore import EARLIEST, LATEST, LogManager, Record
 from logstore.format.reader import read_records
+from logstore.log import ReplicaLog
 
 pytestmark = pytest.mark.kafka
 
@@ -117,7 +118,7 @@ def test_lookups_by_time_agree_with_a_scan(
     assert (earliest.offset, latest.offset) == (log.log_start_offset, log.log_end_offset)
 
 
-def _with_control(half: LogDirectory, topic: str, log: PartitionLog) -> list[Record]:
+def _with_control(half: LogDirectory, topic: str, log: ReplicaLog) -> list[Record]:
     data = b"".join(path.read_bytes() for path in sorted(half.partition_dir(topic).glob("*.log")))
     return read_records(data, from_offset=log.log_start_offset, include_control=True)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.random_id import new_uuid
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
@@ -192,11 +192,11 @@ class Search:
 
     # -- help ----------------------------------------------------------------------------------
 
-    def logs(self) -> dict[TopicPartition, PartitionLog]:
+    def logs(self) -> dict[TopicPartition, ReplicaLog]:
         assert self.manager is not None
         return self.manager.logs
 
-    def pick(self) -> tuple[TopicPartition, PartitionLog, Life] | None:
+    def pick(self) -> tuple[TopicPartition, ReplicaLog, Life] | None:
         found = sorted(self.logs())
         if not found:
             return None

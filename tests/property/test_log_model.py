@@ -1,4 +1,4 @@
-"""``PartitionLog`` against plain lists, and hostile bytes in every file of its directory."""
+"""``ReplicaLog`` against plain lists, and hostile bytes in every file of its directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from checkpoints.errors import CheckpointError
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.log import EARLIEST, LATEST, PartitionLog
+from logstore.log import EARLIEST, LATEST, ReplicaLog
 from logstore.log.reading import FetchData
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
@@ -30,8 +30,8 @@ Batch: TypeAlias = list[tuple[int, int, bytes]]  # offset, timestamp, value
 
 
 def open_log(storage: Storage, *, clean: bool = False, point: int = 0, start: int = 0,
-             config: LogConfig = CONFIG) -> PartitionLog:  # fmt: skip
-    return PartitionLog.open(
+             config: LogConfig = CONFIG) -> ReplicaLog:  # fmt: skip
+    return ReplicaLog.open(
         DIRECTORY, config, storage=storage, clock=ManualClock(T0), clean_shutdown=clean,
         recovery_point=point, log_start_offset=start,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from checkpoints.types import TopicPartition
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.messages import (
@@ -293,7 +293,7 @@ class StagedCluster:
     def partition(self, name: str, tp: TopicPartition | None = None) -> Partition:
         return self.broker(name).replica_manager.partitions[tp or self.tp]
 
-    def log(self, name: str, tp: TopicPartition | None = None) -> PartitionLog:
+    def log(self, name: str, tp: TopicPartition | None = None) -> ReplicaLog:
         return self.broker(name).log_manager.get(*(tp or self.tp))
 
     def leo(self, name: str) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from replication import alter_partition, fetcher_state, replica_manager
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
@@ -39,10 +39,10 @@ def _without_epoch(answer: Any, *rest: Any) -> Any:
     return truncation_point(answer._replace(epoch=-1), *rest)
 
 
-_truncate = PartitionLog.truncate_fully_and_start_at
+_truncate = ReplicaLog.truncate_fully_and_start_at
 
 
-def _start_at_keeping_high_watermark(self: PartitionLog, offset: int, *rest: Any) -> None:
+def _start_at_keeping_high_watermark(self: ReplicaLog, offset: int, *rest: Any) -> None:
     before, writer = self.high_watermark, self._writer
     _truncate(self, offset, *rest)
     writer.high_watermark = before
@@ -73,14 +73,14 @@ def _truncation_stops_after_one_round(answer: Any, *rest: Any) -> Any:
     return truncation_point(answer, *rest)._replace(finished=True)
 
 
-_cut = PartitionLog.truncate_to
+_cut = ReplicaLog.truncate_to
 
 
-def _cut_of_nothing_keeps_epochs(self: PartitionLog, offset: int) -> bool:
+def _cut_of_nothing_keeps_epochs(self: ReplicaLog, offset: int) -> bool:
     return False if offset >= self.log_end_offset else _cut(self, offset)
 
 
-def _delete_above_high_watermark(self: PartitionLog) -> int:
+def _delete_above_high_watermark(self: ReplicaLog) -> int:
     writer = self._writer
     before, writer.high_watermark = writer.high_watermark, writer.log_end_offset
     writer.publish_locked()
@@ -91,7 +91,7 @@ def _delete_above_high_watermark(self: PartitionLog) -> int:
         writer.publish_locked()
 
 
-_delete_old = PartitionLog.delete_old_segments
+_delete_old = ReplicaLog.delete_old_segments
 _on_result = Partition._on_result
 _append_as_leader = Partition.append_as_leader
 
@@ -110,7 +110,7 @@ def _complete_at_once(self: DelayedProduce) -> bool:
     return self.force_complete()
 
 
-def _commit_alone(self: Partition, log: PartitionLog) -> bool:
+def _commit_alone(self: Partition, log: ReplicaLog) -> bool:
     return log.maybe_increment_high_watermark(log.log_end_offset) is not None
 
 
@@ -137,14 +137,14 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
         MetadataCache, "eligible", lambda self, broker, epoch: broker in self._brokers,
     ),
     "high watermark above the log start": (
-        PartitionLog, "truncate_fully_and_start_at", _start_at_keeping_high_watermark,
+        ReplicaLog, "truncate_fully_and_start_at", _start_at_keeping_high_watermark,
     ),
     "retention below the high watermark": (
-        PartitionLog, "delete_old_segments", _delete_above_high_watermark,
+        ReplicaLog, "delete_old_segments", _delete_above_high_watermark,
     ),
     "batch across the log start": (Partition, "append_as_follower", _append_only_at_log_end),
     "several rounds": (fetcher_state, "truncation_point", _truncation_stops_after_one_round),
-    "cut at the log end": (PartitionLog, "truncate_to", _cut_of_nothing_keeps_epochs),
+    "cut at the log end": (ReplicaLog, "truncate_to", _cut_of_nothing_keeps_epochs),
     "answers of partitions that left": (FetchStates, "holds", _holds_whatever_left),
     "offset not available": (
         Partition, "epoch_start_offset", property(lambda self: 0, lambda self, value: None),

@@ -16,8 +16,9 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from logstore import LogConfig, LogManager, PartitionLog
+from logstore import LogConfig, LogManager
 from logstore.errors import ConfigError, UnknownTopicOrPartitionError
+from logstore.log import ReplicaLog
 from logstore.spark.errors import DataLossError
 from logstore.spark.stream import LogstoreStreamReader, StreamOptions
 from logstore.spark.stream_offsets import Mark, common_end, from_json, share, to_json
@@ -72,7 +73,7 @@ def data(tmp_path) -> Path:
     return tmp_path / "data"
 
 
-def append(log: PartitionLog, *values: str, epoch: int | None = None) -> None:
+def append(log: ReplicaLog, *values: str, epoch: int | None = None) -> None:
     for value in values:
         log.append([(None, value.encode())], leader_epoch=epoch)
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from logstore import LogConfig, LogManager, PartitionLog
+from logstore import LogConfig, LogManager
+from logstore.log import ReplicaLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +149,7 @@ def test_a_directory_for_each_micro_batch(spark, manager, tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]
     found = []
     for number in range(2):
-        with PartitionLog.open(tmp_path / "out" / str(number) / "copy-0") as log:
+        with ReplicaLog.open(tmp_path / "out" / str(number) / "copy-0") as log:
             found += [record.value for record in log.records()]
     assert found == [record.value for record in manager.get("t", 0).records()]
 

@@ -27,7 +27,7 @@ from pyspark.sql.types import (  # noqa: E402
 
 from checkpoints import clean_shutdown  # noqa: E402
 from checkpoints.meta_properties import MetaPropertiesFile  # noqa: E402
-from logstore import LogManager, PartitionLog  # noqa: E402
+from logstore import LogManager  # noqa: E402
 from logstore.errors import (  # noqa: E402
     ConfigError,
     InvalidRecordError,
@@ -37,6 +37,7 @@ from logstore.errors import (  # noqa: E402
     StorageFailedError,
 )
 from logstore.format.compression import Compression  # noqa: E402
+from logstore.log import ReplicaLog  # noqa: E402
 from logstore.partitioner import murmur2, murmur3  # noqa: E402
 from logstore.spark.writer import LogstoreWriter, TaskOutput  # noqa: E402
 from logstore.storage.local import LocalStorage  # noqa: E402
@@ -87,7 +88,7 @@ def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **optio
 
 
 def records(target: Path, topic: str = "t", partition: int = 0) -> list[Record]:
-    with PartitionLog.open(target / f"{topic}-{partition}", clean_shutdown=True) as log:
+    with ReplicaLog.open(target / f"{topic}-{partition}", clean_shutdown=True) as log:
         return list(log.records())
 
 

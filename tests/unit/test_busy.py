@@ -10,7 +10,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import ResourceBusyError
-from logstore.log import PartitionLog, run_inline
+from logstore.log import ReplicaLog, run_inline
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
 from logstore.testing.faulty import FOREVER
@@ -20,9 +20,9 @@ CONFIG = LogConfig(segment_bytes=1500, segment_index_bytes=2000, retention_bytes
 RECORD = [(None, bytes(300))]
 
 
-def _open(storage: FaultyStorage, *, inline: bool = False) -> PartitionLog:
+def _open(storage: FaultyStorage, *, inline: bool = False) -> ReplicaLog:
     background = run_inline if inline else lambda task: None
-    return PartitionLog.open("/d/t-0", CONFIG, storage=storage, background=background)
+    return ReplicaLog.open("/d/t-0", CONFIG, storage=storage, background=background)
 
 
 def _short_from(storage: FaultyStorage, after: int) -> None:
@@ -52,7 +52,7 @@ def test_an_append_that_raises_has_appended_nothing(after: int) -> None:
 
 def test_an_abort_that_cannot_be_noted_leaves_no_leader_epoch_behind() -> None:
     storage = FaultyStorage()
-    log = PartitionLog.open("/d/t-0", CONFIG, storage=storage, replicated=True)
+    log = ReplicaLog.open("/d/t-0", CONFIG, storage=storage, replicated=True)
     log.append_as_follower(produced(transactional=True), 0)
     before = log.epoch_entries
     storage.fail("open", "*.txnindex", error=errno.EMFILE)
@@ -85,10 +85,10 @@ def test_what_an_append_left_undone_is_done_later() -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", [lambda log: log.truncate_to(7), PartitionLog.delete_old_segments]
+    "operation", [lambda log: log.truncate_to(7), ReplicaLog.delete_old_segments]
 )
 def test_rolls_that_cannot_be_settled_stop_a_removal_before_it_begins(
-    operation: Callable[[PartitionLog], object],
+    operation: Callable[[ReplicaLog], object],
 ) -> None:
     storage = FaultyStorage()
     log = _open(storage)

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from logstore import LogConfig, LogManager, PartitionLog
+from logstore import LogConfig, LogManager
 from logstore.cli import main
 from logstore.cli._input import BadInputError, lines_as_they_come, parse_json
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
+from logstore.log import ReplicaLog
 from logstore.partitioner import murmur2
 from logstore.producer_state import AppendOrigin
 
@@ -302,7 +303,7 @@ def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
 def _rolled(directory: Path) -> list[Path]:
     """Leave a log as ``kill -9`` does before any roll is settled; the files of the rolls."""
     config = LogConfig(segment_bytes=1000)
-    log = PartitionLog.open(directory / "t-0", config, background=lambda task: None)
+    log = ReplicaLog.open(directory / "t-0", config, background=lambda task: None)
     for _ in range(12):
         log.append([(None, bytes(300))])
     log.crash()
@@ -382,9 +383,9 @@ def test_logs_that_kafka_wrote(tmp_path: Path, folder: Path) -> None:
 
 
 def committed_by_the_log(directory: Path) -> list[int]:
-    """What ``PartitionLog`` itself gives a reader of committed data."""
+    """What ``ReplicaLog`` itself gives a reader of committed data."""
     found: list[int] = []
-    with PartitionLog.open(directory, LogConfig(retention_ms=-1)) as log:
+    with ReplicaLog.open(directory, LogConfig(retention_ms=-1)) as log:
         position = log.log_start_offset
         while position < log.last_stable_offset:
             fetched = log.read(position, 1 << 30, committed=True)

@@ -41,6 +41,11 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def background_threads() -> set[int | None]:
+    """Other tests may have left some of theirs."""
+    return {t.ident for t in threading.enumerate() if t.name == "logstore-background"}
+
+
 def recovery_points(directory: Path) -> dict[TopicPartition, int]:
     return OffsetCheckpoint(str(directory / RECOVERY_POINT), LocalStorage()).read()
 
@@ -76,27 +81,30 @@ class TestByDefault:
             until(lambda: recovery_points(tmp_path) == {T0: 1})
 
     def test_there_is_no_thread_without(self, tmp_path: Path) -> None:
+        before = background_threads()
         with LogManager([tmp_path], background=False):
-            assert "logstore-background" not in {t.name for t in threading.enumerate()}
+            assert background_threads() <= before
 
     def test_it_can_be_started(self, tmp_path: Path) -> None:
+        before = background_threads()
         with LogManager([tmp_path], LogConfig(flush_ms=20), background=False) as manager:
             manager.start()
             manager.start()
             log = manager.get_or_create("t", 0)
             log.append([(b"k", b"v")])
             until(lambda: log.recovery_point == 1)
-        assert "logstore-background" not in {t.name for t in threading.enumerate()}
+        assert background_threads() <= before
 
     @pytest.mark.filterwarnings("ignore::ResourceWarning")
     def test_a_manager_that_nobody_holds_is_collected(self, tmp_path: Path) -> None:
+        before = background_threads()
         manager = LogManager([tmp_path], background=True)
         manager.create_topic("t", 1)
         gone = weakref.ref(manager)
         del manager
         gc.collect()
         assert gone() is None
-        until(lambda: "logstore-background" not in {t.name for t in threading.enumerate()})
+        until(lambda: background_threads() <= before)
 
 
 class TestSchedule:
@@ -249,6 +257,7 @@ class TestClosing:
             assert all(report.clean for report in again.recovery_reports)
 
     def test_there_is_nothing_after_it(self, tmp_path: Path) -> None:
+        before = background_threads()
         manager = LogManager([tmp_path])
         manager.create_topic("t", 1)
         manager.close()
@@ -263,7 +272,7 @@ class TestClosing:
             with pytest.raises(LogClosedError):
                 use()
         manager.start()
-        assert "logstore-background" not in {t.name for t in threading.enumerate()}
+        assert background_threads() <= before
 
     def test_tasks_for_later_are_dropped_after_it(self) -> None:
         later, ran = LaterThread("x"), threading.Event()

@@ -15,7 +15,7 @@ from checkpoints.offset_checkpoint import (
     OffsetCheckpoint,
 )
 from logstore.errors import LogClosedError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
 from logstore.types import TopicPartition
@@ -36,7 +36,7 @@ def store(machine: Machine, offsets: dict[TopicPartition, int], *names: str) -> 
         OffsetCheckpoint(f"/logs/{name}", machine.storage).write(offsets)
 
 
-def fill(log: PartitionLog, count: int, value: bytes = b"x") -> None:
+def fill(log: ReplicaLog, count: int, value: bytes = b"x") -> None:
     for _ in range(count):
         log.append_as_leader(batch(value=value), 0)
 

@@ -19,7 +19,7 @@ from logstore.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.claims import Claims
 from logstore.storage.local import LocalStorage
@@ -116,14 +116,14 @@ class TestCreation:
         """An error of another kind is undone as well, and the directory stays."""
         machine = Machine()
         manager = machine.start()
-        opened = PartitionLog.open
+        opened = ReplicaLog.open
 
-        def busy(directory: str, *args: Any, **options: Any) -> PartitionLog:
+        def busy(directory: str, *args: Any, **options: Any) -> ReplicaLog:
             if directory.endswith("t-1"):
                 raise LogstoreError("too many open files")
             return opened(directory, *args, **options)
 
-        monkeypatch.setattr(PartitionLog, "open", busy)
+        monkeypatch.setattr(ReplicaLog, "open", busy)
         with pytest.raises(LogstoreError, match="open files"):
             manager.create_topic("t", 3)
         assert manager.topics() == {}
@@ -171,7 +171,7 @@ class TestCreation:
         """Not even who asks for one of them: it waits."""
         machine = Machine()
         manager = machine.start()
-        found: list[PartitionLog] = []
+        found: list[ReplicaLog] = []
         seen: list[bool] = []
         make_dir = machine.storage.make_dir
 

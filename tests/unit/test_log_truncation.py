@@ -6,14 +6,14 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError, StorageFailedError
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage
 from tests.builders import marker, produced
 
 
-def _open(storage: FaultyStorage, *, replicated: bool = False) -> PartitionLog:
-    return PartitionLog.open("/d/t-0", LogConfig(), storage=storage, replicated=replicated)
+def _open(storage: FaultyStorage, *, replicated: bool = False) -> ReplicaLog:
+    return ReplicaLog.open("/d/t-0", LogConfig(), storage=storage, replicated=replicated)
 
 
 @pytest.mark.parametrize("replicated", [False, True])

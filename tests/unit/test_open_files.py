@@ -9,16 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from logstore import LogConfig, PartitionLog, open_files
+from logstore import LogConfig, open_files
 from logstore.errors import OffsetOutOfRangeError
+from logstore.log import ReplicaLog
 from logstore.open_files import LogFile, close_idle
 from logstore.storage.local import LocalStorage
 
 BATCH = [(b"k", bytes(1000))] * 300
 
 
-def filled(tmp_path: Path) -> PartitionLog:
-    log = PartitionLog.open(tmp_path / "t-0", LogConfig(segment_bytes=100 << 20))
+def filled(tmp_path: Path) -> ReplicaLog:
+    log = ReplicaLog.open(tmp_path / "t-0", LogConfig(segment_bytes=100 << 20))
     for _ in range(20):
         log.append(BATCH)
     return log

@@ -16,7 +16,7 @@ from checkpoints.files import OsFiles
 from logstore.config import LogConfig
 from logstore.errors import StorageFailedError
 from logstore.format.producer_snapshot import decode_snapshot
-from logstore.log import PartitionLog
+from logstore.log import ReplicaLog
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, SimulatedCrash
 from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
@@ -48,7 +48,7 @@ def rewrites(monkeypatch: pytest.MonkeyPatch) -> Rewrites:
     return found
 
 
-def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> PartitionLog:
+def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> ReplicaLog:
     """``count`` batches of 3 records, those of the first ``flushed`` on the disk."""
     log = open_log(storage)
     for at, batch in enumerate(batches_of(count)):
@@ -58,7 +58,7 @@ def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> PartitionLo
     return log
 
 
-def killed(storage: FaultyStorage, log: PartitionLog) -> None:
+def killed(storage: FaultyStorage, log: ReplicaLog) -> None:
     storage.crash(mode="all_kept")
     log.crash()
 
@@ -142,11 +142,9 @@ def test_a_disk_that_refuses_is_an_error(disk: FaultyStorage) -> None:
     assert disk.read_file(log.active_segment.log_path) == before
 
 
-@pytest.mark.parametrize(
-    "cut", [PartitionLog.truncate_to, PartitionLog.truncate_fully_and_start_at]
-)
+@pytest.mark.parametrize("cut", [ReplicaLog.truncate_to, ReplicaLog.truncate_fully_and_start_at])
 def test_a_recovery_point_of_records_that_were_cut_says_nothing(
-    disk: FaultyStorage, cut: Callable[[PartitionLog, int], object]
+    disk: FaultyStorage, cut: Callable[[ReplicaLog, int], object]
 ) -> None:
     """F-247: a checkpoint from before a truncation is above the log end; Kafka takes the log end
     for the recovery point then, and a flush does nothing."""
@@ -252,7 +250,7 @@ def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyS
 
 def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
-    log = PartitionLog.open(str(directory))
+    log = ReplicaLog.open(str(directory))
     now_ms = time.time_ns() // 1_000_000  # producers of long ago are forgotten
     batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
     log.append_as_follower(batch.data)
@@ -261,7 +259,7 @@ def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path
     os.truncate(directory / f"{1:020}.snapshot", 1 << 40)
     tracemalloc.start()
     try:
-        log = PartitionLog.open(str(directory), recovery_point=1)
+        log = ReplicaLog.open(str(directory), recovery_point=1)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()

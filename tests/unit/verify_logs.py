@@ -10,7 +10,7 @@ from logstore.config import LogConfig
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.compression import Compression
 from logstore.format.control import ControlType
-from logstore.log import PartitionLog, run_inline
+from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
 from logstore.storage import Storage
@@ -57,7 +57,7 @@ def copy(source: Storage, path: str, target: Storage, to: str) -> None:
 
 
 def fill(
-    log: PartitionLog,
+    log: ReplicaLog,
     clock: ManualClock,
     batches: int,
     rng: random.Random,
@@ -84,7 +84,7 @@ def fill(
 class Producers:
     """Three producers whose transactions overlap, end either way, or stay open."""
 
-    def __init__(self, log: PartitionLog, clock: ManualClock) -> None:
+    def __init__(self, log: ReplicaLog, clock: ManualClock) -> None:
         self.log, self.clock = log, clock
         known = log.producers.producers
         self.sequences = {

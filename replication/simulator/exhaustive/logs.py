@@ -1,4 +1,4 @@
-"""A log of the model, changed as ``PartitionLog`` changes its own; the epoch cache is the real one.
+"""A log of the model, changed as ``ReplicaLog`` changes its own; the epoch cache is the real one.
 
 Appending and cutting records is a tuple; which epochs the log then knows is not so simple, hence
 ``LeaderEpochCache`` does it, on a file that is never written.

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from logstore.config import LogConfig
-from logstore.log import PartitionLog, run_inline
+from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.spark.columns import known_columns
 from logstore.spark.options import Options, chosen_columns
@@ -96,7 +96,7 @@ class Broker:
         self.clock = ManualClock()
         self.path = path
         self.manager = LogManager([str(path)], config, clock=self.clock, run_later=run_inline)
-        self.logs: dict[str, list[PartitionLog]] = {
+        self.logs: dict[str, list[ReplicaLog]] = {
             topic: self.manager.create_topic(topic, count) for topic, count in partitions.items()
         }
 

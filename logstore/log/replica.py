@@ -1,0 +1,192 @@
+"""``ReplicaLog``: what managers and replicas need of a log beside its user's methods.
+
+Leader epochs, watermarks, appends of a follower, and what a manager does from time to time.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from logstore.config import MAX_LONG
+from logstore.errors import InvariantError, LogstoreError
+from logstore.kernels import AppendInfo
+from logstore.log.partition_log import PartitionLog
+from logstore.producer_state import ProducerStateManager
+from logstore.types import Buffer
+
+
+class ReplicaLog(PartitionLog):
+    """A ``PartitionLog`` that is a replica, or that a ``LogManager`` looks after."""
+
+    def crash(self) -> None:
+        """Release files without flushing or trimming, as the end of the process does."""
+        self._abandon()
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """First offset of an open or unreplicated transaction, not below the log start (F-198)."""
+        with self._writer.lock:
+            first = self._writer.producers.first_unstable_offset
+        return None if first is None else max(first, self.log_start_offset)
+
+    @property
+    def restarting(self) -> bool:
+        """A truncation drops all records, and is not durable yet: a crash brings back the old."""
+        return self._maintenance.restarting
+
+    @property
+    def last_flush_ms(self) -> int:
+        return self._flusher.last_flush_ms
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._writer.epochs.latest_epoch
+
+    @property
+    def epoch_entries(self) -> tuple[tuple[int, int], ...]:
+        with self._writer.lock:
+            return self._writer.epochs.entries
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        return self._writer.producers
+
+    def mark_failed(self, failure: LogstoreError) -> None:
+        """Refuse further work: another log of the same directory met a failure."""
+        self._core.refuse(failure)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """``(epoch, end offset)`` for OffsetsForLeaderEpoch (F-208)."""
+        with self._writer.lock:
+            return self._writer.epochs.end_offset_for(epoch, self._writer.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        with self._writer.lock:
+            return self._writer.epochs.epoch_for_offset(offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int | None = None) -> None:
+        """Record a new leadership, before its first record; durable on return (F-219)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            start = writer.log_end_offset if start_offset is None else start_offset
+            writer.epochs.assign(epoch, start, durable=False)
+        self._flusher.save_epochs()
+
+    def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
+        """Append batches fetched from a leader: offsets, epochs and bytes stay (F-164).
+
+        A partial batch at the end of ``data`` is left out (F-163). ``leader_epoch`` of the leader
+        that sent them: no batch may have a later one.
+
+        Raises:
+            UnexpectedAppendOffsetError: the first offset is below the log end offset.
+            RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
+        """
+        info = self._writer.append_as_follower(data, leader_epoch)
+        self._flusher.after_append(info.last_offset)
+        return info
+
+    def update_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            writer.set_high_watermark_locked(
+                min(max(offset, writer.log_start_offset), writer.log_end_offset)
+            )
+            return writer.high_watermark
+
+    def maybe_increment_high_watermark(self, offset: int) -> int | None:
+        """Advance the high watermark; the old value if it moved (R-23)."""
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            if offset > writer.log_end_offset:
+                raise ValueError(
+                    f"high watermark {offset} is above the log end {writer.log_end_offset}"
+                )
+            old = writer.committed_offset
+            if offset <= old:
+                return None
+            writer.set_high_watermark_locked(offset)
+            return old
+
+    def maybe_increment_log_start_offset(self, offset: int) -> bool:
+        """Raise the log start; segments below it go with the next retention pass (F-286).
+
+        Raises:
+            OffsetOutOfRangeError: above the high watermark.
+        """
+        with self._writer.lock:
+            return self._raise_log_start_locked(offset)
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
+        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277).
+
+        Raises:
+            ValueError: below 0, or above 2**63 - 1.
+        """
+        start = offset if log_start_offset is None else log_start_offset
+        if not (0 <= offset <= MAX_LONG and 0 <= start <= MAX_LONG):
+            raise ValueError(f"cannot start at offset {offset} with log start {start}")
+        self._maintenance.truncate_fully_and_start_at(offset, start)
+
+    def take_producer_snapshot(self) -> None:
+        """Write the state of the producers at the log end, durably."""
+        writer = self._writer
+        with self._flusher.flush_lock, self._core.doing("write producer snapshot"):
+            with writer.lock:
+                self._core.check()
+                writer.producers.map_end_offset = writer.log_end_offset
+                offset = writer.producers.take_snapshot(sync=False)
+            if offset is not None:
+                writer.producers.sync_snapshot(offset)
+                self._core.storage.sync_dir(self.directory)
+
+    def drop_old_snapshots(self, recovery_point: int) -> None:
+        """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
+        writer = self._writer
+        with writer.lock, self._core.doing("remove snapshot"):
+            if self.failed:
+                return  # what lies there may be of another log by now
+            bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
+            floor = bases[0] if bases else 0
+            for offset in [o for o in writer.producers.snapshots if o < floor]:
+                writer.producers.remove_snapshot(offset)
+
+    def remove_expired_producers(self) -> int:
+        with self._writer.lock:
+            return self._writer.producers.remove_expired(self._core.clock.wall_ms())
+
+    def flush_epochs(self) -> None:
+        """Write the epoch file if the cache is ahead of it (F-207)."""
+        self._flusher.save_epochs()
+
+    def check_invariants(self) -> None:
+        """Raise ``InvariantError`` when the log contradicts itself; for tests after each step."""
+        writer = self._writer
+        with writer.lock:
+            bases = writer.segments.bases
+            entries = writer.epochs.entries
+            snapshot = self._core.snapshot
+            end = writer.log_end_offset
+            rules = {
+                "log start <= high watermark <= log end": (
+                    writer.log_start_offset <= writer.committed_offset <= end
+                ),
+                "recovery point <= log end": writer.recovery_point <= end,
+                "segments ascend": bases == sorted(set(bases)),
+                "epochs ascend": all(
+                    a.epoch < b.epoch and a.start_offset < b.start_offset
+                    for a, b in pairwise(entries)
+                ),
+                "readers see the log as it is": self.failed
+                or (
+                    (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.high_watermark)
+                    == (writer.log_start_offset, end, writer.committed_offset)
+                ),
+            }
+            broken = [rule for rule, holds in rules.items() if not holds]
+            if broken:
+                raise InvariantError(f"{self}: not {', not '.join(broken)}")

@@ -1,0 +1,1 @@
+"""A deterministic explorer of interleavings of one log; see docs/interleavings.md."""
