@@ -34,6 +34,12 @@ def is_busy(error: BaseException | None) -> bool:
     return False
 
 
+def medium_error(path: str, operation: str, error: BaseException) -> LogstoreError:
+    """What an error of the medium is to a caller, where no log has to go offline for it."""
+    kind = ResourceBusyError if is_busy(error) else StorageFailedError
+    return kind(path, operation, str(error))
+
+
 class LogCore:
     """``snapshot`` is replaced whole by whoever holds the WRITE lock; anyone may take it."""
 

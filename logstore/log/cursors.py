@@ -31,10 +31,9 @@ from logstore.errors import (
     CursorError,
     LogTruncatedError,
     OffsetOutOfRangeError,
-    StorageFailedError,
 )
 from logstore.format.header import parse_header
-from logstore.log.core import LogCore
+from logstore.log.core import LogCore, medium_error
 from logstore.log.following import Follower, LogSource
 from logstore.log.readers import LogReaders
 from logstore.log.snapshot import LogView
@@ -230,7 +229,7 @@ class Cursor:
             data = load_file(self._core.storage, self.path, _SIZE_MAX)
             return None if data is None else parse_commit(self.path, data)
         except CheckpointFailedError as error:
-            raise StorageFailedError(self.path, "read", str(error)) from error
+            raise medium_error(self.path, "read", error) from error
         except MalformedCheckpointError as error:
             raise CursorError(f"cursor {self.name!r}: {error}") from error
 

@@ -26,7 +26,6 @@ from logstore.errors import (
     LogClosedError,
     LogTruncatedError,
     OffsetOutOfRangeError,
-    StorageFailedError,
     UnknownTopicOrPartitionError,
 )
 from logstore.format import filenames
@@ -40,6 +39,7 @@ from logstore.kernels import (
     SCAN_TAIL,
     scan_batches,
 )
+from logstore.log.core import medium_error
 from logstore.log.following import FETCH_BYTES, Follower, Portion
 from logstore.log.news import Place
 from logstore.storage.base import File, Storage
@@ -165,7 +165,7 @@ class DirectoryReader:
         try:
             info = self.storage.info(self.directory)
         except OSError as error:
-            raise StorageFailedError(self.directory, "read", str(error)) from error
+            raise medium_error(self.directory, "read", error) from error
         return info is not None and info.is_dir
 
     def bases(self) -> list[int]:
@@ -179,7 +179,7 @@ class DirectoryReader:
         except FileNotFoundError:
             raise LogClosedError(f"{self.directory} is gone") from None
         except OSError as error:
-            raise StorageFailedError(self.directory, "list", str(error)) from error
+            raise medium_error(self.directory, "list", error) from error
         return segment_bases(names)
 
     def open(self, base_offset: int) -> File:
@@ -264,7 +264,7 @@ class _DirectorySource:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StorageFailedError(self._reader.directory, "read", str(error)) from error
+                raise medium_error(self._reader.directory, "read", error) from error
         return bases[-1]
 
     def wait(self, offset: int, timeout: float | None) -> bool:
@@ -289,7 +289,7 @@ class _DirectorySource:
         try:
             portion = self._fetch(offset)
         except OSError as error:
-            raise StorageFailedError(self._reader.directory, "read", str(error)) from error
+            raise medium_error(self._reader.directory, "read", error) from error
         if portion is not None:
             self._expected = portion.next_offset
         return portion

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from logstore.errors import LogDirLockedError, StorageFailedError
+from logstore.errors import LogDirLockedError
 from logstore.locks import Rank, make_lock
+from logstore.log.core import medium_error
 from logstore.storage.base import DirLock, Storage
 from logstore.storage.local import LocalStorage
 
@@ -96,6 +97,7 @@ def hold_partition(storage: Storage, directory: str) -> PartitionHold:
     Raises:
         LogDirLockedError: it is open already, or its log directory is locked by another owner.
         StorageFailedError: the disk refused.
+        ResourceBusyError: descriptors are short.
     """
     parent = parent_of(directory)
     try:
@@ -117,7 +119,7 @@ def hold_partition(storage: Storage, directory: str) -> PartitionHold:
                 _shared[key] = shared
             shared.partitions.add(partition)
     except OSError as error:
-        raise StorageFailedError(parent, "lock", str(error)) from error
+        raise medium_error(parent, "lock", error) from error
     return PartitionHold(key, partition, shared)
 
 

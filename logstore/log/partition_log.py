@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
@@ -37,7 +37,7 @@ from logstore.log.clean_stop import (
 )
 from logstore.log.core import is_busy
 from logstore.log.cursors import Cursor, OnOutOfRange
-from logstore.log.extending import ExtendInfo, extend
+from logstore.log.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
 from logstore.log.flushing import Background
 from logstore.log.holding import hold_partition
 from logstore.log.producing import LogProducer, check_producer_id
@@ -54,6 +54,8 @@ from logstore.recovery import RecoveryOptions, load_log
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import Buffer
+
+T = TypeVar("T", bound="PartitionLog")
 
 
 class PartitionLog(LogReads):
@@ -104,6 +106,7 @@ class PartitionLog(LogReads):
             producer_id_expiration_ms: forget a producer that is silent for so long; never by
                 default.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
+                The log is then a ``ReplicaLog``, which has the methods for it.
             background: runs what may happen later (the flush of a rolled segment).
             on_failure: told once when the disk fails. It may hold the lock under which appends
                 happen: it hands the news on and comes back.
@@ -137,7 +140,7 @@ class PartitionLog(LogReads):
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
             )  # fmt: skip
-            log = cls(
+            log = _kind(cls, replicated)(
                 path, loaded, config, storage, clock,
                 background=background, replicated=replicated, on_failure=on_failure,
                 on_cut=on_cut, on_restart=on_restart, random_id=random_id, hold=hold,
@@ -231,8 +234,8 @@ class PartitionLog(LogReads):
         self,
         records: Iterable[tuple[Any, ...]],
         *,
-        batch_records: int | None = None,
-        batch_bytes: int | None = None,
+        batch_records: int = BATCH_RECORDS,
+        batch_bytes: int = BATCH_BYTES,
         sync: bool = False,
         leader_epoch: int | None = None,
         compression: Compression | str | None = None,
@@ -242,8 +245,8 @@ class PartitionLog(LogReads):
         Args:
             records: as in ``append``; any iterable, which is read as it is appended.
             batch_records: at most so many records in a batch.
-            batch_bytes: about so many bytes in a batch before compression, 128 KiB by default;
-                never more than ``max.message.bytes`` and ``segment.bytes`` allow.
+            batch_bytes: about so many bytes in a batch, going by the one before it; never more
+                than ``max.message.bytes`` and ``segment.bytes`` allow.
             sync: wait at the end until all batches are durable.
         Raises:
             PartialAppendError: it stopped in the middle, for a reason that is its cause; all
@@ -434,3 +437,11 @@ class PartitionLog(LogReads):
 
 
 __all__ = ["PartitionLog", "run_inline"]
+
+
+def _kind(cls: type[T], replicated: bool) -> type[T]:
+    from logstore.log.replica import ReplicaLog
+
+    if replicated and issubclass(ReplicaLog, cls):
+        return cast(type[T], ReplicaLog)
+    return cls

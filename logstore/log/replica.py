@@ -39,15 +39,6 @@ class ReplicaLog(PartitionLog):
         return self._flusher.last_flush_ms
 
     @property
-    def latest_epoch(self) -> int:
-        return self._writer.epochs.latest_epoch
-
-    @property
-    def epoch_entries(self) -> tuple[tuple[int, int], ...]:
-        with self._writer.lock:
-            return self._writer.epochs.entries
-
-    @property
     def producers(self) -> ProducerStateManager:
         return self._writer.producers
 

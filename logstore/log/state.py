@@ -115,6 +115,15 @@ class LogState:
         return self._core.snapshot.version
 
     @property
+    def latest_epoch(self) -> int:
+        return self._writer.epochs.latest_epoch
+
+    @property
+    def epoch_entries(self) -> tuple[tuple[int, int], ...]:
+        with self._writer.lock:
+            return self._writer.epochs.entries
+
+    @property
     def topic_id(self) -> uuid.UUID | None:
         return self._topic_id
 

@@ -285,6 +285,8 @@ class LogWriter:
         """See ``PartitionLog.append_as_follower``."""
         data = _own(data)
         analysis = analyse(data, max_batch_size=2**31 - 1, deep=False)
+        if analysis.last_offset - analysis.first_offset > MAX_INT and analysis.magic_min >= 2:
+            return self._append_parts(data, analysis, leader_epoch)
         with self.lock:
             self.enter_locked()
             if analysis.batch_count == 0:
@@ -306,6 +308,23 @@ class LogWriter:
             if analysis.magic_max >= 2:
                 check_follower_epochs(data, analysis, epoch_of_last, leader_epoch)
             return self._append_locked(Prepared(data, analysis), None, AppendOrigin.REPLICATION)
+
+    def _append_parts(
+        self, data: bytes, analysis: BatchAnalysis, leader_epoch: int | None
+    ) -> AppendInfo:
+        """Batches so far apart that no segment holds them all: one append for each part."""
+        limit = analysis.first_offset + MAX_INT
+        at = next(
+            header.position
+            for header in headers(data, analysis.size)
+            if header.base_offset + header.last_offset_delta > limit
+        )
+        first = self.append_as_follower(data[:at], leader_epoch)
+        rest = self.append_as_follower(data[at:], leader_epoch)
+        return AppendInfo(
+            first.first_offset, rest.last_offset, max(first.max_timestamp, rest.max_timestamp), -1,
+            rest.log_start_offset, first.record_count + rest.record_count, first.size + rest.size,
+        )  # fmt: skip
 
     def enter_locked(self) -> None:
         """Before any append: the log takes work, and no cut is waiting."""

@@ -724,6 +724,15 @@ class TestRolling:
             assert all_offsets(log) == [0, 1, far, far + 1]
             assert log.recovery_report.bytes_cut == 0
 
+    def test_an_append_that_spans_more_than_a_segment(self) -> None:
+        """A fetch from a compacted leader; Kafka's segment refuses it."""
+        far = 3_000_000_000
+        with Disk().open(replicated=True) as log:
+            info = log.append_as_follower(batch(0, 2) + batch(far, 2))
+            assert (info.first_offset, info.last_offset, info.record_count) == (0, far + 1, 4)
+            assert bases(log) == [0, far]
+            assert all_offsets(log) == [0, 1, far, far + 1]
+
     def test_steps(self) -> None:
         """F-146: stale files of the new name go; the old segment is trimmed; a snapshot; the flush
         and the recovery point follow in the background."""

@@ -303,7 +303,7 @@ def test_a_directory_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
 def _rolled(directory: Path) -> list[Path]:
     """Leave a log as ``kill -9`` does before any roll is settled; the files of the rolls."""
     config = LogConfig(segment_bytes=1000)
-    log = ReplicaLog.open(directory / "t-0", config, background=lambda task: None)
+    log = ReplicaLog.open(directory / "t-0", config, managed=True, background=lambda task: None)
     for _ in range(12):
         log.append([(None, bytes(300))])
     log.crash()

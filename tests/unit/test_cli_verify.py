@@ -216,7 +216,7 @@ def test_an_html_report(data: Path, tmp_path: Path) -> None:
 
 def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=1000)
-    log = ReplicaLog.open(tmp_path / "t-0", config, background=lambda task: None)
+    log = ReplicaLog.open(tmp_path / "t-0", config, managed=True, background=lambda task: None)
     for _ in range(5):
         log.append([(None, bytes(300))])
     log.crash()

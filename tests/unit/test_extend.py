@@ -56,10 +56,12 @@ def test_any_iterable_in_batches_that_fit(log: PartitionLog) -> None:
 def test_limits_of_a_batch(log: PartitionLog) -> None:
     log.extend(numbers(10), batch_records=4)
     assert batch_sizes(log) == [4, 4, 2]
-    log.extend(numbers(3), batch_bytes=1)
-    assert batch_sizes(log)[3:] == [1, 1, 1]
+    log.extend(numbers(20), batch_bytes=1)
+    assert batch_sizes(log)[3:] == [16, 1, 1, 1, 1]
+    log.extend(numbers(300, size=1), batch_bytes=700)
+    assert all(size < 100 for size in batch_sizes(log)[9:])
     records = [Record(0, 5, b"k", b"v" * 900, [("h", b"x" * 400)])] * 3
-    assert log.extend(records).batch_count == 3
+    assert log.extend(records).record_count == 3
     for limits in ({"batch_records": 0}, {"batch_bytes": -1}):
         with pytest.raises(ConfigError):
             log.extend(numbers(1), **limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -16,7 +17,12 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.offset_checkpoint import LOG_START, RECOVERY_POINT, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
-from logstore.errors import InvalidTopicError, LogDirLockedError, StorageFailedError
+from logstore.errors import (
+    InvalidTopicError,
+    LogDirLockedError,
+    ResourceBusyError,
+    StorageFailedError,
+)
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
@@ -302,3 +308,15 @@ def test_a_log_start_outlives_a_crash_but_not_its_records(tmp_path: Path) -> Non
     log.crash()
     with ReplicaLog.open(directory) as log:
         assert (log.log_start_offset, log.log_end_offset) == (0, 30)
+
+
+def test_a_lack_of_descriptors_is_no_failed_disk() -> None:
+    disk = Disk()
+    for operation, path in (("open", "*.lock"), ("read", "*clean-stop")):
+        with disk.open(clean_shutdown=None) as log:
+            log.append(VALUES)
+        disk.storage.fail(operation, path, error=errno.EMFILE)
+        with pytest.raises(ResourceBusyError):
+            disk.open(clean_shutdown=None)
+        disk.storage.heal()
+        disk.open(clean_shutdown=None).close()
