@@ -1,8 +1,8 @@
 """The locks of a log directory, and the one order in which they are taken.
 
 A thread takes locks in the order of their rank, lowest first, and never one that it holds
-already. Nothing waits for a disk while it holds ``WRITE``: appends need it. Readers take none of
-the first six.
+already. Nothing waits for a disk while it holds ``WRITE``: appends need it. Readers take
+none below ``INDEX``, unless they found an index that must be rebuilt.
 
 Tests put another factory in place (``replace_factory``): locks that assert the order, or locks at
 which a scheduler switches between actors.
@@ -28,7 +28,6 @@ class Rank(IntEnum):
     CHECKPOINT = 25  # who writes the checkpoint files of a log directory
     WRITE = 30  # who changes offsets, segments, producers or epochs; held for no disk sync
     INDEX = 40  # who maps, cuts or searches one index file
-    FILES = 50  # who opens or closes the files of segments
     MANAGER = 60  # who changes which logs and directories there are
     NEWS = 70  # who begins or ends to wait for a change of one log
 

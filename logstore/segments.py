@@ -35,11 +35,6 @@ class Segments:
     def bases(self) -> list[int]:
         return list(self._bases)
 
-    @property
-    def size(self) -> int:
-        """Bytes of batches in all segments."""
-        return sum(s.size for s in self._segments)
-
     def snapshot(self) -> tuple[Segment, ...]:
         return self._segments
 
@@ -62,13 +57,6 @@ class Segments:
         """Index of the segment that would hold ``offset``; −1 when it lies below the first."""
         return bisect_right(self._bases, offset) - 1
 
-    def from_floor(self, offset: int) -> tuple[Segment, ...]:
-        return self._segments[max(self.floor_index(offset), 0) :]
-
     def between(self, start: int, end: int) -> tuple[Segment, ...]:
         """Segments that overlap ``[start, end)``."""
         return self._segments[max(self.floor_index(start), 0) : bisect_left(self._bases, end)]
-
-    def end_of(self, index: int, log_end_offset: int) -> int:
-        """First offset after the segment at ``index``."""
-        return self._bases[index + 1] if index + 1 < len(self._bases) else log_end_offset

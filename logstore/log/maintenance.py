@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from checkpoints.errors import CheckpointError
 from logstore.config import LogConfig
 from logstore.errors import CorruptIndexError, LogstoreError
 from logstore.locks import Rank, make_lock
@@ -360,7 +361,7 @@ class LogMaintenance:
             self._flusher.flush_flush_locked(everything=True)
             core.storage.sync_dir(core.directory)  # the snapshot's name too
             self._purge_structure_locked(2**63)
-        except (OSError, LogstoreError, MemoryError) as error:
+        except (OSError, CheckpointError, LogstoreError, MemoryError) as error:
             core.failure = None
             raise core.fail("close", error) from error
 

@@ -80,9 +80,6 @@ class LogOpener:
     ) -> ReplicaLog:
         opened: list[ReplicaLog] = []
 
-        def forget(task: Task) -> Task:
-            return partial(self._forget, log_dir, tp, task)
-
         log = ReplicaLog.open(
             log_dir.directory_of(tp),
             config,
@@ -94,21 +91,21 @@ class LogOpener:
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            on_cut=forget(partial(log_dir.offsets.settle, log_dir.items)),
-            on_restart=forget(partial(log_dir.offsets.begin_anew, tp)),
+            on_cut=partial(log_dir.offsets.settle, log_dir.items),
+            on_restart=partial(self._begin_anew, log_dir, tp),
             random_id=self.random_id,
             **found,
         )
         opened.append(log)
         return log
 
-    def _forget(self, log_dir: LogDir, tp: TopicPartition, forget: Task) -> None:
+    def _begin_anew(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """
         Raises:
             StorageFailedError: what is stored of the log is still there: it must stay as it is.
         """
         try:
-            forget()
+            log_dir.offsets.begin_anew(tp)
         except CheckpointError as error:
             failure = StorageFailedError(log_dir.path, f"forget {tp}", str(error))
             self.directories.fail(log_dir.path, failure)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from logstore.config import LogConfig
-from logstore.errors import ResourceBusyError
+from logstore.errors import ResourceBusyError, StorageFailedError
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager.manager import LogManager
 from logstore.testing import FaultyStorage
@@ -143,3 +143,32 @@ def test_a_change_of_configuration_that_failed_half_way_may_be_tried_again() -> 
     manager.alter_topic("t", {"retention.ms": "5"})
 
     assert [log.config.retention_ms for log in logs] == [5, 5, 5]
+
+
+def test_an_append_behind_a_cut_waits_for_descriptors() -> None:
+    storage = FaultyStorage()
+    manager = LogManager(["/d"], CONFIG, storage=storage, run_later=lambda task: task())
+    (log,) = manager.create_topic("t", 1)
+    for _ in range(3):
+        log.append(RECORD)
+    log.flush()
+    manager.checkpoint_recovery_points()
+    log.truncate_to(1)
+    storage.fail("open", "*recovery-point*", error=errno.EMFILE)
+
+    with pytest.raises(ResourceBusyError):
+        log.append(RECORD)
+
+    assert not manager.offline_directories
+    assert log.append(RECORD).first_offset == 1
+    manager.close()
+
+
+def test_a_close_that_cannot_write_the_epochs_says_so_in_our_words() -> None:
+    storage = FaultyStorage()
+    log = _open(storage)
+    log.append(RECORD)
+    storage.fail("open", "*leader-epoch*")
+    with pytest.raises(StorageFailedError):
+        log.close()
+    assert log.failed
