@@ -82,6 +82,21 @@ PAIRS: dict[str, Program] = {
     "roll, truncate": _pair((("append", 3, 110, 1),), (("truncate_to", 300),), segment_bytes=500),
     "append, close": _pair((("append", 2, 60, 1), ("read", 0, "", 200)), (("close",),)),
     "iterate, close": _pair((("iterate", "chunks", 0, False, 3),), (("close",),)),
+    "follow, append": _pair(
+        (("follow", 900, False, 4),), (("append", 1, 0, 1), ("append", 2, 9, 1))
+    ),
+    "follow, truncate and append": _pair(
+        (("follow", 600, False, 4),), (("truncate_to", 700), ("append", 2, 60, 1))
+    ),
+    "follow, watermark": _pair(
+        (("follow", 0, False, 4),),
+        (("advance_watermark", 400), ("advance_watermark", 1000)),
+        replicated=True,
+    ),
+    "follow, close": _pair((("follow", 1000, False, 2),), (("append", 1, 0, 1), ("close",))),
+    "append and sync, append and sync": _pair(
+        (("append_synced", 1, 0, 1),), (("append_synced", 2, 0, 1), ("roll",))
+    ),
     "append, append": _pair(
         (("append", 1, 10, 1), ("append", 1, 10, 1)), (("append_as_leader", (1, 2), 0, 2),)
     ),

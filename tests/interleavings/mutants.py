@@ -14,6 +14,7 @@ from logstore.log import flushing, maintenance, writer
 from logstore.log.core import LogCore
 from logstore.log.flushing import LogFlusher
 from logstore.log.maintenance import LogMaintenance
+from logstore.log.news import News
 from logstore.log.readers import LogReaders
 from logstore.log.snapshot import LogView
 from logstore.log.writer import Cut, LogWriter
@@ -269,6 +270,26 @@ def failure_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogCore, "fail", mutant)
 
 
+def nobody_woken(patch: pytest.MonkeyPatch) -> None:
+    """Who waits for records is not told of them."""
+    patch.setattr(News, "wake_all", lambda self: None)
+
+
+def cut_not_told(patch: pytest.MonkeyPatch) -> None:
+    """Who follows is not told of a truncation."""
+    patch.setattr(News, "note_cut", lambda self, offset: None)
+
+
+def sync_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """``append(…, sync=True)`` does not wait."""
+    original = LogMaintenance.after_append
+
+    def mutant(self: LogMaintenance, last_offset: int, *, sync: bool = False) -> None:
+        original(self, last_offset)
+
+    patch.setattr(LogMaintenance, "after_append", mutant)
+
+
 MUTANTS: dict[str, Patch] = {
     patch.__name__: patch
     for patch in (
@@ -276,7 +297,8 @@ MUTANTS: dict[str, Patch] = {
         abort_indexed_late, unstable_offset_ignored, newest_first, oldest_cut_first,
         flush_limit_kept, flush_by_count_forgotten, flush_of_another_moment, named_before_settled,
         roll_slips_in, append_into_a_cut, cut_before_published, sync_under_the_write_lock,
-        locks_in_another_order, closed_files_read_on, failure_forgotten,
+        locks_in_another_order, closed_files_read_on, failure_forgotten, nobody_woken,
+        cut_not_told, sync_forgotten,
     )
 } | {
     "no_write_lock": _without(writer, Rank.WRITE),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.interleavings import reading, writing
+from tests.interleavings import following, reading, writing
 from tests.interleavings.scheduler import Strategy
 from tests.interleavings.strategies import Aimed, Priorities, Recorded, Walk
 
@@ -23,7 +23,8 @@ OPERATIONS: dict[str, Callable[..., None]] = {
         writing.start_at, writing.delete_records, writing.retain, writing.purge,
         writing.advance_watermark, writing.set_watermark, writing.reconfigure, writing.close,
         writing.crash, reading.read, reading.iterate, reading.find_timestamp,
-        reading.available_bytes, reading.aborted_transactions,
+        reading.available_bytes, reading.aborted_transactions, writing.append_synced,
+        following.follow,
     )
 }  # fmt: skip
 
@@ -161,6 +162,20 @@ class Drawer:
         steps = 16 * sum(len(ops) for ops in program.actors)
         return Schedule("pct", (rng.getrandbits(32), steps, rng.randint(1, 5)))
 
+    def modernized(self, program: Program) -> Program:
+        """Some operations replaced by those that came later."""
+
+        def other(op: Op) -> Op:
+            name, *arguments = op
+            if name == "append" and self.rng.random() < 0.15:
+                return ("append_synced", *arguments)
+            if name in ("iterate", "read") and self.rng.random() < 0.12:
+                return ("follow", self._place(), self.rng.random() < 0.3, self.rng.randint(1, 6))
+            return op
+
+        actors = tuple(tuple(map(other, ops)) for ops in program.actors)
+        return replace(program, actors=actors, idle_files=self.rng.choice((0, 1, 1024, 1024)))
+
     def _config(self) -> tuple[tuple[str, Any], ...]:
         rng = self.rng
         flush = rng.choice((None, None, None, 1, 1, 2, 5))
@@ -268,9 +283,12 @@ class Drawer:
         ]
 
 
-def draw(seed: int) -> tuple[Program, Schedule]:
-    """The program and the schedule of a seed."""
+def draw(seed: int, *, plain: bool = False) -> tuple[Program, Schedule]:
+    """The program and the schedule of a seed; ``plain`` leaves out what the log of commit 97b23b6
+    did not have, and is the same otherwise."""
     drawer = Drawer(random.Random(seed))
     program = drawer.program()
     schedule = drawer.schedule(program)
-    return replace(program, idle_files=drawer.rng.choice((0, 1, 1024, 1024))), schedule
+    if plain:
+        return program, replace(schedule, fine=False)
+    return drawer.modernized(program), schedule

@@ -50,6 +50,7 @@ class Walk:
     def __init__(self, log: ReplicaLog, how: str, start: int | None, end: int | None) -> None:
         self.log, self.how, self.start, self.end = log, how, start, end
         self.position = start
+        self._begun = log.log_start_offset
         self.since = -1  # the first state that may explain it
         self._iterator: Iterator[Any] | None = None
 
@@ -61,7 +62,8 @@ class Walk:
             self._iterator.close()
 
     def in_range(self, state: State) -> bool:
-        return self.position is not None and state.start <= self.position <= state.end
+        at = self._begun if self.position is None else self.position
+        return state.start <= at <= state.end
 
     def pull(self) -> list[Row]:
         """The next portion; nothing at the end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from logstore.config import LogConfig
@@ -77,8 +77,7 @@ def execute(
 def execute_drawn(
     program: Program, schedule: Schedule, *, strict: bool = True, traced: bool = False
 ) -> Result:
-    """Run ``program`` as ``schedule`` says; without ``strict`` with coarse steps only."""
-    schedule = replace(schedule, fine=schedule.fine and strict)
+    """Run ``program`` as ``schedule`` says."""
     strategy = schedule.strategy(program)
     return execute(program, strategy, fine=schedule.fine, strict=strict, traced=traced)
 

@@ -75,6 +75,7 @@ class Scheduler:
     def __init__(self, strategy: Strategy, observe: Callable[[], None] = lambda: None) -> None:
         self.strategy = strategy
         self.observe = observe
+        self.on_time_out: Callable[[Actor], None] = lambda actor: None
         self.actors: list[Actor] = []
         self.outside = Actor(-1, None)  # who sets up and looks at the result
         self.current = self.outside
@@ -188,6 +189,7 @@ class Scheduler:
         for actor in self.actors:
             if not actor.done and actor.may_time_out:
                 actor.waits_for, actor.timed_out = None, True
+                self.on_time_out(actor)
                 return actor
         told = [
             f"actor {actor.index} holds {actor.held} and waits for {actor.waiting}"

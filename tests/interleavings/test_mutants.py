@@ -14,6 +14,8 @@ PAIR_OF = {
     "closed_files_read_on": "append, close",
     "cut_before_published": "read, truncate and append",
     "live_size": "available bytes, append",
+    "cut_not_told": "follow, truncate and append",
+    "no_flush_lock": "flush, roll",
     "no_structure_lock": "retention, retention",
     "roll_slips_in": "roll, truncate",
 }

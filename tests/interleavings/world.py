@@ -56,8 +56,10 @@ class World:
         self.removal_failed = False
         self.truncations = False
         self.doings: dict[int, Doing] = {}
+        self.time_outs: dict[int, int] = {}  # actor -> the state in which its last wait ended
         self.model: Model
         self.log: ReplicaLog
+        self.scheduler.on_time_out = self._note_time_out
         self.disk.removing = lambda: self._doing().removing
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
 
@@ -80,6 +82,7 @@ class World:
         """
         self.scheduler.stopping = True
         self.scheduler.observe = lambda: None
+        self.scheduler.on_time_out = lambda actor: None
         self.scheduler.actors.clear()
         self.disk.removing = lambda: ""
         self.disk.before_aborted = lambda: None
@@ -91,6 +94,9 @@ class World:
 
     def observe(self) -> None:
         self.model.observe(self._doing())
+
+    def _note_time_out(self, actor: Actor) -> None:
+        self.time_outs[actor.index] = len(self.model.states) - 1
 
     def window(self, doing: Doing) -> list[State]:
         """The states that were published at some moment since the operation began."""
@@ -149,12 +155,12 @@ class World:
         elif isinstance(error, (StorageFailedError, *_BUSY)):
             if not self.disk.has_failed:
                 raise Found("storage failure on a healthy disk", what) from error
-        elif isinstance(error, OffsetOutOfRangeError):
-            if in_range is None or all(in_range(state) for state in window):
-                raise Found("out of range without reason", what) from error
         elif reasons := [holds for kind, holds in allowed.items() if isinstance(error, kind)]:
             if not any(holds(state) for holds in reasons for state in window):
                 raise Found("rejected without reason", what) from error
+        elif isinstance(error, OffsetOutOfRangeError):
+            if in_range is None or all(in_range(state) for state in window):
+                raise Found("out of range without reason", what) from error
         elif isinstance(error, CorruptDataError):
             raise Found("corrupt data on a healthy disk", what) from error
         else:

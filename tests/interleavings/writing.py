@@ -94,6 +94,19 @@ def append(world: World, hands: Hands, count: int, width: int, stamp: int) -> No
         _acknowledge(world, doing, info)
 
 
+def append_synced(world: World, hands: Hands, count: int, width: int, stamp: int) -> None:
+    _, batch = _make(hands, count, width, stamp)
+    with world.operation("append and sync", adds=(batch,), allowed=_TOO_LARGE) as doing:
+        records = [(None, row.value, row.timestamp) for row in batch.rows]
+        info = world.log.append(records, sync=True)
+        _acknowledge(world, doing, info)
+        live = {row.value for row in world.live_rows()}
+        added = [row for batch in doing.added for row in batch.rows if row.value in live]
+        lost = [] if world.removal_in_flight else world.not_durable(added)
+        if lost:
+            raise Found("acknowledged but not durable", f"with sync a power cut takes {lost}")
+
+
 def append_as_leader(
     world: World, hands: Hands, counts: tuple[int, ...], width: int, stamp: int
 ) -> None:
