@@ -42,6 +42,8 @@ def search(first: int, last: int, *, jobs: int, strict: bool) -> int:
         ):
             steps += taken
             if kind:
+                if kind not in kinds:
+                    print(f"seed {seed}: {kind}", flush=True)
                 kinds[kind] += 1
                 firsts.setdefault(kind, (seed, detail))
     spent = time.monotonic() - begun

@@ -69,6 +69,11 @@ PAIRS: dict[str, Program] = {
         (("iterate", "records", 300, False, 4),), (("truncate_to", 500), ("append", 2, 60, 1))
     ),
     "flush, roll": _pair((("flush", 1001),), (("append", 2, 60, 1), ("roll",))),
+    "flush beside one that fails": _pair(
+        (("append", 1, 0, 1), ("flush", 1001)),
+        (("flush", 1001),),
+        fault=("sync", "*.log", 0, 5),
+    ),
     "flush by count, flush": _pair((("flush", 1001),), (("append", 1, 0, 1),), flush_messages=1),
     "flush by count, truncate": _pair(
         (("append", 1, 0, 1), ("append", 1, 0, 2)), (("truncate_to", 500),), flush_messages=1

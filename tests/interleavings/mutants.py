@@ -282,12 +282,12 @@ def cut_not_told(patch: pytest.MonkeyPatch) -> None:
 
 def sync_forgotten(patch: pytest.MonkeyPatch) -> None:
     """``append(…, sync=True)`` does not wait."""
-    original = LogMaintenance.after_append
+    original = LogFlusher.after_append
 
-    def mutant(self: LogMaintenance, last_offset: int, *, sync: bool = False) -> None:
+    def mutant(self: LogFlusher, last_offset: int, *, sync: bool = False) -> None:
         original(self, last_offset)
 
-    patch.setattr(LogMaintenance, "after_append", mutant)
+    patch.setattr(LogFlusher, "after_append", mutant)
 
 
 MUTANTS: dict[str, Patch] = {

@@ -13,6 +13,7 @@ SEEDS = 1500
 PAIR_OF = {
     "closed_files_read_on": "append, close",
     "cut_before_published": "read, truncate and append",
+    "failure_forgotten": "flush beside one that fails",
     "live_size": "available bytes, append",
     "cut_not_told": "follow, truncate and append",
     "no_flush_lock": "flush, roll",
