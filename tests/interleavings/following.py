@@ -22,7 +22,8 @@ def follow(world: World, hands: Hands, thousandth: int, committed: bool, pulls: 
         return state.start <= position <= state.end
 
     def cut(state: State) -> bool:
-        return state.end < position or any(d.truncates for d in world.doings.values())
+        under_way = any(doing.truncates for doing in world.doings.values())
+        return under_way or state.end < position or not state.batches
 
     for _ in range(pulls):
         record = None
