@@ -24,8 +24,8 @@ try:
 except ImportError:  # the log as it was when files stayed open
     open_files = None  # type: ignore[assignment]
 
-_MODULES = ("logstore.log", "logstore.segment", "logstore.index", "logstore.producer_state",
-            "logstore.epochs")  # fmt: skip
+_MODULES = ("logstore.log", "logstore.segment", "logstore.index", "logstore.open_files",
+            "logstore.producer_state", "logstore.epochs")  # fmt: skip
 
 _running: list[Scheduler] = []
 
