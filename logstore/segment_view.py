@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.config import MAX_INT
@@ -26,7 +26,9 @@ from logstore.kernels import (
 )
 
 if TYPE_CHECKING:
+    from logstore.open_files import LogFile
     from logstore.segment import Segment
+    from logstore.storage.base import File
 
 WINDOW = 8 << 20  # bytes mapped at a time while scanning: bounds memory, amortises the mapping
 _CHUNK = 8 << 10  # bytes read at a time while walking a few headers
@@ -87,13 +89,28 @@ class SegmentView:
     def log_path(self) -> str:
         return self.segment.log_path
 
-    def window(self, position: int, size: int) -> AbstractContextManager[memoryview]:
+    def _hold(self) -> tuple[LogFile, File]:
+        """The open file, and whom to give it back to. A cut by copy puts another in its place."""
+        while True:
+            log_file = self.segment.file
+            try:
+                return log_file, log_file.hold()
+            except OSError:
+                if log_file is self.segment.file:
+                    raise
+
+    @contextmanager
+    def window(self, position: int, size: int) -> Iterator[memoryview]:
         """Bytes of the file without a copy where it is large; they do not change in the block."""
-        return self.segment.file.window(position, size)
+        log_file, _ = self._hold()
+        try:
+            with log_file.window(position, size) as view:
+                yield view
+        finally:
+            log_file.let_go()
 
     def read_at(self, position: int, size: int) -> bytes:
-        log_file = self.segment.file  # another one takes its place when it is cut by copy
-        file = log_file.hold()
+        log_file, file = self._hold()
         try:
             return file.read_at(position, size)
         finally:
