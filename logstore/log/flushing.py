@@ -45,6 +45,8 @@ class LogFlusher:
             StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
         """
         writer = self._writer
+        if writer.epochs_due:
+            writer.epochs_due = self._is_short_for(self.save_epochs)
         if writer.upkeep_due:
             writer.upkeep_due = False
             self._background(self._try_upkeep)
@@ -52,12 +54,18 @@ class LogFlusher:
             with_idle_closed(partial(self.flush, last_offset + 1))
 
     def _try_upkeep(self) -> None:
-        """What may wait: an append that is in the log does not fail where descriptors are short."""
+        if self._is_short_for(self.upkeep):
+            self._writer.upkeep_due = True
+
+    def _is_short_for(self, task: Callable[[], None]) -> bool:
+        """Do what may wait; whether a resource is short for it. An append that is in the log does
+        not fail for that."""
         try:
-            with_idle_closed(self.upkeep)
+            with_idle_closed(task)
         except ResourceBusyError as error:
             logger.warning("left to the next append: %s", error)
-            self._writer.upkeep_due = True
+            return True
+        return False
 
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.

@@ -100,7 +100,8 @@ class LogWriter:
         self.synced = 0 if start_only else loaded.recovery_point
         self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
         self.unsettled: list[UnsettledRoll] = []
-        self.upkeep_due = False  # a roll, or an epoch that is not in the file yet
+        self.upkeep_due = False  # a roll since somebody asked
+        self.epochs_due = False  # an epoch came that is not in the file yet
         self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
         self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
         self.await_flush: Callable[[], None]  # returns when all is durable; not under the lock
@@ -418,14 +419,14 @@ class LogWriter:
         if leader_epoch is not None:
             if leader_epoch != epochs.latest_epoch:
                 epochs.assign(leader_epoch, leo, durable=False)
-                self.upkeep_due = True
+                self.epochs_due = True
         elif analysis.magic_max < 2:
             epochs.clear(durable=False)
         elif analysis.max_epoch != analysis.min_epoch or analysis.last_epoch != epochs.latest_epoch:
             for header in headers(data, analysis.size):
                 if header.leader_epoch != epochs.latest_epoch:
                     epochs.assign(header.leader_epoch, header.base_offset, durable=False)
-                    self.upkeep_due = True
+                    self.epochs_due = True
 
     # -- producers -----------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
+from logstore.replacements import roll_marks
 from logstore.spark.at_once import at_once
 from logstore.spark.errors import DuplicatePartitionError, NotALogDirectoryError
 from logstore.storage.base import FileInfo, Storage
@@ -66,6 +67,9 @@ class PartitionLayout:
     log_start_offset: int
     high_watermark: int = UNKNOWN
     snapshots: tuple[int, ...] = ()
+    rolled: tuple[SegmentFile, ...] = ()
+    """Segments that wait for their names until what is before them is durable (``.log.swap``);
+    ``positions.with_rolls`` tells which of them count."""
 
     @property
     def name(self) -> str:
@@ -212,8 +216,12 @@ def _layout(
     uri: str, tp: TopicPartition, entries: Iterable[FileInfo], files: _LogDirFiles
 ) -> PartitionLayout:
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
+    entries = list(entries)
+    marks = dict.fromkeys(roll_marks((entry.name for entry in entries), 0), 0)
     for entry in entries:
         parsed = filenames.parse_segment_file(entry.name)
+        if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
+            marks[parsed.offset] = entry.size
         # Another spelling of the number would be a second file with the same offset.
         if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
             sizes[parsed.suffix][parsed.offset] = entry.size
@@ -225,9 +233,12 @@ def _layout(
             filenames.TXN_INDEX_SUFFIX,
         )
     ]
-    segments = tuple(
-        SegmentFile(base, size, *(index.get(base, MISSING) for index in indexes))
-        for base, size in sorted(sizes[filenames.LOG_SUFFIX].items())
+    segments, rolled = (
+        tuple(
+            SegmentFile(base, size, *(index.get(base, MISSING) for index in indexes))
+            for base, size in sorted(logs.items())
+        )
+        for logs in (sizes[filenames.LOG_SUFFIX], marks)
     )
     first = segments[0].base_offset if segments else 0
     return PartitionLayout(
@@ -238,6 +249,7 @@ def _layout(
         max(first, files.log_starts.get(tp, 0)),
         files.high_watermarks.get(tp, UNKNOWN),
         tuple(sorted(sizes[filenames.SNAPSHOT_SUFFIX])),
+        rolled,
     )
 
 

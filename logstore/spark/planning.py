@@ -13,7 +13,12 @@ from logstore.spark.at_once import at_once
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout, SegmentFile
 from logstore.spark.options import EARLIEST, LATEST, ReadOptions
-from logstore.spark.positions import log_end_offset, offset_for_timestamp, readable_end
+from logstore.spark.positions import (
+    log_end_offset,
+    offset_for_timestamp,
+    readable_end,
+    with_rolls,
+)
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.splits import AbortedTransaction, Split
 from logstore.spark.transactions import aborted_transactions, overlapping
@@ -47,6 +52,7 @@ def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
         CorruptDataError: what had to be read for it is damaged.
         OSError: the medium refused.
     """
+    layout = with_rolls(layout)
     limit = readable_end(
         layout,
         read_committed=options.read_committed,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 from logstore.errors import ConfigError, CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
@@ -9,6 +12,8 @@ from logstore.spark.layout import UNKNOWN, PartitionLayout, SegmentFile
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.transactions import last_stable_offset
 from logstore.storage.uri import shown
+
+logger = logging.getLogger(__name__)
 
 
 def log_end_offset(layout: PartitionLayout) -> int:
@@ -30,6 +35,23 @@ def log_end_offset(layout: PartitionLayout) -> int:
         for _, _, table in windows.tables():
             end = max(end, table.cells("last_offset")[-1] + 1)
     return end
+
+
+def with_rolls(layout: PartitionLayout) -> PartitionLayout:
+    """The layout with the rolled segments that a start would keep: each follows the one before it.
+
+    Raises as ``log_end_offset``.
+    """
+    for segment in layout.rolled:
+        end = log_end_offset(layout)
+        if segment.base_offset != end:
+            logger.warning(
+                "%s: the segment at %d does not follow what is before it, which ends at %d; left "
+                "out, as by the next start", shown(layout.uri), segment.base_offset, end,
+            )  # fmt: skip
+            break
+        layout = replace(layout, segments=(*layout.segments, segment))
+    return replace(layout, rolled=())
 
 
 def readable_end(

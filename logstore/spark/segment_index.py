@@ -11,7 +11,7 @@ import logging
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, overload
 
 from logstore.format import filenames
@@ -218,4 +218,7 @@ def _up_to_zeros(file: File, size: int) -> bytes:
 
 def _open(uri: str) -> File:
     storage, path = open_storage(uri)
+    for transition in ("", filenames.SWAP_SUFFIX):  # of a roll that waits for its name
+        with suppress(FileNotFoundError):
+            return storage.open(path + transition, writable=False)
     return storage.open(path, writable=False)

@@ -89,8 +89,9 @@ def _opened(split: Split, settings: ReadSettings) -> Iterator[File | None]:
 
 
 def _open(split: Split) -> File | None:
-    """Retention renames a segment and deletes it a minute later: until then it can be read."""
-    for transition in ("", filenames.DELETED_SUFFIX):
+    """Retention renames a segment and deletes it a minute later: until then it can be read. One
+    that was rolled gets its name when what is before it is durable."""
+    for transition in ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX):
         name = filenames.segment_file_name(split.segment_base, filenames.LOG_SUFFIX, transition)
         storage, path = open_storage(join_uri(split.uri, name))
         try:

@@ -119,6 +119,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # of a query that is to end
         self._waiting_since_ns: int | None = None
+        self._last_look = True
 
     # -- what there is -------------------------------------------------------------------------
 
@@ -178,10 +179,13 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _looking(self, decide: Callable[[Views], _T]) -> _T:
         """What ``decide`` makes of the logs as they are; of another look where a file is gone that
-        was there a moment ago."""
+        was there a moment ago, or records are: a listing may miss a segment that is being renamed.
+        """
+        self._last_look = False
         for _ in range(_LOOKS - 1):
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, DataLossError):
                 return decide(self._look())
+        self._last_look = True
         return decide(self._look())
 
     def _look(self) -> dict[TopicPartition, LogView]:
@@ -226,7 +230,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {tp: offset for tp, (offset, _) in zip(views, found, strict=True)}
 
     def _lost(self, loss: DataLossError) -> None:
-        if self._options.read.fail_on_data_loss:
+        if self._options.read.fail_on_data_loss or not self._last_look:
             raise loss
         logger.warning("%s", loss)
 

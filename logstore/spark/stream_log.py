@@ -16,7 +16,7 @@ from logstore.spark.batch_table import BatchTable
 from logstore.spark.errors import DataLossError
 from logstore.spark.layout import PartitionLayout
 from logstore.spark.options import ReadOptions
-from logstore.spark.positions import log_end_offset, readable_end
+from logstore.spark.positions import log_end_offset, readable_end, with_rolls
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
@@ -98,6 +98,7 @@ class LogView:
             CorruptDataError: what lies at the end, or its transactions, make no sense.
             OSError: the medium refused; ``FileNotFoundError`` where the files changed meanwhile.
         """
+        layout = with_rolls(layout)
         end = log_end_offset(layout)
         last = batch_with(layout, end - 1) if end > layout.log_start_offset else None
         settled = last is None or last.sound

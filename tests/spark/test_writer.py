@@ -88,7 +88,8 @@ def write(target: Path, *tasks: pa.RecordBatch, overwrite: bool = False, **optio
 
 
 def records(target: Path, topic: str = "t", partition: int = 0) -> list[Record]:
-    with ReplicaLog.open(target / f"{topic}-{partition}", clean_shutdown=True) as log:
+    path = target / f"{topic}-{partition}"
+    with ReplicaLog.open(path, clean_shutdown=True, managed=True) as log:
         return list(log.records())
 
 
