@@ -764,7 +764,8 @@ class Partition:
             self._checkpoint(log)
 
     def _checkpoint(self, log: ReplicaLog) -> None:
-        self._env.log_manager.checkpoint_recovery_points([posixpath.dirname(log.directory)])
+        directories = [posixpath.dirname(log.directory)]
+        with_idle_closed(partial(self._env.log_manager.checkpoint_recovery_points, directories))
 
 
 __all__ = [

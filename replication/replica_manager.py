@@ -15,6 +15,7 @@ from checkpoints.types import TopicPartition
 from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
 from logstore.kernels import AppendInfo
 from logstore.manager import LogManager
+from logstore.open_files import with_idle_closed
 from logstore.producer_state import AppendOrigin
 from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
@@ -143,7 +144,7 @@ class ReplicaManager:
         The logs stay open: the owner closes them afterwards.
         """
         self._stop(answer=True)
-        self.log_manager.checkpoint_high_watermarks()
+        with_idle_closed(self.log_manager.checkpoint_high_watermarks)
 
     def abandon(self) -> None:
         """Let go of everything, as the end of the process does; nobody is answered."""
