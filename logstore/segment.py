@@ -78,6 +78,7 @@ class Segment:
         self.timestamp_loaded = self.file_size == 0
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
+        self._was_cut = False
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -193,6 +194,9 @@ class Segment:
         Nothing is synced. The view is what readers see from now on.
         """
         state = self.state
+        if self._was_cut and not state.attached:  # its last time entry may have gone with the cut
+            self._attach()
+        self._was_cut = False
         if state.attached:
             if state.max_timestamp > state.last_time_entry:
                 state.reserve()
@@ -315,6 +319,7 @@ class Segment:
         state.bytes_since_index_entry = 0
         self.timestamp_loaded = True
         self._indexes_durable = False
+        self._was_cut = True
         if cut.position == 0:
             state.rolling_timestamp = -1
             state.created_ms = self._clock.wall_ms()

@@ -316,9 +316,10 @@ class LogMaintenance:
             with writer.lock:  # it grows meanwhile otherwise; an active index is in memory anyway
                 logger.warning("%s: index rebuilt", segment.log_path)
                 scan = scan_segment(segment)
-                writer.repair_active_locked(
+                segment.install_indexes(
                     scan.offset_index, scan.time_index + scan.final_time_entry()
                 )
+                writer.publish_locked()
             return
         if not any(view is known for known in self._core.snapshot.sealed):
             return  # rebuilt, cut or removed meanwhile

@@ -74,7 +74,7 @@ class ReplicaLog(PartitionLog):
             UnexpectedAppendOffsetError: the first offset is below the log end offset.
             RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
         """
-        info = self._writer.append_as_follower(data, leader_epoch)
+        info = self._writer.append_as_follower(leader_epoch, data)
         self._flusher.after_append(info.last_offset)
         return info
 

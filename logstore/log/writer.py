@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple
 
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
@@ -22,10 +23,10 @@ from logstore.errors import (
 )
 from logstore.format import filenames
 from logstore.format.compression import Compression
-from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore
+from logstore.log.producer_checks import ProducerUpdates, check_producers
 from logstore.log.validation import (
     Prepared,
     analyse,
@@ -35,12 +36,9 @@ from logstore.log.validation import (
     corrupt_message,
     headers,
     prepare_leader,
-    producer_batches,
 )
 from logstore.producer_state import (
     AppendOrigin,
-    CompletedTxn,
-    ProducerAppend,
     ProducerStateManager,
 )
 from logstore.random_id import RandomId
@@ -70,14 +68,6 @@ class UnsettledRoll(NamedTuple):
     before: Segment
     segment: Segment
     snapshot: int | None
-
-
-class ProducerUpdates(NamedTuple):
-    """What an append changes of its producers, in the order of its batches."""
-
-    appends: list[ProducerAppend]
-    completed: list[CompletedTxn]
-    aborted: list[AbortedTxn]
 
 
 class LogWriter:
@@ -282,12 +272,12 @@ class LogWriter:
             prepared = prepare_leader(data, analysis, config, origin, now_ms)
             return self._append_locked(prepared, leader_epoch, origin)
 
-    def append_as_follower(self, data: Buffer, leader_epoch: int | None) -> AppendInfo:
+    def append_as_follower(self, leader_epoch: int | None, data: Buffer) -> AppendInfo:
         """See ``PartitionLog.append_as_follower``."""
         data = _own(data)
         analysis = analyse(data, max_batch_size=2**31 - 1, deep=False)
         if analysis.last_offset - analysis.first_offset > MAX_INT and analysis.magic_min >= 2:
-            return self._append_parts(data, analysis, leader_epoch)
+            return append_parts(data, analysis, partial(self.append_as_follower, leader_epoch))
         with self.lock:
             self.enter_locked()
             if analysis.batch_count == 0:
@@ -309,23 +299,6 @@ class LogWriter:
             if analysis.magic_max >= 2:
                 check_follower_epochs(data, analysis, epoch_of_last, leader_epoch)
             return self._append_locked(Prepared(data, analysis), None, AppendOrigin.REPLICATION)
-
-    def _append_parts(
-        self, data: bytes, analysis: BatchAnalysis, leader_epoch: int | None
-    ) -> AppendInfo:
-        """Batches so far apart that no segment holds them all: one append for each part."""
-        limit = analysis.first_offset + MAX_INT
-        at = next(
-            header.position
-            for header in headers(data, analysis.size)
-            if header.base_offset + header.last_offset_delta > limit
-        )
-        first = self.append_as_follower(data[:at], leader_epoch)
-        rest = self.append_as_follower(data[at:], leader_epoch)
-        return AppendInfo(
-            first.first_offset, rest.last_offset, max(first.max_timestamp, rest.max_timestamp), -1,
-            rest.log_start_offset, first.record_count + rest.record_count, first.size + rest.size,
-        )  # fmt: skip
 
     def enter_locked(self) -> None:
         """Before any append: the log takes work, and no cut is waiting."""
@@ -433,39 +406,9 @@ class LogWriter:
     def _check_producers_locked(
         self, data: Buffer, size: int, first_offset: int, origin: AppendOrigin
     ) -> AppendInfo | ProducerUpdates:
-        """Sequence and transaction checks (F-183 … F-195); the old offsets if it is a duplicate."""
-        appends: dict[int, ProducerAppend] = {}
-        updates = ProducerUpdates([], [], [])
-        open_transactions: dict[int, int] | None = None  # producer -> first offset, at this batch
-        for batch in producer_batches(data, size, first_offset):
-            append = appends.get(batch.producer_id)
-            if append is None:
-                append = self.producers.prepare(batch.producer_id, origin)
-                appends[batch.producer_id] = append
-                if origin is AppendOrigin.CLIENT:
-                    known = append.entry.find_duplicate(batch)
-                    if known is not None:
-                        return AppendInfo(
-                            known.first_offset, known.last_offset, known.timestamp, -1,
-                            self.log_start_offset, 0, 0, True,
-                        )  # fmt: skip
-            if open_transactions is None:
-                open_transactions = self.producers.open_transactions()
-            completed = append.append(batch)
-            if append.entry.current_txn_first_offset >= 0:
-                open_transactions[batch.producer_id] = append.entry.current_txn_first_offset
-            else:
-                open_transactions.pop(batch.producer_id, None)
-            if completed is not None:
-                updates.completed.append(completed)
-                if completed.is_aborted:
-                    stable = min(open_transactions.values(), default=completed.last_offset + 1)
-                    aborted = AbortedTxn(
-                        completed.producer_id, completed.first_offset, completed.last_offset, stable
-                    )
-                    updates.aborted.append(aborted)
-        updates.appends.extend(appends.values())
-        return updates
+        return check_producers(
+            self.producers, data, size, first_offset, origin, self.log_start_offset
+        )
 
     def _update_producers_locked(self, updates: ProducerUpdates) -> None:
         for append in updates.appends:
@@ -525,9 +468,22 @@ class LogWriter:
         self.upkeep_due = True
         self.publish_locked()
 
-    def repair_active_locked(self, offset_index: bytes, time_index: bytes) -> None:
-        self.segments.active.install_indexes(offset_index, time_index)
-        self.publish_locked()
+
+def append_parts(
+    data: bytes, analysis: BatchAnalysis, append: Callable[[bytes], AppendInfo]
+) -> AppendInfo:
+    """Batches so far apart that no segment holds them all: one append for each part."""
+    limit = analysis.first_offset + MAX_INT
+    at = next(
+        header.position
+        for header in headers(data, analysis.size)
+        if header.base_offset + header.last_offset_delta > limit
+    )
+    first, rest = append(data[:at]), append(data[at:])
+    return AppendInfo(
+        first.first_offset, rest.last_offset, max(first.max_timestamp, rest.max_timestamp), -1,
+        rest.log_start_offset, first.record_count + rest.record_count, first.size + rest.size,
+    )  # fmt: skip
 
 
 def _own(data: Buffer) -> bytes:

@@ -20,7 +20,8 @@ from logstore import recovery, set_aside
 from logstore.errors import ConfigError
 from logstore.log import ReplicaLog
 from logstore.log.flushing import LogFlusher
-from logstore.log.writer import Cut, LogWriter, ProducerUpdates
+from logstore.log.producer_checks import ProducerUpdates
+from logstore.log.writer import Cut, LogWriter
 from logstore.segment import Segment
 from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
