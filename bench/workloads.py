@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from logstore import AppendOrigin, LogConfig, PartitionLog
+from logstore import AppendOrigin, LogConfig
 from logstore.format.batch import encode_batch
+from logstore.log import ReplicaLog
 
 KEY, VALUE = bytes(range(16)), bytes(range(100))
 START_MS = 1_700_000_000_000
@@ -27,9 +28,7 @@ def ready_batch(records: int, timestamp: int = START_MS) -> bytes:
     return bytes(encode_batch([(KEY, VALUE, timestamp + i) for i in range(records)]))
 
 
-def fill(
-    log: PartitionLog, records: int, size_bytes: int, *, equal_timestamps: bool = False
-) -> None:
+def fill(log: ReplicaLog, records: int, size_bytes: int, *, equal_timestamps: bool = False) -> None:
     """Append batches of ``records`` records until the log holds ``size_bytes``."""
     for block in blocks(records, equal_timestamps):
         if log.size >= size_bytes:
@@ -53,8 +52,8 @@ def blocks(records: int, equal_timestamps: bool = False) -> Iterator[bytes]:
 
 def make_log(
     directory: Path, records: int, size_bytes: int, *, equal_timestamps: bool = False
-) -> PartitionLog:
-    log = PartitionLog.open(directory, CONFIG)
+) -> ReplicaLog:
+    log = ReplicaLog.open(directory, CONFIG)
     fill(log, records, size_bytes, equal_timestamps=equal_timestamps)
     return log
 

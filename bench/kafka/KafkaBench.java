@@ -364,7 +364,9 @@ public final class KafkaBench {
         List<Integer> logs = new ArrayList<>();
         double[] seconds = measure(() -> {
             copy(given, directory);
-            new CleanShutdownFileHandler(directory.toString()).delete();
+            if (!"true".equals(options.get("clean"))) {
+                new CleanShutdownFileHandler(directory.toString()).delete();
+            }
             KafkaScheduler scheduler = new KafkaScheduler(1);
             LogManager manager = new LogManagerBuilder()
                 .setLogDirs(List.of(directory.toFile()))

@@ -181,16 +181,19 @@ def load(
     log_dir: Path,
     *,
     threads: int = 2,
+    clean: bool = False,
     runs: int = 3,
     warmups: int = 1,
     scratch: Path | None = None,
 ) -> Result:
-    """Time ``LogManager.loadLogs`` of a copy of ``log_dir`` after an unclean stop.
+    """Time ``LogManager.loadLogs`` of a copy of ``log_dir``; after an unclean stop, or a clean one.
 
     ``threads`` is ``num.recovery.threads.per.data.dir``, whose default is 2. The recovery points
     are those of the directory's checkpoint.
     """
-    return _bench("load", scratch, path=log_dir, threads=threads, runs=runs, warmups=warmups)
+    return _bench(
+        "load", scratch, path=log_dir, threads=threads, clean=clean, runs=runs, warmups=warmups
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
