@@ -46,7 +46,9 @@ class LogFlusher:
         """
         writer = self._writer
         if writer.epochs_due:
-            writer.epochs_due = self._is_short_for(self.save_epochs)
+            writer.epochs_due = False  # before: what comes meanwhile must be saved, too
+            if self._is_short_for(self.save_epochs):
+                writer.epochs_due = True
         if writer.upkeep_due:
             writer.upkeep_due = False
             self._background(self._try_upkeep)

@@ -22,7 +22,7 @@ from logstore.log.retention import deletable_segments
 from logstore.log.snapshot import LogView
 from logstore.log.writer import Cut, LogWriter
 from logstore.producer_state import ProducerStateManager
-from logstore.replay import rebuild_producers, scan_segment
+from logstore.replay import rebuild_indexes, rebuild_producers
 from logstore.segment import Segment, SegmentCut
 from logstore.segment_view import SegmentView
 
@@ -312,20 +312,16 @@ class LogMaintenance:
     def _repair_structure_flush_locked(self, view: SegmentView) -> None:
         writer = self._writer
         segment = view.segment
-        if segment is writer.segments.active:
-            with writer.lock:  # it grows meanwhile otherwise; an active index is in memory anyway
+        with writer.lock:  # the active one grows otherwise; its index is in memory anyway
+            if segment is writer.segments.active:
                 logger.warning("%s: index rebuilt", segment.log_path)
-                scan = scan_segment(segment)
-                segment.install_indexes(
-                    scan.offset_index, scan.time_index + scan.final_time_entry()
-                )
+                rebuild_indexes(segment)
                 writer.publish_locked()
-            return
+                return
         if not any(view is known for known in self._core.snapshot.sealed):
             return  # rebuilt, cut or removed meanwhile
         logger.warning("%s: index rebuilt", segment.log_path)
-        scan = scan_segment(segment)
-        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        rebuild_indexes(segment)
         with writer.lock:
             writer.replace_view_locked(view, segment.live())
             writer.publish_locked()
