@@ -10,7 +10,7 @@ KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
 # More than this and the machine, not the code, decides how long the tests take.
 WORKERS ?= 2
 
-.PHONY: demo test test-slow crash check lint types imports bench build clean need-compiler need-jdk
+.PHONY: demo test test-slow crash fuzz check lint types imports bench build clean need-compiler need-jdk
 
 demo: need-jdk $(VENV)/.demo
 	$(BIN)/logstore demo $(ARGS)
@@ -25,6 +25,9 @@ crash: $(VENV)/.test
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
 
 check: lint types imports
 

@@ -11,16 +11,19 @@ from typing import Any
 
 from logstore.errors import LogstoreError
 from logstore.format.reader import batch_records, iter_batches
+from tests.crash.model import base_of, last_of
 from tests.fuzz.children import MEMORY_MAX
 from tests.fuzz.explanations import explain
 from tests.fuzz.mutations import Mutation
-from tests.fuzz.mutators import FORGED, mended
-from tests.fuzz.originals import Known, Original, Row, row_of
+from tests.fuzz.mutators import FORGED, batch_places, mended
+from tests.fuzz.originals import CLEAN_MARKER, Known, Original, Row, row_of
 from tests.fuzz.runs import APPENDED, Results, Run, digest, is_partition
 from tests.fuzz.tree import Kind, Tree, differences
 
 LOG_FILE = re.compile(r"([^/]+)/\+?\d+\.log(\.swap)?", re.ASCII | re.DOTALL)
 SETTLED_LOG = re.compile(r"([^/]+)/\d{20}\.log")
+NUMBERED = re.compile(r"(\d{20})\.")
+_EMPTY_SNAPSHOT = 10  # bytes
 _RAW = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _FRAME = re.compile(r'File ".*?/((?:logstore|checkpoints|replication)/[^"]+)", line \d+, in (\S+)')
 _SHORT = (b"MemoryError", b"ResourceBusyError", b"Cannot allocate memory", b"Errno 12")
@@ -55,7 +58,7 @@ class Case:
 def judge(case: Case, results: Results) -> Iterator[Failure]:
     for run in results.runs:
         yield from check_manners(run)
-    if case.is_racing:
+    if case.is_racing or not results.complete:
         return
     for run in results.runs:
         if run.changed:
@@ -161,16 +164,25 @@ def whole_batches(case: Case, tree: Tree) -> dict[str, list[Known]]:
     return found
 
 
+def settled_logs(tree: Tree, directory: str) -> list[bytes]:
+    """The ``.log`` files of a directory, by base offset."""
+    return [
+        tree[path].data
+        for path in sorted(tree)
+        if directory_of(path) == directory and SETTLED_LOG.fullmatch(path)
+    ]
+
+
 def logged(tree: Tree, directory: str) -> list[bytes]:
-    """The batches of a log in order, as far as its files are in order."""
-    found = []
-    for path in sorted(tree):
-        if directory_of(path) == directory and SETTLED_LOG.fullmatch(path):
-            data = tree[path].data
-            try:
-                found += [data[b.position : b.end_position] for b in iter_batches(data)]
-            except LogstoreError:
-                continue
+    """The batches of a log in order, up to the first place that is none."""
+    found: list[bytes] = []
+    for data in settled_logs(tree, directory):
+        at = 0
+        for position, size in batch_places(data):
+            found.append(data[position : position + size])
+            at = position + size
+        if at < len(data):
+            break
     return found
 
 
@@ -191,7 +203,7 @@ def check_nothing_lost(case: Case, results: Results) -> Iterator[Failure]:
             if lost:
                 yield Failure(f"batch lost by {ends}", f"{directory}: {_list(lost)}")
     for directory, batches in whole.items():
-        log = b"".join(raw[8:] for raw in logged(recovered, directory))
+        log = b"|".join(settled_logs(recovered, directory))
         start = reports.get(directory, {}).get("log_start_offset", -1)
         out = [b for b in batches if b.kept not in log and b.last >= start]
         told = run.outcome.code == 2 or (
@@ -221,19 +233,43 @@ def check_second_recovery(case: Case, results: Results) -> Iterator[Failure]:
         return
     if again.outcome.code != 0:
         yield Failure(f"second recover exits {again.outcome.code}", _outputs(first, again))
-    changed = differences(results.recovered, results.recovered_again, times=False)
+    one, other = (without_empty_snapshots(t) for t in (results.recovered, results.recovered_again))
+    changed = differences(one, other, times=False)
     if changed:
-        yield Failure(
-            f"second recover changes: {_general(os.path.basename(changed[0]))}", str(changed)
-        )
+        name = _general(os.path.basename(changed[0]))
+        yield Failure(f"second recover changes: {name}", str(changed))
+    reports = reports_of(first)
     for finding in (after.json() or {}).get("findings", ()):
-        name = os.path.basename(finding["file"])
+        path = finding["file"].removeprefix(after.arguments[-1]).lstrip("/")
+        name = os.path.basename(path)
         if finding["severity"] != "error" or (case.is_forged and name.endswith(".log")):
             continue
-        yield Failure(
-            f"error after recover: {finding['rule']} {_general(name)}",
-            f"{finding['file']} at {finding['position']}: {finding['message']}",
-        )
+        if was_scanned(path, reports.get(directory_of(path)), results.recovered):
+            place = f"{path} at {finding['position']}: {finding['message']}"
+            yield Failure(f"error after recover: {finding['rule']} {_general(name)}", place)
+
+
+def without_empty_snapshots(tree: Tree) -> Tree:
+    """A snapshot of no producer says nothing: each close may write it, each start drop it."""
+    return {
+        path: entry for path, entry in tree.items()
+        if not (path.endswith(".snapshot") and entry.size == _EMPTY_SNAPSHOT)
+    }  # fmt: skip
+
+
+def was_scanned(path: str, report: dict[str, Any] | None, tree: Tree) -> bool:
+    """Whether recovery has looked at what ``path`` says: after a clean stop, and below the recovery
+    point, a start takes the files as they are."""
+    if report is None or report["clean"]:
+        return False
+    found = NUMBERED.match(os.path.basename(path))
+    if found is None:
+        return True
+    bases = sorted(
+        int(os.path.basename(p)[:20]) for p in tree
+        if directory_of(p) == directory_of(path) and SETTLED_LOG.fullmatch(p)
+    )  # fmt: skip
+    return int(found[1]) in bases[len(bases) - report["segments_scanned"] :]
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -250,7 +286,8 @@ def check_records(case: Case, results: Results) -> Iterator[Failure]:
             rows = [tuple(row) for row in log["rows"]]
             offsets = [offset for offset, _ in rows]
             if offsets != sorted(set(offsets)):
-                yield Failure(f"offsets go back: {name}", f"{directory}: {offsets}")
+                start = "clean" if is_clean(case.tree) else "unclean"
+                yield Failure(f"offsets go back: {name}, {start}", f"{directory}: {offsets}")
             wrong = _unknown(case, directory, rows)
             if wrong:
                 yield Failure(f"wrong record: {name}", f"{directory}: offsets {wrong[:20]}")
@@ -259,6 +296,10 @@ def check_records(case: Case, results: Results) -> Iterator[Failure]:
         if name == "manager" and tree is not None:
             for directory, log in told["logs"].items():
                 yield from _check_complete(case, directory, log, tree)
+
+
+def is_clean(tree: Tree) -> bool:
+    return CLEAN_MARKER in tree
 
 
 def _check_second_life(directory: str, first: Any, again: Any) -> Iterator[Failure]:
@@ -275,21 +316,23 @@ def _check_second_life(directory: str, first: Any, again: Any) -> Iterator[Failu
 def _check_complete(case: Case, directory: str, log: Any, tree: Tree) -> Iterator[Failure]:
     """All that lies in the files of the open log was read, unless a batch cannot be decoded."""
     expected: list[tuple[int, str]] = []
+    end = -1
     for raw in logged(tree, directory):
         rows = _rows_of(case, raw)
-        if rows is None:
+        if rows is None or (raw[16] == 2 and base_of(raw) <= end):
             break
+        end = last_of(raw)
         expected += [(row.offset, digest(row)) for row in rows if row.offset >= log["start"]]
     got = {tuple(row) for row in log["rows"]}
     missing = [
         offset for offset, content in expected
         if (offset, content) not in got and offset != log.get("appended")
     ]  # fmt: skip
-    if missing and offset_before_damage(missing, log):
+    if missing and _offset_before_damage(missing, log):
         yield Failure("records not read", f"{directory}: offsets {missing[:20]} ({len(missing)})")
 
 
-def offset_before_damage(missing: list[int], log: Any) -> bool:
+def _offset_before_damage(missing: list[int], log: Any) -> bool:
     """Whether reading should have come as far: it ends at a batch that cannot be decoded."""
     if log.get("read"):
         return missing[0] < log["end"]

@@ -73,8 +73,6 @@ def _read_entry(item: os.DirEntry[str], content: bool) -> Entry:
     if content:
         with open(item.path, "rb") as file:
             data = file.read(SHOWN_MAX)
-        if info.st_size > len(data):
-            data = data.rstrip(b"\0")
     return Entry(Kind.FILE, data, info.st_size, mtime_ns=mtime)
 
 
