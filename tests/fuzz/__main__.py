@@ -9,37 +9,48 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+from tests.fuzz import originals
 from tests.fuzz.children import LIMITS, preload
-from tests.fuzz.search import Judged, run_drawn, scratch_directory, shrunk, stored
+from tests.fuzz.search import (
+    CORPUS,
+    Judged,
+    drawn,
+    mutated,
+    run_drawn,
+    scratch_directory,
+    shrunk,
+    stored,
+)
 from tests.fuzz.tree import write_tree
 
 CASES_OF_A_SEED = 1_000_000
 _SHOWN_SECONDS = 10.0
 
 
-def _work(numbers: list[int]) -> list[Judged]:
+def _work(numbers: list[int], quick: bool) -> list[Judged]:
     with scratch_directory() as scratch:
-        return [run_drawn(number, scratch) for number in numbers]
+        return [run_drawn(number, scratch, quick=quick) for number in numbers]
 
 
-def _judged(first: int, count: int, jobs: int) -> Iterator[Judged]:
+def _judged(first: int, count: int, jobs: int, quick: bool) -> Iterator[Judged]:
     """All cases, in any order. A process is renewed now and then, so that it stays small."""
     chunks = [
         list(range(at, min(at + 20, first + count))) for at in range(first, first + count, 20)
     ]
     with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=50) as pool:
-        for found in pool.imap_unordered(_work, chunks):
+        for found in pool.imap_unordered(partial(_work, quick=quick), chunks):
             yield from found
 
 
-def search(seed: int, count: int, jobs: int, keep: Path | None) -> int:
+def search(seed: int, count: int, jobs: int, keep: Path | None, quick: bool) -> int:
     begun = shown = time.monotonic()
     done, labels, codes, reasons = 0, Counter[str](), Counter[str](), Counter[str]()
     failures: Counter[str] = Counter()
     smallest: dict[str, Judged] = {}
-    for judged in _judged(seed * CASES_OF_A_SEED, count, jobs):
+    for judged in _judged(seed * CASES_OF_A_SEED, count, jobs, quick):
         done += 1
         labels.update(m.label for m in judged.mutations)
         codes += judged.codes
@@ -96,17 +107,25 @@ def show(judged: Judged) -> int:
     return 1 if judged.failures else 0
 
 
-def write(number: int, directory: str) -> None:
+def replay(paths: list[Path]) -> int:
+    """Run stored cases."""
+    failed = 0
+    with scratch_directory() as scratch:
+        for path in paths:
+            judged = stored(path, scratch)
+            failed += bool(judged.failures)
+            if judged.failures or len(paths) == 1:
+                print(path)
+                show(judged)
+    print(f"{len(paths)} stored cases, {failed} failed")
+    return 1 if failed else 0
+
+
+def write(number: int, directory: str) -> int:
     """The mutated directory of a case, to look at."""
-    import random
-
-    from tests.fuzz import originals
-    from tests.fuzz.mutators import draw
-    from tests.fuzz.search import mutated
-
-    rng = random.Random(f"case {number}")
-    original = originals.original(rng.randrange(originals.COUNT))
-    write_tree(mutated(original, draw(rng, original.tree)), directory)
+    which, mutations = drawn(number)
+    write_tree(mutated(originals.original(which), mutations), directory)
+    return 0
 
 
 def main() -> int:
@@ -117,19 +136,20 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="store each failure's case there")
     parser.add_argument("--one", type=int, metavar="CASE", help="repeat one case")
     parser.add_argument("--write", metavar="DIR", help="with --one: leave the directory there")
-    parser.add_argument("--stored", type=Path, metavar="FILE", help="run a stored case")
+    parser.add_argument("--stored", type=Path, nargs="+", metavar="FILE", help="run stored cases")
+    parser.add_argument("--corpus", action="store_true", help="run all that are in the corpus")
+    parser.add_argument("--quick", action="store_true", help="fewer runs of each directory")
     parser.add_argument("--seconds", type=float, default=10.0, help="after which a run hangs")
     options = parser.parse_args()
     LIMITS.seconds = options.seconds
     if options.one is not None and options.write is not None:
-        write(options.one, options.write)
-        return 0
+        return write(options.one, options.write)
     preload()
-    if options.one is None and options.stored is None:
-        return search(options.seed, options.directories, options.jobs, options.keep)
+    if options.corpus or options.stored:
+        return replay(options.stored or sorted(CORPUS.glob("*.json")))
+    if options.one is None:
+        return search(options.seed, options.directories, options.jobs, options.keep, options.quick)
     with scratch_directory() as scratch:
-        if options.stored is not None:
-            return show(stored(options.stored, scratch))
         return show(run_drawn(options.one, scratch))
 
 

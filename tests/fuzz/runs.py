@@ -68,10 +68,14 @@ class Results:
 class Runner:
     """Runs what belongs to one tree, in directories below ``scratch``."""
 
-    def __init__(self, tree: Tree, mutations: list[Mutation], scratch: str, seed: str) -> None:
+    def __init__(
+        self, tree: Tree, mutations: list[Mutation], scratch: str, seed: str, *, quick: bool = False
+    ) -> None:
+        """``quick``: one run of each kind, for a search that has seconds."""
         self._tree, self._mutations = tree, mutations
         self._scratch, self._root = scratch, os.path.join(scratch, "d")
         self._rng = random.Random(f"runs {seed}")
+        self._quick = quick
         self._racing = [m for m in mutations if m.is_racing]
         self.runs: list[Run] = []
 
@@ -94,7 +98,7 @@ class Runner:
         write_tree(self._tree, self._root)
         self._library("manager", lambda: use_manager(self._root))
         results.opened = read_tree(self._root)
-        if self._rng.random() < 0.4:
+        if not self._quick and self._rng.random() < 0.4:
             write_tree(self._tree, self._root)
             self._library("standalone", lambda: use_partitions(self._root))
 
@@ -102,9 +106,11 @@ class Runner:
         rng, root = self._rng, self._root
         before = read_tree(root)
         self._looking(before, "verify json", "verify", "--json", root)
+        self._looking(before, "recover --dry-run", "recover", "--dry-run", "--json", root)
+        if self._quick:
+            return
         level = rng.choice(([], ["--shallow"], ["--no-fingerprint"], ["--threads", "1"]))
         self._looking(before, "verify", "verify", *level, root, terminal=rng.random() < 0.4)
-        self._looking(before, "recover --dry-run", "recover", "--dry-run", "--json", root)
         form = rng.choice((["--deep"], ["--format", "json"], ["--format", "hex"], []))
         self._looking(before, "dump", "dump", *form, root, terminal=rng.random() < 0.3)
         named = self._named_files()

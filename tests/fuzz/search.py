@@ -58,19 +58,25 @@ def mutated(original: originals.Original, mutations: list[Mutation]) -> Tree:
     return tree
 
 
-def run_drawn(number: int, scratch: str) -> Judged:
+def drawn(number: int) -> tuple[int, list[Mutation]]:
+    """The original and the mutations of a case."""
     rng = random.Random(f"case {number}")
     which = rng.randrange(originals.COUNT)
-    mutations = draw(rng, originals.original(which).tree)
-    return run_case(number, which, mutations, scratch)
+    return which, draw(rng, originals.original(which).tree)
 
 
-def run_case(number: int, which: int, mutations: list[Mutation], scratch: str) -> Judged:
+def run_drawn(number: int, scratch: str, *, quick: bool = False) -> Judged:
+    return run_case(number, *drawn(number), scratch, quick=quick)
+
+
+def run_case(
+    number: int, which: int, mutations: list[Mutation], scratch: str, *, quick: bool = False
+) -> Judged:
     original = originals.original(which)
     if not original.baseline:
         _find_baseline(original, scratch)
     tree = mutated(original, mutations)
-    results = Runner(tree, mutations, scratch, f"{number}").all()
+    results = Runner(tree, mutations, scratch, f"{number}", quick=quick).all()
     explanations.used.clear()
     judged = Judged(number, which, mutations)
     judged.failures = list(judge(Case(original, mutations, tree), results))
@@ -80,7 +86,7 @@ def run_case(number: int, which: int, mutations: list[Mutation], scratch: str) -
 
 
 def _find_baseline(original: originals.Original, scratch: str) -> None:
-    runs = Runner(original.tree, [], scratch, "baseline").all()
+    runs = Runner(original.tree, [], scratch, "baseline", quick=True).all()
     found = findings_of(runs.run("verify json"))
     assert found is not None, f"verify of original {original.number} failed"
     original.baseline = found | {"looked at"}
