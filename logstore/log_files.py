@@ -14,7 +14,7 @@ from logstore.recovery_report import RecoveryReport
 from logstore.replacements import Replacements, roll_marks
 from logstore.segment import Segment
 from logstore.set_aside import UNFINISHED_SUFFIX
-from logstore.storage.base import Storage
+from logstore.storage.base import FileKind, Storage
 
 _SEGMENT_SUFFIXES = frozenset(filenames.SEGMENT_SUFFIXES)
 
@@ -53,8 +53,8 @@ class LogFiles:
         segments: dict[int, dict[str, int]] = {}
         self.segments = segments
         self.snapshots, self.others, self._unsettled = [], set(), {}
-        for name, size, _, is_dir in self.storage.scan_dir(self.directory):
-            if is_dir:
+        for name, size, _, kind in self.storage.scan_dir(self.directory):
+            if kind is FileKind.DIRECTORY:
                 continue
             number, suffix = name[:20], name[20:]
             plain = number.isdecimal() and number.isascii()
