@@ -15,12 +15,15 @@ from __future__ import annotations
 import errno
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from checkpoints.errors import CheckpointError
-from logstore import __version__
+from checkpoints.printable import one_line
+from logstore import __version__, terminal
 from logstore.errors import InvariantError, LogstoreError
 
 if TYPE_CHECKING:
@@ -59,9 +62,15 @@ class LazyGroup(click.Group):
         point = _points().get(cmd_name)
         return None if point is None else point.load()
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        terminal.never_fail()
+        with _printable_refusals():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _printable_refusals():
+                return super().invoke(ctx)
         except InvariantError:
             raise  # a mistake in logstore itself: the traceback is wanted
         except (LogstoreError, CheckpointError) as error:
@@ -74,8 +83,18 @@ class LazyGroup(click.Group):
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and end with ``EXIT_ERROR``."""
-    click.echo(f"error: {message}", err=True)
+    terminal.line(f"error: {message}", err=True)
     raise click.exceptions.Exit(EXIT_ERROR)
+
+
+@contextmanager
+def _printable_refusals() -> Iterator[None]:
+    """What click refuses it prints itself, with the argument that it refuses."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = one_line(error.message)  # type: ignore[misc]  # no other way in
+        raise
 
 
 def _points() -> dict[str, EntryPoint]:
