@@ -7,7 +7,7 @@ for, and libraries for tables and plots only inside the command that needs them,
 costs little more than click itself (37 ms).
 
 Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
-arguments or an error, told in one line on stderr.
+arguments or an error, told in one line on stderr, or a mistake in logstore itself, with a traceback.
 """
 
 from __future__ import annotations
@@ -71,19 +71,32 @@ class LazyGroup(click.Group):
         try:
             with _printable_refusals():
                 return super().invoke(ctx)
-        except InvariantError:
-            raise  # a mistake in logstore itself: the traceback is wanted
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except InvariantError as error:
+            _fail_with_traceback(error)
         except (LogstoreError, CheckpointError) as error:
             fail(f"{type(error).__name__}: {error}")
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader went away, as `| head` does: click ends quietly
             fail(str(error))
+        except Exception as error:
+            _fail_with_traceback(error)
 
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and end with ``EXIT_ERROR``."""
     terminal.line(f"error: {message}", err=True)
+    raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _fail_with_traceback(error: Exception) -> NoReturn:
+    """A mistake in logstore itself: where it happened is wanted, but not raw, as Python has it."""
+    from checkpoints.loggers import traceback_text
+
+    for text in traceback_text(error).split("\n"):
+        terminal.line(text, err=True)
     raise click.exceptions.Exit(EXIT_ERROR)
 
 

@@ -42,8 +42,8 @@ class DuplicatePartitionError(LogstoreError):
         )
         return (
             f"{printable(self.topic)}-{self.partition} is there {len(self.places)} times "
-            f"({found}); read one copy with the option broker, an id or a path of these, or every copy with "
-            "replicas=all"
+            f"({found}); read one copy with the option broker, an id or a path of these, or every "
+            "copy with replicas=all"
         )
 
 
