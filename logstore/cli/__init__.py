@@ -7,7 +7,7 @@ for, and libraries for tables and plots only inside the command that needs them,
 costs little more than click itself (37 ms).
 
 Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
-arguments or an error, told in one line on stderr, or a mistake in logstore itself, with a traceback.
+arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback.
 """
 
 from __future__ import annotations

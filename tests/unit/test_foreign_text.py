@@ -6,7 +6,9 @@ the commands run for a pipe and on a pseudo-terminal, where there are colours an
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import pty
 import re
@@ -22,7 +24,9 @@ from typing import NamedTuple, TextIO
 import pytest
 from click.testing import CliRunner
 
+from checkpoints.printable import printable
 from logstore.cli import main
+from logstore.errors import LogstoreError
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
@@ -260,6 +264,38 @@ def test_what_a_user_pastes(hostile: Callable[[str], Path], run: Run, evil: str)
         ["simulate", "--replay", f"{root}{evil}"],
     ):
         assert checked(run(*arguments)).exit_code in (1, 2), arguments
+
+
+@EVERY_KIND
+def test_log_lines_and_errors_of_the_library(template: Path, tmp_path: Path, evil: str) -> None:
+    """A directory whose own name is hostile; every file in it gives rise to a warning or more."""
+    root = Path(shutil.copytree(template, tmp_path / f"a{evil}b"))
+    raw = os.fsencode(evil)
+    (root / ".kafka_cleanshutdown").unlink()
+    (root / "log-start-offset-checkpoint").write_bytes(b"0\n1\n" + raw + b"\n")
+    with open(root / "orders-0" / f"{0:020d}.log", "ab") as log:
+        log.write(b"\1" * 90)  # torn
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logging.getLogger("logstore").addHandler(handler)
+    try:
+        with LogManager([root]) as manager:
+            manager.get("orders", 0).append([(b"k", raw)])
+            with pytest.raises(LogstoreError) as refused:
+                LogManager([root])
+            assert str(refused.value).isprintable()
+        (root / "meta.properties").write_bytes(b"version=" + properties(evil) + b"\n")
+        with pytest.raises(LogstoreError) as refused:
+            LogManager([root])
+        assert str(refused.value).isprintable()
+    finally:
+        logging.getLogger("logstore").removeHandler(handler)
+    lines = stream.getvalue().split("\n")
+    assert len(lines) > 2
+    assert printable(evil) in stream.getvalue()
+    for line in lines:
+        assert line.isprintable(), ascii(line)
+        assert not line.startswith(FORGED)
 
 
 def test_a_pipe_gets_records_as_they_are(template: Path, tmp_path: Path) -> None:
