@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.cli._dump_output import Output, readable, shown, to_base64, to_json
+from logstore import terminal
+from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
 from logstore.format.header import HEADER_SIZE, BatchHeader, add_sequence, check_batch_crc
@@ -63,7 +65,9 @@ def _batches(file: File, out: Output) -> Iterator[_Found]:
                 _tell_end(file, position, size, error.located(file.path, start), out)
                 return
         if size > position > size - needed:
-            out.note(f"{file.path}: torn tail of {size - position} bytes from byte {position}")
+            out.note(
+                f"{printable(file.path)}: torn tail of {size - position} bytes from byte {position}"
+            )
             return
         window = max(_WINDOW_BYTES, needed)
 
@@ -81,7 +85,7 @@ def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, ou
         if any(file.read_at(start, min(_ZERO_STEP, size - start))):
             out.corrupt(error)
             return
-    out.note(f"{file.path}: {size - position} zero bytes from byte {position}")
+    out.note(f"{printable(file.path)}: {size - position} zero bytes from byte {position}")
 
 
 def _fault(found: _Found) -> CorruptBatchError | None:
@@ -120,7 +124,7 @@ def _sequence(record: Record, batch: Batch) -> int:
 
 def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> str:
     modern = batch if isinstance(batch, BatchHeader) else None
-    return to_json(
+    return terminal.to_json(
         {
             "topic": where.topic if where else None,
             "partition": where.partition if where else None,

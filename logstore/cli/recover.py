@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
@@ -40,7 +40,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     from logstore.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
-        fail(f"{path}: not a directory")
+        fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
     if is_partition(path):
         reports = [_recover_partition(path, options, dry_run)]
@@ -50,7 +50,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
         reports = _recover_all(path, options)
     if as_json:
         result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
-        click.echo(json.dumps(result, indent=2))
+        terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
     cut = any(report.bytes_cut for report in reports)
@@ -67,7 +67,7 @@ def is_partition(path: str) -> bool:
     except InvalidTopicError:
         return False
     if parsed.suffix:
-        fail(f"{path}: a {parsed.suffix} directory is not recovered by itself")
+        fail(f"{printable(path)}: a {parsed.suffix} directory is not recovered by itself")
     return not _is_log_dir(path)
 
 
@@ -87,7 +87,7 @@ def _partitions(path: str) -> list[str]:
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     found = [n for n in names if n not in skipped and not filenames.parse_partition_dir(n).suffix]
     if not found and not _is_log_dir(path):
-        fail(f"{path}: neither a log directory nor a partition")
+        fail(f"{printable(path)}: neither a log directory nor a partition")
     return found
 
 
@@ -171,32 +171,32 @@ def _offset(path: str, tp: Any, storage: Any) -> int:
     try:
         return OffsetCheckpoint(path, storage).read().get(tp, 0)
     except MalformedCheckpointError as failure:
-        click.echo(f"warning: {failure}; treated as absent", err=True)
+        terminal.line(f"warning: {failure}; treated as absent", err=True)
         return 0
 
 
 def _print(reports: list[Any], dry_run: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from logstore.terminal import tables
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 160, highlight=False)
-    table = Table(box=None, pad_edge=False)
+    table = tables.plain_table()
     table.add_column("partition", no_wrap=True)
     for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut"):
         table.add_column(name, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
-            escape(os.path.basename(os.path.abspath(report.directory))),
+            _name(report),
             f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
             f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
             f"{report.log_end_offset}", f"{report.bytes_cut:,}",
         )  # fmt: skip
-    console.print(table)
+    tables.print_tables(table, width=160)
     for report in reports:
         for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):
-            click.echo(f"{os.path.basename(os.path.abspath(report.directory))}: {line}")
+            terminal.line(f"{_name(report)}: {line}")
     cut = sum(report.bytes_cut for report in reports)
     verb = "would be cut" if dry_run else "cut"
-    click.echo(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+    terminal.line(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+
+
+def _name(report: Any) -> str:
+    return printable(os.path.basename(os.path.abspath(report.directory)))
