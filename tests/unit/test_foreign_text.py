@@ -141,13 +141,15 @@ def properties(text: str) -> bytes:
 @pytest.fixture
 def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
     def make(evil: str) -> Path:
-        """``orders-0`` holds the records; beside it is a partition whose name is hostile too."""
+        """``orders-0`` holds the records; beside it are one whose name is hostile, and one with
+        hostile files."""
         root = Path(shutil.copytree(template, tmp_path / "data"))
         raw = os.fsencode(evil)
         with LogManager([root]) as manager:
             fill(manager.get("orders", 0), raw)
         (root / ".kafka_cleanshutdown").unlink()
-        bad = Path(shutil.copytree(root / "orders-0", root / f"a{evil}b-0"))
+        shutil.copytree(root / "orders-0", root / f"a{evil}b-0")
+        bad = Path(shutil.copytree(root / "orders-0", root / "bad-0"))
         (bad / f"{0:020d}.log").write_bytes(b"\0" * 11 + b"\1" * 90)  # no batch
         (bad / f"{evil}.log").write_bytes(b"x")
         (bad / f"{evil}x").mkdir()
@@ -203,15 +205,16 @@ def test_verify(hostile: Callable[[str], Path], run: Run, evil: str) -> None:
         assert len(found) == len(report["findings"])
     assert len([x for x in lines if re.match(r"\d+ files: ", x)]) == 1
     checked(run("verify", *files_below(root), "--no-compare"))
-    checked(run("verify", root / f"a{evil}b-0", root / f"{evil}none"))
+    checked(run("verify", root / f"a{evil}b-0", root / "bad-0", root / f"{evil}none"))
 
 
 @RUNS
 @EVERY_KIND
 def test_recover(hostile: Callable[[str], Path], run: Run, evil: str) -> None:
     root = hostile(evil)
-    bad = root / f"a{evil}b-0"
+    bad = root / "bad-0"
     checked(run("recover", root, "--dry-run"))
+    checked(run("recover", root / f"a{evil}b-0", "--dry-run"))
     checked(run("recover", bad, "--dry-run"))
     checked(run("recover", root / f"{evil}none"))
     checked(run("recover", root / f"{evil}-delete"))
