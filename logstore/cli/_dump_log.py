@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore import terminal
 from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
@@ -111,7 +110,7 @@ def _dump_records(path: str, found: _Found, where: TopicPartition | None, out: O
         return
     wanted = [record for record in records if record.offset < out.end_offset]
     if out.form == "json":
-        out.lines([_record_json(record, found.batch, where) for record in wanted])
+        out.json([_record_json(record, found.batch, where) for record in wanted])
     else:
         out.lines([_record_line(record, found.batch) for record in wanted])
 
@@ -122,27 +121,25 @@ def _sequence(record: Record, batch: Batch) -> int:
     return add_sequence(batch.base_sequence, record.offset - batch.base_offset)
 
 
-def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> str:
+def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> dict[str, Any]:
     modern = batch if isinstance(batch, BatchHeader) else None
-    return terminal.to_json(
-        {
-            "topic": where.topic if where else None,
-            "partition": where.partition if where else None,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestampType": str(batch.timestamp_type),
-            "key": to_base64(record.key),
-            "value": to_base64(record.value),
-            "headers": [[name, to_base64(value)] for name, value in record.headers],
-            "leaderEpoch": batch.leader_epoch,
-            "producerId": modern.producer_id if modern else -1,
-            "producerEpoch": modern.producer_epoch if modern else -1,
-            "sequence": _sequence(record, batch),
-            "isTransactional": batch.is_transactional,
-            "isControl": batch.is_control,
-            "compression": str(batch.compression),
-        }
-    )
+    return {
+        "topic": where.topic if where else None,
+        "partition": where.partition if where else None,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": str(batch.timestamp_type),
+        "key": to_base64(record.key),
+        "value": to_base64(record.value),
+        "headers": [[name, to_base64(value)] for name, value in record.headers],
+        "leaderEpoch": batch.leader_epoch,
+        "producerId": modern.producer_id if modern else -1,
+        "producerEpoch": modern.producer_epoch if modern else -1,
+        "sequence": _sequence(record, batch),
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "compression": str(batch.compression),
+    }
 
 
 def _batch_line(found: _Found, valid: bool) -> str:

@@ -24,10 +24,13 @@ class Output:
     def lines(self, lines: list[str]) -> None:
         terminal.lines(lines)
 
+    def json(self, entries: list[dict[str, Any]]) -> None:
+        terminal.json_lines(entries)
+
     def entry(self, fields: dict[str, Any]) -> None:
         """One entry of a file that is no log: JSON, or ``name: value`` pairs."""
         if self.form == "json":
-            self.lines([terminal.to_json(fields)])
+            self.json([fields])
         else:
             self.lines([" ".join(f"{name}: {shown(value)}" for name, value in fields.items())])
 

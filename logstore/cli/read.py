@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
@@ -160,7 +161,7 @@ class _Output:
             case "lines":
                 self.stream.lines(list(map(self._line, records)))
             case _:
-                terminal.lines(_json(r, tp) for r in records)
+                terminal.json_lines(_json(r, tp) for r in records)
         return self.left is None or self.left > 0
 
     def _line(self, record: Record) -> bytes:
@@ -171,15 +172,13 @@ class _Output:
         return key + os.fsencode(self.key_separator) + value
 
 
-def _json(record: Record, tp: TopicPartition) -> str:
-    return terminal.to_json(
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": to_base64(record.key),
-            "value": to_base64(record.value),
-            "headers": [[name, to_base64(value)] for name, value in record.headers],
-        }
-    )
+def _json(record: Record, tp: TopicPartition) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": to_base64(record.key),
+        "value": to_base64(record.value),
+        "headers": [[name, to_base64(value)] for name, value in record.headers],
+    }

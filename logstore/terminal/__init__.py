@@ -29,19 +29,23 @@ def line(text: str = "", *, err: bool = False, style: str | None = None) -> None
 
 def lines(texts: Iterable[str]) -> None:
     """Print lines to stdout; cheap for many."""
-    block = "\n".join(map(one_line, texts))
+    _block(map(one_line, texts))
+
+
+def json_lines(values: Iterable[Any]) -> None:
+    """Print each value as JSON in one line to stdout; cheap for many."""
+    _block(map(_ascii, map(_compact, values)))
+
+
+def _block(printable_lines: Iterable[str]) -> None:
+    block = "\n".join([*printable_lines, ""])
     if block:
-        sys.stdout.write(block + "\n")
+        sys.stdout.write(block)
 
 
 def status(text: str, *, last: bool) -> None:
     """Show how far something is, on stderr, in place of the status before."""
     click.echo(one_line(text) + ("\n" if last else "\r"), err=True, nl=False)
-
-
-def to_json(value: Any) -> str:
-    """``value`` in one line, of printable ASCII."""
-    return _ascii(_compact(value))
 
 
 def print_json(value: Any, indent: int | None = None) -> None:
@@ -50,7 +54,7 @@ def print_json(value: Any, indent: int | None = None) -> None:
 
 
 def _ascii(text: str) -> str:
-    """JSON escapes all but printable ASCII, and DEL."""
+    """JSON has escapes for all but printable ASCII, and DEL."""
     return text.replace("\x7f", "\\u007f")
 
 
