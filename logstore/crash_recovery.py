@@ -252,7 +252,10 @@ class CrashRecovery:
         cut = segment.size - scan.valid_bytes
         if cut:
             self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
-            self._remover.cut(segment, scan.valid_bytes, SCAN_REASONS[scan.status])
+            flushed = scan.next_offset < self._flushed or bool(report.clean_doubt)
+            self._remover.cut(
+                segment, scan.valid_bytes, SCAN_REASONS[scan.status], flushed=flushed
+            )
         state = segment.state
         state.max_timestamp = scan.max_timestamp
         state.offset_of_max_timestamp = scan.offset_of_max_timestamp

@@ -153,13 +153,20 @@ def rebuild_producers(
 
 
 def replay_from(producers: ProducerStateManager, segment: Segment, start: int, end: int) -> None:
-    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read."""
+    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read.
+
+    A header that cannot be read ends it: what lies below the recovery point is not cut for that.
+    """
     if segment.size == 0 or segment.base_offset >= end:
         return
-    first = segment.find(start)
-    if first is None:
-        return
-    base = first.position
+    try:
+        first = segment.find(start)
+    except CorruptBatchError:
+        base = 0
+    else:
+        if first is None:
+            return
+        base = first.position
     for rows, columns, capacity in segment.scan(base, check_crc=False):
         at = _PRODUCER * capacity
         ids = columns[at : at + rows]
