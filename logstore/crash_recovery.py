@@ -129,7 +129,7 @@ class CrashRecovery:
         """
         if scan.status != SCAN_BAD_OFFSET or self._options.contiguous:
             return [segment]
-        plan = plan_split(segment, scan, limit)
+        plan = plan_split(segment, scan, limit, self._flushed)
         if len(plan.pieces) == 1 or (later is None and plan.end < segment.size):
             return [segment]
         if plan.end < segment.size and later is not None:

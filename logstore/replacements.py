@@ -76,19 +76,21 @@ class Split(NamedTuple):
     status: int
 
 
-def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
+def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 0) -> Split:
     """How to divide a segment at whose batches ``scan`` ended; one piece if it is to stay whole.
 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
     base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
-    base is ``limit``, goes on from before the jump.
+    base is ``limit``, goes on from before the jump. A single batch at the end of the log, which has
+    none behind it (``limit`` is 2⁶³), is believed only below ``flushed``.
     """
     pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
+    batches = 0  # of the last piece
     end, status = scan.valid_bytes, scan.status
     while (span := _stopped_at(segment, scan)) is not None:
         if span.base_offset < ends[-1] or span.last_offset - pieces[-1].base_offset <= MAX_INT:
             while len(pieces) > 1 and ends[-2] <= span.base_offset < pieces[-1].base_offset:
-                end = pieces.pop().position
+                end, batches = pieces.pop().position, 0
                 ends.pop()
             break
         base = span.base_offset
@@ -99,7 +101,11 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
             break
         pieces.append(Piece(base, end))
         ends.append(scan.next_offset)
+        batches = scan.batch_count
         end, status = scan.valid_bytes, scan.status
+    if limit == 2**63 and batches == 1 and ends[-1] > flushed and len(pieces) > 1:
+        end, status = pieces.pop().position, SCAN_BAD_OFFSET
+        ends.pop()
     while len(pieces) > 1 and ends[-1] > limit:
         end, status = pieces.pop().position, SCAN_BAD_OFFSET
         ends.pop()
