@@ -42,7 +42,6 @@ class RecoveryReport:
 
     directory: str
     clean: bool
-    clean_doubt: str = ""
     recovery_point: int = 0
     log_start_offset: int = 0
     log_end_offset: int = 0
@@ -58,6 +57,7 @@ class RecoveryReport:
     bytes_valid_behind_cut: int = 0
     bytes_set_aside: int = 0
     offsets_lost: tuple[int, int] | None = None
+    clean_doubt: str = ""
     seconds: float = 0.0
     actions: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""One flipped bit in the header of a batch, wherever it is: no other batch is lost, and none unseen.
+"""One flipped bit in the header of a batch, anywhere: no other batch is lost, and none unseen.
 
 A sample by default; ``RECOVERY_FLIPS=all`` goes through every bit of every place.
 """
@@ -157,9 +157,7 @@ def test_a_flipped_bit_loses_no_other_batch(place: str, mode: str) -> None:
             raise AssertionError(f"bit {bit} (byte {bit // 8}): {error}") from error
 
 
-def again(
-    disk: Disk, reports: list[RecoveryReport], intact: list[Original], scanned: bool
-) -> None:
+def again(disk: Disk, reports: list[RecoveryReport], intact: list[Original], scanned: bool) -> None:
     """A second start, an append, and a third."""
     log: ReplicaLog = disk.open(recovery_point=reports[0].recovery_point)
     reports.append(log.recovery_report)
