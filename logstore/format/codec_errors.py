@@ -14,9 +14,27 @@ class TooLargeError(CodecError):
         super().__init__(f"decompressed size above limit of {limit} bytes")
 
 
-EAGER_BYTES = 16 << 20
-"""Content up to this size is unpacked at once; above it the size is measured first.
+PIECES_FREE = 1 << 16
+"""A stream may have so many blocks or members, whatever they hold.
 
-A hostile batch of 1 MiB may stand for gigabytes. Measuring runs in constant memory, so a batch
-that is refused never costs more than this, while normal batches (a few MiB) are unpacked once.
+What is beyond must hold what an encoder's would: each piece takes time of its own, and empty ones
+by the million would take seconds for nothing.
 """
+BLOCK_BYTES = 7
+"""An encoder ends a block when it is full or flushed, and its caller flushes at most after each
+record, which takes 7 bytes at least."""
+MEMBER_BYTES = 1 << 10
+"""An encoder ends a member when its caller closes it, which is once for a batch. A member costs ten
+times as much time as a block: its state is set up anew."""
+
+
+def check_blocks(blocks: int, content: int) -> None:
+    """Refuse so many blocks that hold only ``content`` bytes together."""
+    if blocks > PIECES_FREE + content // BLOCK_BYTES:
+        raise CodecError(f"{blocks} blocks for {content} bytes of content")
+
+
+def check_members(members: int, content: int) -> None:
+    """Refuse so many members that hold only ``content`` bytes together."""
+    if members > PIECES_FREE + content // MEMBER_BYTES:
+        raise CodecError(f"{members} members for {content} bytes of content")
