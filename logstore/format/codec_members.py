@@ -57,7 +57,8 @@ def decompress(format: MemberFormat, data: Buffer, limit: int) -> Buffer:
             if len(content) > limit:
                 raise TooLargeError(limit)
             return content
-    chunks, total = [], 0
+    chunks: list[bytes] = []
+    total = 0
     for chunk in _chunks(format, data):
         total += len(chunk)
         if total > limit:

@@ -10,19 +10,22 @@ import sys
 
 import pytest
 
-from logstore.format.codec_errors import PIECES_FREE
+from logstore.format.codec_errors import BLOCKS_FREE, MEMBERS_FREE
 from logstore.format.compression import Compression, decompress
 from tests.fuzz.codec_bombs import Cost
 from tests.fuzz.codec_streams import (
     BOMBS,
     SNAPPY_HEADER,
+    ZSTD_HEADER,
     G,
     L,
     S,
+    Z,
     gzip_member,
     lz4_block,
     lz4_header,
     snappy_block,
+    zstd_block,
 )
 from tests.fuzz.codecs import check
 
@@ -72,16 +75,17 @@ def test_random_streams() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "stream"),
+    ("codec", "stream", "count"),
     [
-        (G, gzip_member(b"x") * PIECES_FREE),
-        (S, SNAPPY_HEADER + snappy_block(b"x") * PIECES_FREE),
-        (L, lz4_header() + lz4_block(b"x", raw=False) * PIECES_FREE + bytes(4)),
-        (L, lz4_header(True) + lz4_block(b"x", True, checksum=True) * PIECES_FREE + bytes(4)),
+        (G, gzip_member(b"x") * MEMBERS_FREE, MEMBERS_FREE),
+        (Z, (ZSTD_HEADER + zstd_block(0, 1, b"x", last=True)) * MEMBERS_FREE, MEMBERS_FREE),
+        (S, SNAPPY_HEADER + snappy_block(b"x") * (BLOCKS_FREE - 1), BLOCKS_FREE - 1),
+        (L, lz4_header() + lz4_block(b"x", raw=False) * BLOCKS_FREE + bytes(4), BLOCKS_FREE),
+        (L, lz4_header(True) + lz4_block(b"x", True, True) * BLOCKS_FREE + bytes(4), BLOCKS_FREE),
     ],
-    ids=["gzip", "snappy", "lz4", "lz4 raw"],
+    ids=["gzip", "zstd", "snappy", "lz4", "lz4 raw"],
 )
-def test_tiny_pieces_in_a_number_that_a_flushing_encoder_may_reach_are_read(
-    codec: Compression, stream: bytes
+def test_pieces_of_a_byte_are_read_up_to_their_limit(
+    codec: Compression, stream: bytes, count: int
 ) -> None:
-    assert bytes(decompress(codec, stream)) == b"x" * PIECES_FREE
+    assert bytes(decompress(codec, stream)) == b"x" * count
