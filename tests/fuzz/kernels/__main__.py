@@ -19,7 +19,9 @@ from tests.fuzz.kernels.rounds import FUZZERS, run, seeds
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.kernels")
-    parser.add_argument("--rounds", type=int, default=1000, help="of each fuzzer; fewer of costly ones")
+    parser.add_argument(
+        "--rounds", type=int, default=1000, help="of each fuzzer; fewer of costly ones"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--each", action="store_true", help="print every seed before its round")

@@ -8,10 +8,12 @@ from typing import Any
 from logstore.errors import CorruptBatchError, InvalidRecordError
 
 REFUSALS = (
-    ValueError, OverflowError, TypeError, BufferError, CorruptBatchError, InvalidRecordError,
+    ValueError, OverflowError, TypeError, BufferError, OSError, CorruptBatchError,
+    InvalidRecordError,
 )  # fmt: skip
 """What a kernel may raise for hostile bytes (``CorruptBatchError``), for arguments out of their
-range (``ValueError``, ``InvalidRecordError``), and for those of another kind."""
+range (``ValueError``, ``InvalidRecordError``), for those of another kind, and for a medium that
+refuses (``OSError``)."""
 
 
 def outcome(call: Callable[[], Any]) -> tuple[str, Any]:

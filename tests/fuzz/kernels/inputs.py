@@ -120,7 +120,9 @@ def record(rng: random.Random, delta: int, lies: float) -> bytes:
     """One record; each number in it lies with the probability ``lies``."""
 
     def said(n: int, bits: int = 32) -> bytes:
-        return varint(rng, number(rng, bits)) if rng.random() < lies else reference.encode_varlong(n)
+        return (
+            varint(rng, number(rng, bits)) if rng.random() < lies else reference.encode_varlong(n)
+        )
 
     def field(data: bytes | None) -> bytes:
         return said(-1) if data is None else said(len(data)) + data

@@ -65,7 +65,9 @@ def checksums(rng: random.Random) -> None:
 def varints(rng: random.Random) -> None:
     n = number(rng)
     for name in ("encode_varint", "encode_varlong"):
-        same(lambda name=name: getattr(_scan, name)(n), lambda name=name: getattr(reference, name)(n))
+        same(
+            lambda name=name: getattr(_scan, name)(n), lambda name=name: getattr(reference, name)(n)
+        )
     data = varint(rng, n) + rng.randbytes(rng.choice((0, 0, 1, 9)))
     data, position = data[: rng.randint(0, len(data))], index(rng, len(data))
     buffer = buffer_of(rng, data)
@@ -266,7 +268,9 @@ def racing(rng: random.Random) -> None:
             assert 0 <= scan.feed(view, 0, True) <= len(view)
             outcome(lambda c=cells: _scan.scan_batches(view, 0, c, True, False))
             outcome(lambda: _scan.analyse_batches(view, deep=True))
-            outcome(lambda: _codec.ColumnBuilder(headers=True).add_run(view, 0, LONG, LONG, 0, LONG))
+            outcome(
+                lambda: _codec.ColumnBuilder(headers=True).add_run(view, 0, LONG, LONG, 0, LONG)
+            )
             rows, _, _ = _scan.scan_batches(data, 0, cells)
             _verify.unfit_batches(view, cells, rows)
             _times.late_batches(view, cells, rows, 0)
@@ -322,7 +326,9 @@ def entries(rng: random.Random, layout: str, base: int, cells: Any) -> bytes:
         width = 8 if layout == "time" else 4
         first = (first + (1 << (8 * width - 1))) % (1 << 8 * width) - (1 << (8 * width - 1))
         second = (second + 2**31) % 2**32 - 2**31
-        out.append(first.to_bytes(width, "big", signed=True) + second.to_bytes(4, "big", signed=True))
+        out.append(
+            first.to_bytes(width, "big", signed=True) + second.to_bytes(4, "big", signed=True)
+        )
     return b"".join(out)
 
 

@@ -43,9 +43,10 @@ def windows(rng: random.Random) -> None:
 def refused(call: Any) -> Any:
     """The result, or None for a refusal: an errno, a range, or no memory for so much."""
     try:
-        return outcome(call)[1]
-    except (OSError, MemoryError):
+        kind, result = outcome(call)
+    except MemoryError:
         return None
+    return result if kind == "returned" else None
 
 
 def read(descriptor: int, position: int, size: int, content: bytes) -> None:
@@ -56,9 +57,7 @@ def read(descriptor: int, position: int, size: int, content: bytes) -> None:
         assert outcome(lambda: memoryview(window).__setitem__(0, 1))[0] == "TypeError"
 
 
-def mapped(
-    rng: random.Random, descriptor: int, position: int, size: int, content: bytes
-) -> None:
+def mapped(rng: random.Random, descriptor: int, position: int, size: int, content: bytes) -> None:
     window = refused(lambda: _window.MappedWindow(descriptor, position, size))
     if window is None:
         return

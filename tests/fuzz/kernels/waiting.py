@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 from replication.kernels import _waiting
@@ -13,13 +14,17 @@ from tests.waiting import KERNELS, operation_type, task_type
 
 def timers(rng: random.Random) -> None:
     seed = rng.getrandbits(64)
-    assert timer_story(_waiting, random.Random(seed)) == timer_story(KERNELS[1], random.Random(seed))
+    assert timer_story(_waiting, random.Random(seed)) == timer_story(
+        KERNELS[1], random.Random(seed)
+    )
 
 
 def timer_story(kernel: Any, rng: random.Random) -> list[Any]:
     """What happened, step by step; times far from the end of time, where both agree."""
     told: list[Any] = []
-    timer = kernel.Timer(rng.choice((0, 5, 10**12)), rng.choice((1, 3, 100)), rng.choice((2, 3, 20)))
+    timer = kernel.Timer(
+        rng.choice((0, 5, 10**12)), rng.choice((1, 3, 100)), rng.choice((2, 3, 20))
+    )
     now = timer.wheel.current_ms
     tasks: list[Any] = []
     for step in range(rng.choice((3, 30, 100))):
@@ -75,10 +80,8 @@ def nothing(rng: random.Random) -> None:
         lambda: _waiting.raise_all(None),
         lambda: _waiting.Watchers(None, "key").sweep(),
     ):
-        try:
+        with suppress(AttributeError, SystemError):
             outcome(call)
-        except (AttributeError, SystemError):
-            pass
     assert len(timer) == len(watchers) == 0
 
 

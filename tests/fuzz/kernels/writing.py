@@ -78,7 +78,9 @@ def time_of(rng: random.Random) -> Any:
 def headers_of(rng: random.Random) -> Any:
     if rng.random() < 0.02:
         return rng.choice((7, "text", [3], [("a",)], [(b"a", b"")], [("\ud800", b"")]))
-    pairs = [(rng.choice(("", "name", "é" * 70)), value_of(rng)) for _ in range(rng.choice((0, 1, 3)))]
+    pairs = [
+        (rng.choice(("", "name", "é" * 70)), value_of(rng)) for _ in range(rng.choice((0, 1, 3)))
+    ]
     return rng.choice((None, (), pairs, tuple(pairs)))
 
 
@@ -174,9 +176,7 @@ def arrow(rng: random.Random) -> None:
     times: Any = rng.choice((None, time_of(rng), exact(bytes(8 * count)), exact(bytes(8))))
     arguments = (start, stop, *keys, *values, times, rng.choice((-1, 5, number(rng))))
     native = outcome(
-        lambda: attributes(
-            _codec.encode_columns(*arguments, headers=headers, **sizes), ENCODED
-        )
+        lambda: attributes(_codec.encode_columns(*arguments, headers=headers, **sizes), ENCODED)
     )
     sane = headers is None or 0 <= said <= names
     if sane and max(abs(start), abs(stop)) < 100_000:
@@ -202,9 +202,7 @@ def seals(rng: random.Random) -> None:
         fields[rng.choice(sorted(fields))] = 2**63
     content = rng.randbytes(size)
     native, plain = exact(content), bytearray(content)
-    same(
-        lambda: _codec.seal_batch(native, **fields), lambda: reference.seal_batch(plain, **fields)
-    )
+    same(lambda: _codec.seal_batch(native, **fields), lambda: reference.seal_batch(plain, **fields))
     assert native == plain
     assert outcome(lambda: _codec.seal_batch(bytes(100), **fields))[0] in (
         "BufferError",
@@ -308,29 +306,25 @@ def append_once(rng: random.Random, native: Any, plain: Any) -> None:
     data = batches(rng)
     buffer, epoch = buffer_of(rng, data), rng.choice((0, 5, -1, 2**31 - 1))
     pair, kind = (native, plain), rng.randrange(8)
-    try:
-        if kind < 3:
-            deep, limit = rng.random() < 0.5, rng.choice((LONG, LONG, 1000, -1))
-            largest, start = rng.choice((2**31 - 1, 150)), number(rng)
-            said = (buffer, deep, epoch, largest, limit, start)
-            same(*((lambda s=s: result_of(s.append_plain(*said))) for s in pair))
-        elif kind < 6:
-            size = rng.choice((len(data), len(data), index(rng, len(data))))
-            first = rng.choice((native.next_offset, -1, number(rng)))
-            same(*((lambda s=s: s.append(buffer, size, first, epoch)) for s in pair))
-        elif kind == 6:
-            same(*((lambda s=s: s.add_time_entry()) for s in pair))
-            same(*((lambda s=s: s.reserve()) for s in pair))
-        else:
-            marks = number(rng), number(rng), rng.choice((-1, 0, number(rng))), number(rng)
-            same(*((lambda s=s: attributes(s.snapshot((), 1, *marks), SNAPSHOT)) for s in pair))
-            roll = index(rng, 2**31), number(rng), rng.randrange(LONG), rng.randrange(LONG)
-            same(*((lambda s=s: s.must_roll(*roll)) for s in pair))
-            outcome(lambda: native.must_roll(*(number(rng) for _ in range(4))))
-            native.cut_pending = plain.cut_pending = rng.random() < 0.1
-    except OSError as error:
-        assert error.errno == errno.ENOSPC
-        outcome(lambda: plain.append(buffer, len(data), native.next_offset, epoch))
+    if kind < 3:
+        deep, limit = rng.random() < 0.5, rng.choice((LONG, LONG, 1000, -1))
+        largest, start = rng.choice((2**31 - 1, 150)), number(rng)
+        said = (buffer, deep, epoch, largest, limit, start)
+        same(*((lambda s=s: result_of(s.append_plain(*said))) for s in pair))
+    elif kind < 6:
+        size = rng.choice((len(data), len(data), index(rng, len(data))))
+        first = rng.choice((native.next_offset, -1, number(rng)))
+        same(*((lambda s=s: s.append(buffer, size, first, epoch)) for s in pair))
+    elif kind == 6:
+        same(*((lambda s=s: s.add_time_entry()) for s in pair))
+        same(*((lambda s=s: s.reserve()) for s in pair))
+    else:
+        marks = number(rng), number(rng), rng.choice((-1, 0, number(rng))), number(rng)
+        same(*((lambda s=s: attributes(s.snapshot((), 1, *marks), SNAPSHOT)) for s in pair))
+        roll = index(rng, 2**31), number(rng), rng.randrange(LONG), rng.randrange(LONG)
+        same(*((lambda s=s: s.must_roll(*roll)) for s in pair))
+        outcome(lambda: native.must_roll(*(number(rng) for _ in range(4))))
+        native.cut_pending = plain.cut_pending = rng.random() < 0.1
 
 
 def result_of(answer: Any) -> Any:
