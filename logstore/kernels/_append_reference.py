@@ -191,6 +191,7 @@ class SegmentState:
         placed = bytearray(memoryview(data)[:size])
         batches: list[tuple[int, int, int]] = []  # (last offset, max timestamp, length)
         position, next_offset, since, due = 0, first_offset, self.bytes_since_index_entry, 0
+        last_offset = -1
         while position < size:
             if size - position < 17:
                 raise ValueError("not whole batches")

@@ -283,10 +283,11 @@ def racing(rng: random.Random) -> None:
 
 
 def scanned(rng: random.Random, data: Any) -> tuple[Any, int, bool]:
-    """A table of the batches in ``data``; whether its cells were left as the scan wrote them."""
+    """A table of the batches in ``data``; whether it is one that a scan of sound ones left."""
     cells = table(rng.choice((1, 4, 20)))
-    rows, _, _ = _scan.scan_batches(data, 0, cells, False, rng.random() < 0.8)
-    sound = rng.random() < 0.6
+    stops = rng.random() < 0.8
+    rows, _, _ = _scan.scan_batches(data, 0, cells, False, stops)
+    sound = stops and rng.random() < 0.7
     for _ in range(0 if sound else rng.randrange(1, 6)):
         cells[rng.randrange(len(cells))] = number(rng)
     if rng.random() < 0.1:
