@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
+from checkpoints.files import UnusableFileError
 from logstore.errors import CorruptIndexError
 from logstore.locks import Rank, make_lock
 from logstore.storage.base import File, Mapping, Storage
@@ -205,6 +206,19 @@ class OffsetIndex(_SparseIndex):
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + entry[0], entry[1])
 
+    def last_two(self, count: int) -> tuple[OffsetPosition, OffsetPosition]:
+        """The last two of ``count`` entries, which are two or more."""
+        size = 2 * self.entry.size
+        with self._lock, self._open() as file:
+            data = file.read_at((count - 2) * self.entry.size, size)
+        if len(data) < size:
+            raise self._short(count - 2)
+        before, last = (
+            OffsetPosition(self.base_offset + relative, position)
+            for relative, position in self.entry.iter_unpack(data)
+        )
+        return before, last
+
     def upper_bound(self, position: int, count: int) -> OffsetPosition | None:
         """The first entry at or after ``position``, for a byte budget (F-114)."""
         _, _, entry = self.entries_at(count, lambda e: e[1] >= position)
@@ -275,8 +289,19 @@ class TransactionIndex:
 
     def _load(self) -> list[AbortedTxn]:
         if self._entries is None:
-            self._entries = self._parse(self._storage.read_file(self.path))
+            self._entries = self._parse(self._read())
         return self._entries
+
+    def _read(self) -> bytes:
+        """As many entries as there were when the log was opened: others are in memory."""
+        try:
+            file = self._storage.open(self.path, writable=False)
+        except UnusableFileError as error:
+            raise CorruptIndexError(self.path, 0, error.reason) from error
+        try:
+            return file.read_at(0, self._count * TXN_ENTRY.size)
+        finally:
+            file.close()
 
     def _parse(self, data: bytes) -> list[AbortedTxn]:
         entries: list[AbortedTxn] = []

@@ -36,10 +36,10 @@ _SIZE_MAX = 4096  # bytes
 
 
 class StartPoint(NamedTuple):
-    """What a start may rely on."""
+    """What a start may rely on; ``recovery_point`` is None where nobody has noted one."""
 
     clean: bool
-    recovery_point: int
+    recovery_point: int | None
     log_start_offset: int
 
 
@@ -60,11 +60,11 @@ def read_clean_stop(storage: Storage, directory: str) -> CleanStop | None:
         OSError, CheckpointFailedError: the medium refused.
     """
     path = os.path.join(directory, filenames.CLEAN_STOP)
-    data = load_file(storage, path, _SIZE_MAX)
-    if data is None:
-        return None
     numbers: list[int | None] = []
     with suppress(MalformedCheckpointError):
+        data = load_file(storage, path, _SIZE_MAX)
+        if data is None:
+            return None
         for _, fields in parse_entries(path, data, len(CleanStop._fields)):
             numbers = [parse_number(field, MAX_I64) for field in fields]
     if not numbers or None in numbers:
@@ -96,11 +96,15 @@ def write_clean_stop(
 
 
 def remove_clean_stop(storage: Storage, directory: str) -> None:
-    """Durably: a crash from here on is an unclean stop."""
-    try:
-        storage.remove(os.path.join(directory, filenames.CLEAN_STOP))
-    except FileNotFoundError:
+    """Durably: a crash from here on is an unclean stop.
+
+    What is no file was never believed; the load moves it out of the way.
+    """
+    path = os.path.join(directory, filenames.CLEAN_STOP)
+    info = storage.info(path)
+    if info is None or not info.is_file:
         return
+    storage.remove(path)
     storage.sync_dir(directory)
 
 
@@ -134,7 +138,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
     parsed = filenames.parse_partition_dir(os.path.basename(os.path.normpath(directory)))
     tp = parsed.topic_partition
     if parsed.suffix:  # the entries are of another log
-        return StartPoint(False, 0, 0)
+        return StartPoint(False, None, 0)
     there = storage.info(directory) is not None
     stop = read_clean_stop(storage, directory) if there else None
     start = _entry(storage, parent, LOG_START, tp)
@@ -154,7 +158,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
     if not there:
         if start is not None:  # of a log of this name that was deleted
             _set_entry(storage, parent, LOG_START, tp, None)
-        return StartPoint(True, 0, 0)
+        return StartPoint(True, None, 0)
     if start is not None:
         end = DirectoryReader(directory, storage=storage).end_on_file()
         if start > end:
@@ -162,8 +166,8 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
                 "%s: %s has log start %d, but the log ends at %d: ignored",
                 directory, LOG_START, start, end,
             )  # fmt: skip
-            return StartPoint(False, 0, 0)
-    return StartPoint(clean, point or 0, start or 0)
+            return StartPoint(False, None, 0)
+    return StartPoint(clean, point, start or 0)
 
 
 def leave_start_point(
