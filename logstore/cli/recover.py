@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -43,18 +44,30 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     if not os.path.isdir(path):
         fail(f"{path}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
-    if is_partition(path):
-        reports = [_recover_partition(path, options, dry_run)]
-    elif dry_run:
-        reports = list(_rehearse(path, options))
-    else:
-        reports = _recover_all(path, options)
+    with _warnings_in_reports():
+        if is_partition(path):
+            reports = [_recover_partition(path, options, dry_run)]
+        elif dry_run:
+            reports = list(_rehearse(path, options))
+        else:
+            reports = _recover_all(path, options)
     if as_json:
         result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
         click.echo(json.dumps(result, indent=2))
     else:
         _print(reports, dry_run)
     ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
+
+
+@contextmanager
+def _warnings_in_reports() -> Iterator[None]:
+    """They are printed from there, so nobody needs the lines of the logger."""
+    logger = logging.getLogger("logstore.recovery")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def is_partition(path: str) -> bool:
