@@ -141,19 +141,14 @@ def properties(text: str) -> bytes:
 @pytest.fixture
 def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
     def make(evil: str) -> Path:
-        """``orders-0`` holds the records; beside it is a partition whose name is hostile too."""
+        """``orders-0`` holds the records; the two partitions beside it are damaged."""
         root = Path(shutil.copytree(template, tmp_path / "data"))
         raw = os.fsencode(evil)
         with LogManager([root]) as manager:
             fill(manager.get("orders", 0), raw)
         (root / ".kafka_cleanshutdown").unlink()
-        bad = Path(shutil.copytree(root / "orders-0", root / f"a{evil}b-0"))
-        (bad / f"{0:020d}.log").write_bytes(b"\0" * 11 + b"\1" * 90)  # no batch
-        (bad / f"{evil}.log").write_bytes(b"x")
-        (bad / f"{evil}x").mkdir()
-        (bad / "leader-epoch-checkpoint").write_bytes(b"0\n1\n" + raw + b" 0\n")
-        (bad / "partition.metadata").write_bytes(b"version: 0\ntopic_id: " + raw + b"\n")
-        (bad / "topic.properties").write_bytes(b"x=" + raw + b"\n")
+        spoil(Path(shutil.copytree(root / "orders-0", root / f"a{evil}b-0")), evil)
+        spoil(Path(shutil.copytree(root / "orders-0", root / "plain-0")), evil)
         (root / f"{evil}-delete").mkdir()
         (root / f"{evil}file").write_bytes(b"x")
         for name in (
@@ -167,6 +162,16 @@ def hostile(template: Path, tmp_path: Path) -> Callable[[str], Path]:
         return root
 
     return make
+
+
+def spoil(partition: Path, evil: str) -> None:
+    raw = os.fsencode(evil)
+    (partition / f"{0:020d}.log").write_bytes(b"\0" * 11 + b"\1" * 90)  # no batch
+    (partition / f"{evil}.log").write_bytes(b"x")
+    (partition / f"{evil}x").mkdir()
+    (partition / "leader-epoch-checkpoint").write_bytes(b"0\n1\n" + raw + b" 0\n")
+    (partition / "partition.metadata").write_bytes(b"version: 0\ntopic_id: " + raw + b"\n")
+    (partition / "topic.properties").write_bytes(b"x=" + raw + b"\n")
 
 
 def fill(log: ReplicaLog, raw: bytes) -> None:
@@ -215,6 +220,7 @@ def test_recover(hostile: Callable[[str], Path], run: Run, evil: str) -> None:
     checked(run("recover", bad, "--dry-run"))
     checked(run("recover", root / f"{evil}none"))
     checked(run("recover", root / f"{evil}-delete"))
+    checked(run("recover", root / "plain-0", "--dry-run"))
     checked(run("recover", bad))
     checked(run("recover", root))
 
