@@ -81,8 +81,8 @@ class LogUnavailableError(LogstoreError):
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"{self.path} cannot be opened: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)} cannot be opened: {self.reason}"
 
 
 class StorageFailedError(LogstoreError):

@@ -35,7 +35,8 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     by the recovery points and the clean-shutdown marker on file. Afterwards the directory counts
     as cleanly shut down, unless only a partition of it was recovered.
 
-    Exit code 0: nothing was cut. 1: something was, or with --dry-run would be. 2: an error.
+    Exit code 0: nothing was cut, lost or in doubt. 1: something was, or with --dry-run would be.
+    2: an error.
     """
     from logstore.recovery import RecoveryOptions
 
@@ -53,8 +54,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
         terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
-    cut = any(report.bytes_cut for report in reports)
-    ctx.exit(EXIT_FINDINGS if cut else 0)
+    ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
 
 
 def is_partition(path: str) -> bool:
@@ -144,17 +144,18 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     storage: Storage = OverlayStorage(LocalStorage()) if dry_run else LocalStorage()
     name = os.path.basename(os.path.abspath(path))
     tp: TopicPartition = filenames.parse_partition_dir(name).topic_partition
-    clean, offsets = False, {RECOVERY_POINT: 0, LOG_START: 0}
+    clean, point, start = False, None, None
     if log_dir is not None:
         clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
-        offsets = {n: _offset(os.path.join(log_dir, n), tp, storage) for n in offsets}
+        point = _offset(os.path.join(log_dir, RECOVERY_POINT), tp, storage)
+        start = _offset(os.path.join(log_dir, LOG_START), tp, storage)
     log = ReplicaLog.open(
         path,
         managed=True,
         storage=storage,
         clean_shutdown=clean,
-        recovery_point=offsets[RECOVERY_POINT],
-        log_start_offset=offsets[LOG_START],
+        recovery_point=point,
+        log_start_offset=start,
         options=options,
     )
     if dry_run:
@@ -164,15 +165,15 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     return log.recovery_report
 
 
-def _offset(path: str, tp: Any, storage: Any) -> int:
-    """An offset on file; 0 where there is none, or the file cannot be read (F-32, S-55)."""
+def _offset(path: str, tp: Any, storage: Any) -> int | None:
+    """An offset on file; None where there is none, or the file cannot be read (F-32, S-55)."""
     from checkpoints import MalformedCheckpointError, OffsetCheckpoint
 
     try:
-        return OffsetCheckpoint(path, storage).read().get(tp, 0)
+        return OffsetCheckpoint(path, storage).read().get(tp)
     except MalformedCheckpointError as failure:
         terminal.line(f"warning: {failure}; treated as absent", err=True)
-        return 0
+        return None
 
 
 def _print(reports: list[Any], dry_run: bool) -> None:
@@ -180,14 +181,16 @@ def _print(reports: list[Any], dry_run: bool) -> None:
 
     table = tables.plain_table()
     table.add_column("partition", no_wrap=True)
-    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut"):
+    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut",
+                 "kept", "lost"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
             _name(report),
             f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
             f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
-            f"{report.log_end_offset}", f"{report.bytes_cut:,}",
+            f"{report.log_end_offset}", f"{report.bytes_cut:,}", f"{report.bytes_set_aside:,}",
+            "[{}, {})".format(*report.offsets_lost) if report.offsets_lost else "-",
         )  # fmt: skip
     tables.print_tables(table, width=160)
     for report in reports:

@@ -160,7 +160,7 @@ class LogDir:
             try:
                 parsed = filenames.parse_partition_dir(name)
             except InvalidTopicError as error:
-                logger.warning("left alone in %r: %s", self.path, error)
+                logger.warning("left alone in %s: %s", self.path, error)
                 continue
             if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
                 found.deleted.append(path)

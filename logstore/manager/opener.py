@@ -63,7 +63,7 @@ class LogOpener:
         log = self._open(
             log_dir, tp, config,
             clean_shutdown=log_dir.clean,
-            recovery_point=offsets.stored(RECOVERY_POINT).get(tp, 0),
+            recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
         )  # fmt: skip
         if self.replicated:
