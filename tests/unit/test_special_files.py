@@ -243,3 +243,45 @@ def test_under_a_reader_of_the_directory(logs: Path, name: str, kind: str) -> No
         problem = str(error)
     assert len(records) in (48, 60) or (name == LOG and name in problem)
     assert descriptors() == before
+
+
+@pytest.mark.parametrize("kind", ["fifo", "dangling", "directory"])
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_under_a_log_in_use(logs: Path, suffix: str, kind: str) -> None:
+    """Lookups walk the log; the index is made anew beside what took its place."""
+    name = f"{0:020}.{suffix}"
+    with start(logs) as manager:
+        log = manager.get(*T0)
+        plant(logs / "t-0" / name, kind)
+        for timestamp in (1_005, 1_011):
+            found = log.offset_for_timestamp(timestamp)
+            assert found is not None
+            assert found.offset == timestamp - 1_000
+        assert log.read(7, 1).records()[0].offset == 7
+        assert (logs / "t-0" / name).is_file()
+        assert log.truncate_to(10)
+    assert os.path.lexists(logs / "t-0" / f"{name}.aside")
+    assert (logs / ".kafka_cleanshutdown").exists()
+
+
+def test_that_stop_a_log_stop_no_other(logs: Path) -> None:
+    """It is damage of one file: the disk is well. What the log had is there at the next start."""
+    failures: list[str] = []
+    manager = LogManager(
+        [logs], CONFIG, background=False, on_directory_failure=lambda path, _: failures.append(path)
+    )
+    log = manager.get(*T0)
+    log.append([(b"key", b"more")])
+    active = log.segments[-1].base_offset
+    plant(logs / "t-0" / f"{active:020}.index", "fifo")
+    with pytest.raises(LogstoreError, match="is a FIFO"):
+        log.flush()
+    with pytest.raises(LogstoreError, match="is a FIFO"):
+        log.append([(b"key", b"more")])
+    assert len(values(manager.get(*U0))) == 60
+    assert manager.live_directories == [str(logs)]
+    manager.close()
+    assert failures == []
+    assert not (logs / ".kafka_cleanshutdown").exists()
+    with start(logs) as manager:
+        assert len(values(manager.get(*T0))) == 61
