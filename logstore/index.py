@@ -229,6 +229,19 @@ class OffsetIndex(_SparseIndex):
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + entry[0], entry[1])
 
+    def last_two(self, count: int) -> tuple[OffsetPosition, OffsetPosition]:
+        """The last two of ``count`` entries, which are two or more."""
+        size = 2 * self.entry.size
+        with self._lock, self._open() as file:
+            data = file.read_at((count - 2) * self.entry.size, size)
+        if len(data) < size:
+            raise self._short(count - 2)
+        before, last = (
+            OffsetPosition(self.base_offset + relative, position)
+            for relative, position in self.entry.iter_unpack(data)
+        )
+        return before, last
+
     def upper_bound(self, position: int, count: int) -> OffsetPosition | None:
         """The first entry at or after ``position``, for a byte budget (F-114)."""
         _, _, entry = self.entries_at(count, lambda e: e[1] >= position)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from checkpoints.files import OsFiles, open_regular
+from checkpoints.printable import printable
 from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
@@ -273,7 +274,9 @@ class LocalFile:
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
-            warnings.warn(f"unclosed {self.path}", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(
+                f"unclosed {printable(self.path)}", ResourceWarning, stacklevel=2, source=self
+            )
             self.close()
 
 

@@ -22,6 +22,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadata,
     PartitionMetadataFile,
 )
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
@@ -454,5 +455,5 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
 def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
     """A text file breaks its format; the position is a line number."""
     line = failure.line_number or UNKNOWN
-    shown = f": {failure.line!r}" if failure.line_number else ""
+    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
     return error(rule, line, UNKNOWN, failure.reason + shown)

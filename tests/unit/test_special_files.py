@@ -274,6 +274,7 @@ def test_that_stop_a_log_stop_no_other(logs: Path) -> None:
     log.append([(b"key", b"more")])
     active = log.segments[-1].base_offset
     plant(logs / "t-0" / f"{active:020}.index", "fifo")
+    log.roll()
     with pytest.raises(LogstoreError, match="is a FIFO"):
         log.flush()
     with pytest.raises(LogstoreError, match="is a FIFO"):
