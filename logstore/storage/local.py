@@ -387,7 +387,7 @@ def _acquire(path: str) -> LocalLock:
     with _registry_guard:
         for _ in range(_LOCK_ATTEMPTS_MAX):
             _refuse_own(path, real_path)
-            descriptor, _ = open_regular(real_path, os.O_RDWR | os.O_CREAT)
+            descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
                 _lock_descriptor(path, descriptor)
                 locked = os.fstat(descriptor)
