@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from checkpoints.checkpoint_file import FileState
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES
@@ -21,6 +22,7 @@ from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
     PartitionMetadataFile,
+    topic_id_to_text,
 )
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
@@ -29,6 +31,7 @@ from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.damage import TORN, ZEROS
 from logstore.verify.fingerprint import Fingerprint
+from logstore.verify.own_files import OwnFiles
 from logstore.verify.producer_files import ProducerFiles, Stretch
 from logstore.verify.producers import ProducerFacts, check_snapshot
 from logstore.verify.report import (
@@ -42,8 +45,14 @@ from logstore.verify.report import (
     info,
     warning,
 )
-from logstore.verify.rules import EpochRun, check_epoch_entries, check_epochs
+from logstore.verify.rules import (
+    EpochRun,
+    check_epoch_entries,
+    check_epochs,
+    check_first_epoch,
+)
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.text_files import ReadOnce, check_epoch_form, check_metadata
 
 _NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
@@ -88,6 +97,7 @@ class PartitionCheck:
     metadata: PartitionMetadata | None = None
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None when they are of no use."""
+    own: OwnFiles | None = None
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
     _rolled: frozenset[int] = frozenset()
@@ -114,11 +124,16 @@ class PartitionCheck:
         if self.only < 0:
             self._read_metadata()
             self.epochs = self._read_epochs()
+            self.own = OwnFiles(self.storage, self.directory, self._find)
+            self.own.read(infos)
+            if self.own.clean_stop is not None:
+                self.facts = replace(self.facts, clean=True)
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         if not bases and any(file.name == META_PROPERTIES for file in infos):
             raise OSError("a log directory inside another directory: its own path is wanted")
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
+        wanted = self.own.wanted if self.own else []
         for base, end in pairwise([*bases, UNKNOWN]):
             if self.only not in (UNKNOWN, base):
                 continue
@@ -126,6 +141,7 @@ class PartitionCheck:
             job = SegmentJob(
                 self.directory, base, end, frozenset(segments[base]),
                 _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
+                wanted=_inside(wanted, base - 1, end),
             )  # fmt: skip
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
@@ -219,23 +235,30 @@ class PartitionCheck:
 
     def _read_metadata(self) -> None:
         path = os.path.join(self.directory, PARTITION_METADATA)
+        once = ReadOnce(self.storage)
         try:
-            self.metadata = PartitionMetadataFile(path, self.storage).read()
+            self.metadata = PartitionMetadataFile(path, once).read()
         except MalformedCheckpointError as failure:
             self._find(PARTITION_METADATA, malformed("F-36", failure))
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
+        if self.metadata is not None:
+            for problem in check_metadata(once.data, self.metadata):
+                self._find(PARTITION_METADATA, problem)
 
     def _read_epochs(self) -> list[tuple[int, int]] | None:
         """The leader epochs on file; None when they cannot be compared with the batches."""
         path = os.path.join(self.directory, LEADER_EPOCH)
+        once = ReadOnce(self.storage)
         try:
-            state, entries = LeaderEpochCheckpoint(path, self.storage).inspect()
+            state, entries = LeaderEpochCheckpoint(path, once).inspect()
         except MalformedCheckpointError as failure:
             self._find(LEADER_EPOCH, malformed("F-33", failure))
             return None
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
+        for problem in check_epoch_form(once.data, entries):
+            self._find(LEADER_EPOCH, problem)
         self._epochs_missing = state is FileState.MISSING
         return [(int(epoch), int(start)) for epoch, start in entries]
 
@@ -263,6 +286,7 @@ class PartitionCheck:
             self._check_epochs(results, end_offset)
             if ends:
                 self._check_checkpoints(results, end_offset)
+                self._check_own(report, results)
         stretch = Stretch(
             self.jobs, results, self.only <= 0, compacted, end_offset, self._tail_found
         )
@@ -373,6 +397,10 @@ class PartitionCheck:
                 problem = warning("S-54", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
+        start = max(results[0].base if results else 0, self.facts.log_start)
+        if entries and start <= end_offset and self._closed_cleanly():
+            for problem in check_first_epoch(runs, entries, start):
+                self._find(LEADER_EPOCH, problem)
         if any(problem.rule == "F-203" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
@@ -404,6 +432,11 @@ class PartitionCheck:
             message = f"high watermark {facts.high_watermark}, below the log start offset "
             message += f"{facts.log_start} behind a clean shutdown"
             self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
+        elif results and facts.recovery_point < end and self._settled:
+            message = f"recovery point {facts.recovery_point}"
+            message = message if facts.recovery_point >= 0 else "no recovery point"
+            message += f" behind a clean shutdown, the log ends at {end}"
+            self._find(name, warning("F-222", UNKNOWN, end, message))
         if facts.high_watermark > end and not self._tail_found:
             message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
             severity = error if facts.clean else warning
@@ -411,6 +444,35 @@ class PartitionCheck:
         if facts.cleaner_offset > end:
             message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
             self._find(name, warning("F-290", UNKNOWN, end, message))
+
+    def _check_own(self, report: PartitionReport, results: list[SegmentResult]) -> None:
+        if self.own is None:
+            return
+        topic_id = topic_id_to_text(self.metadata.topic_id) if self.metadata else ""
+        start, end = report.log_start_offset, report.log_end_offset
+        self.own.check_cursors(topic_id, start, end, results)
+        if results:
+            self.own.check_clean_stop(results[0].base, self.facts.log_start, end)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether a clean stop wrote an entry of this directory: of one that is moving it has
+        none."""
+        plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
+        return plain and self._closed_cleanly(CLEAN_SHUTDOWN)
+
+    def _closed_cleanly(self, marker: str = "") -> bool:
+        """Whether it still is: who opens the log takes the marker away before the log changes.
+
+        ``marker`` asks for that of the log directory; else the log's own is as good.
+        """
+        if not self.facts.clean:
+            return False
+        parent = os.path.dirname(absolute(self.directory))
+        paths = [os.path.join(parent, CLEAN_SHUTDOWN)]
+        if not marker:
+            paths.append(os.path.join(self.directory, filenames.CLEAN_STOP))
+        return any(self.storage.info(path) is not None for path in paths)
 
 
 def partition_of(directory: str) -> TopicPartition | None:
