@@ -114,11 +114,13 @@ class LocalFile:
     already name another file.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_owned", "path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, owned: bool = True) -> None:
+        """``owned``: nobody else cuts the file, so that windows of it may be mapped."""
         self.path = path
         self._descriptor = descriptor
+        self._owned = owned
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -138,13 +140,17 @@ class LocalFile:
         return b"".join(parts)
 
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """See ``File.view``. Very large windows are mapped, and their pages read in on entry.
+        """See ``File.view``. Very large windows of the owner's files are mapped, and their pages
+        read in on entry.
 
         The owner must not cut the file below a mapped window in use: touching pages past the end
-        is a signal that no Python code can catch.
+        is a signal that no Python code can catch. A file that was opened to be read may be cut by
+        its owner at any time: it is never mapped.
         """
         if size > _VIEW_READ_MAX:
-            return self._mapped(position, size)
+            if self._owned:
+                return self._mapped(position, size)
+            size = min(size, max(self.size() - position, 0))
         if size < _VIEW_KEPT_MIN or not _native:
             return _shown(self.read_at(position, size))
         return _shown(ReadWindow(self._descriptor, position, size))
@@ -264,7 +270,8 @@ class LocalStorage(OsFiles):
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
-        file = LocalFile(path, os.open(path, flags | (os.O_CREAT if create else 0), 0o644))
+        descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
+        file = LocalFile(path, descriptor, owned=writable)
         if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
             file.close()  # a directory opens for reading, and would fail at the first read
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)

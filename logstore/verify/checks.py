@@ -104,8 +104,8 @@ class SegmentChecks:
     def _headers(
         self, table: BatchTable, view: memoryview | None
     ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
-        """All rules that need no content, but where an index has an offset inside a batch. The offsets of the batches, as their neighbours prove
-        them, and whether they are in order."""
+        """All rules that need no content, unless an index has an offset inside a batch. The offsets
+        of the batches, as their neighbours prove them, and whether they are in order."""
         job, result = self.job, self.result
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
