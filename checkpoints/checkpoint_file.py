@@ -16,8 +16,8 @@ Reading follows Kafka where a file is whole and is stricter where it is not:
 * A last line without its newline is malformed here: Kafka takes ``orders 0 12`` at face value
   when the file was cut inside ``orders 0 1234``.
 * Numbers are plain decimal digits within their type; a sign is refused.
-* A file above ``MAX_FILE_SIZE`` is refused after reading that much, and the number of lines is
-  compared with the count before the first entry is decoded: memory stays bounded (S-55).
+* A file above ``MAX_FILE_SIZE`` is refused before it is read, and the number of lines is compared
+  with the count before the first entry is decoded: memory stays bounded (S-55).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import enum
 from collections.abc import Iterator
 
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
-from checkpoints.files import Files, replace_file
+from checkpoints.files import Files, UnusableFileError, replace_file
 
 MAX_FILE_SIZE = 64 << 20
 """Bytes. 240,000 partitions with topic names of the longest kind fit."""
@@ -50,20 +50,18 @@ def load_file(files: Files, path: str, limit: int = MAX_FILE_SIZE) -> bytes | No
     """The content of a small file, or ``None`` when it is missing.
 
     Raises:
-        MalformedCheckpointError: it is larger than ``limit`` bytes, or is a directory.
+        MalformedCheckpointError: it is larger than ``limit`` bytes, or not a regular file; nothing
+            was read.
         CheckpointFailedError: the medium refused.
     """
     try:
-        data = files.read_file(path, limit + 1)
+        return files.read_file(path, limit)
     except FileNotFoundError:
         return None
-    except IsADirectoryError as error:
-        raise MalformedCheckpointError(path, 0, "", "is a directory") from error
+    except UnusableFileError as error:
+        raise MalformedCheckpointError(path, 0, "", error.reason) from error
     except OSError as error:
         raise CheckpointFailedError(path, "read", str(error)) from error
-    if len(data) > limit:
-        raise MalformedCheckpointError(path, 0, "", f"is larger than {limit} bytes")
-    return data
 
 
 def store_file(files: Files, path: str, data: bytes) -> None:

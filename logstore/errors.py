@@ -5,6 +5,7 @@ LogstoreError
 │   ├── CorruptBatchError         in a ``.log``: cut above the recovery point, reported below it
 │   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
 │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
+├── LogUnavailableError           a log of the manager is too damaged to be opened; the reason
 ├── StorageFailedError            the medium failed; the log directory is offline until reopened
 ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
 ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
@@ -65,6 +66,20 @@ class CorruptIndexError(CorruptDataError):
 
 class CorruptSnapshotError(CorruptDataError):
     pass
+
+
+class LogUnavailableError(LogstoreError):
+    """A log was found that cannot be opened: ``path`` of its directory, and why.
+
+    It is left as it is on the disk. Mend it and open the manager again, or delete it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be opened: {self.reason}"
 
 
 class StorageFailedError(LogstoreError):

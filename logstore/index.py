@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
+from checkpoints.files import UnusableFileError
 from logstore.errors import CorruptIndexError
 from logstore.locks import Rank, make_lock
 from logstore.storage.base import File, Mapping, Storage
@@ -275,8 +276,19 @@ class TransactionIndex:
 
     def _load(self) -> list[AbortedTxn]:
         if self._entries is None:
-            self._entries = self._parse(self._storage.read_file(self.path))
+            self._entries = self._parse(self._read())
         return self._entries
+
+    def _read(self) -> bytes:
+        """As many entries as there were when the log was opened: others are in memory."""
+        try:
+            file = self._storage.open(self.path, writable=False)
+        except UnusableFileError as error:
+            raise CorruptIndexError(self.path, 0, error.reason) from error
+        try:
+            return file.read_at(0, self._count * TXN_ENTRY.size)
+        finally:
+            file.close()
 
     def _parse(self, data: bytes) -> list[AbortedTxn]:
         entries: list[AbortedTxn] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from checkpoints.types import TopicPartition
-from logstore.errors import StorageFailedError, UnknownTopicOrPartitionError
+from logstore.errors import LogUnavailableError, StorageFailedError, UnknownTopicOrPartitionError
 from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
 from replication.fetcher_manager import FetcherManager
@@ -247,7 +247,7 @@ class RoleChanges:
         """False where the log here belongs to a later topic of that name."""
         try:
             topic_id = self._log_manager.get(*stop.tp).topic_id
-        except UnknownTopicOrPartitionError:
+        except (UnknownTopicOrPartitionError, LogUnavailableError):
             return True
         return None in (stop.topic_id, topic_id) or stop.topic_id == topic_id
 

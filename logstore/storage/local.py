@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from checkpoints.files import OsFiles
+from checkpoints.files import OsFiles, open_regular
 from logstore.errors import LogDirLockedError
-from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
 
 _VIEW_KEPT_MIN = 256 << 10
@@ -34,22 +34,43 @@ _COPY_STEP = 1 << 20
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
+_KINDS = (FileKind.FILE, FileKind.DIRECTORY, FileKind.OTHER)
 _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 
 # Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
-def _scan_directory(path: str, encoded: bytes, kind: type[FileInfo]) -> list[FileInfo]:
+def _scan_directory(
+    path: str, encoded: bytes, make: type[FileInfo], kinds: tuple[FileKind, FileKind, FileKind]
+) -> list[FileInfo]:
     entries = []
     with os.scandir(path) as scan:
         for entry in scan:
-            try:
-                status = entry.stat()  # of the target of a link: linked directories work (S-47)
-            except FileNotFoundError:
-                continue
-            entries.append(_info(entry.name, status))
+            info = _entry_info(entry.name, entry.path)
+            if info is not None:
+                entries.append(info)
     return entries
+
+
+# What ``stat`` says of a link that leads nowhere; anything else is the medium.
+_DANGLING = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG})
+
+
+def _entry_info(name: str, path: str) -> FileInfo | None:
+    """``None`` for what vanished meanwhile."""
+    try:
+        status = os.stat(path)  # of the target of a link: linked directories work (S-47)
+    except OSError as error:
+        if error.errno not in _DANGLING:
+            raise
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISLNK(status.st_mode) and error.errno != errno.ENOENT:
+            raise
+    return _info(name, status)
 
 
 try:
@@ -269,25 +290,16 @@ class LocalStorage(OsFiles):
     """
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
-        descriptor = os.open(path, flags | (os.O_CREAT if create else 0), 0o644)
-        file = LocalFile(path, descriptor, owned=writable)
-        if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
-            file.close()  # a directory opens for reading, and would fail at the first read
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return file
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return LocalFile(path, open_regular(path, flags)[0], owned=writable)
 
     def scan_dir(self, path: str) -> list[FileInfo]:
-        entries = scan_directory(path, os.fsencode(path), FileInfo)
+        entries = scan_directory(path, os.fsencode(path), FileInfo, _KINDS)
         entries.sort()  # names are unique: nothing else is compared
         return entries
 
     def info(self, path: str) -> FileInfo | None:
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return _info(os.path.basename(os.path.normpath(path)), status)
+        return _entry_info(os.path.basename(os.path.normpath(path)), path)
 
     def make_dir(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -378,7 +390,7 @@ def _acquire(path: str) -> LocalLock:
     with _registry_guard:
         for _ in range(_LOCK_ATTEMPTS_MAX):
             _refuse_own(path, real_path)
-            descriptor = os.open(real_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor, _ = open_regular(real_path, os.O_RDWR | os.O_CREAT)
             try:
                 _lock_descriptor(path, descriptor)
                 locked = os.fstat(descriptor)
@@ -472,5 +484,7 @@ def _as_bytes(buffer: Buffer) -> memoryview:
 
 
 def _info(name: str, status: os.stat_result) -> FileInfo:
-    is_dir = stat.S_ISDIR(status.st_mode)
-    return FileInfo(name, status.st_size, status.st_mtime_ns // _NANOSECONDS_PER_MS, is_dir)
+    kind = FileKind.FILE if stat.S_ISREG(status.st_mode) else FileKind.OTHER
+    if stat.S_ISDIR(status.st_mode):
+        kind = FileKind.DIRECTORY
+    return FileInfo(name, status.st_size, status.st_mtime_ns // _NANOSECONDS_PER_MS, kind)
