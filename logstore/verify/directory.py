@@ -11,6 +11,7 @@ from uuid import UUID
 from checkpoints import clean_shutdown
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.files import UnusableFileError
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import (
     CLEANER,
@@ -32,6 +33,7 @@ from logstore.verify.report import UNKNOWN, Finding, Problem, error, info, warni
 from logstore.verify.text_files import ReadOnce, check_clean_marker, check_meta, check_offsets
 
 CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+_READ = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
 _CREATION_PREFIX = "topic-creation-"
 _CREATIONS_MAX = 1000
 
@@ -81,7 +83,13 @@ class LogDirCheck:
     def _read_marker(self) -> None:
         marker = os.path.join(self.path, clean_shutdown.CLEAN_SHUTDOWN)
         once = ReadOnce(self.storage)
-        self.clean = clean_shutdown.exists(marker, once)
+        try:
+            self.clean = clean_shutdown.exists(marker, once)
+        except CheckpointFailedError as failure:
+            if not isinstance(failure.__cause__, UnusableFileError):
+                raise
+            problem = error("L-7", UNKNOWN, UNKNOWN, failure.__cause__.reason)
+            self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
         self.files += self.clean
         for problem in check_clean_marker(once.data):
             self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
@@ -139,7 +147,10 @@ class LogDirCheck:
     def check_names(self, entries: list[FileInfo]) -> None:
         """Leftovers beside the known files (F-24, F-26)."""
         for entry in entries:
-            if not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
+            if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
+                message = "is no regular file, or a link to none"
+                self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, message))
+            elif not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
                 message = "left behind by a write that was cut short"
                 self._find(entry.name, info("F-26", UNKNOWN, UNKNOWN, message))
 

@@ -50,6 +50,10 @@ class CleanStop(NamedTuple):
     mtime_ms: int
 
 
+def is_own_file(name: str) -> bool:
+    return name in (filenames.CLEAN_STOP, TOPIC_PROPERTIES) or name.endswith(_CURSOR_SUFFIX)
+
+
 @dataclass(slots=True)
 class OwnFiles:
     """Read with the other small files of a partition, judged when its segments are done."""
@@ -67,7 +71,7 @@ class OwnFiles:
         Raises:
             OSError: the medium refused.
         """
-        infos = {file.name: file for file in files if not file.is_dir}
+        infos = {file.name: file for file in files}
         try:
             names = [name for name in infos if name.endswith(_CURSOR_SUFFIX)]
             for name in names[:_CURSORS_MAX]:

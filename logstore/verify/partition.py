@@ -8,6 +8,7 @@ A segment that could not be read proves nothing: what its neighbours say is told
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.damage import TORN, ZEROS
 from logstore.verify.fingerprint import Fingerprint
-from logstore.verify.own_files import OwnFiles
+from logstore.verify.own_files import OwnFiles, is_own_file
 from logstore.verify.producer_files import ProducerFiles, Stretch
 from logstore.verify.producers import ProducerFacts, check_snapshot
 from logstore.verify.report import (
@@ -55,7 +56,11 @@ from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 from logstore.verify.text_files import ReadOnce, check_epoch_form, check_metadata
 
 _NO_END = 2**63 - 1
-_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
+_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
+_ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
+_SIZED = (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX)
+SIZE_MAX = 2**31 - 1
+"""Bytes of a log, whose positions are i32, and of what can be set aside for an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ class PartitionCheck:
     _snapshots: list[int] = field(default_factory=list)
     _rolled: frozenset[int] = frozenset()
     """Bases of segments that wait, as ``.log.swap``, for the one before them."""
+    _refused: set[tuple[int, str]] = field(default_factory=set)
+    """Bases and suffixes of files that are there, and were told of instead of being read."""
     _epochs_missing: bool = False
     _tail_found: bool = False
     _tail_explains: bool = False
@@ -113,13 +120,12 @@ class PartitionCheck:
             OSError: the directory cannot be listed.
         """
         self._where = partition_of(self.directory)
-        # A directory with the name of a segment's file stays in: opening it fails, and says so.
-        infos = [
-            entry
-            for entry in self.storage.scan_dir(self.directory)
-            if not entry.is_dir or filenames.parse_segment_file(entry.name)
-        ]
+        entries = self.storage.scan_dir(self.directory)
+        infos = [entry for entry in entries if entry.is_file]
         self.files = len(infos)
+        for entry in entries:
+            if not entry.is_file:
+                self._tell_irregular(entry)
         segments = self._sort_out(infos)
         if self.only < 0:
             self._read_metadata()
@@ -185,6 +191,22 @@ class PartitionCheck:
 
     # -- files ---------------------------------------------------------------------------------
 
+    def _tell_irregular(self, entry: FileInfo) -> None:
+        """What is no regular file is not opened; a directory may have any name but a file's."""
+        parsed = filenames.parse_segment_file(entry.name)
+        if entry.name in (PARTITION_METADATA, LEADER_EPOCH):
+            return  # told of where it is read
+        if self.only >= 0 and (parsed is None or parsed.offset != self.only):
+            return
+        known = parsed is not None or is_own_file(entry.name)
+        if parsed is not None and not parsed.transition:
+            self._refused.add((parsed.offset, parsed.suffix))
+        what = "a directory" if entry.is_dir else "no regular file, or a link to none"
+        if known:
+            self._find(entry.name, error("L-7", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+        elif not entry.is_dir:
+            self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, f"is {what}"))
+
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
@@ -192,9 +214,14 @@ class PartitionCheck:
         for file in infos:
             parsed = filenames.parse_segment_file(file.name)
             if parsed is None:
-                if file.name.endswith(_EXTRA_SUFFIXES) and self.only < 0:
+                if self.only >= 0:
+                    continue
+                if file.name.endswith(_EXTRA_SUFFIXES):
                     message = "left behind by a write or a recovery"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+                elif _ALMOST.search(file.name):
+                    message = "not 20 digits of an offset below 2⁶³: not part of the log"
+                    self._find(file.name, warning("F-16", UNKNOWN, UNKNOWN, message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition:
@@ -204,9 +231,10 @@ class PartitionCheck:
                 elif self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
-            elif file.name != filenames.segment_file_name(parsed.offset, parsed.suffix):
-                message = "the name does not have 20 digits: not part of the log"
-                self._find(file.name, warning("F-16", UNKNOWN, parsed.offset, message))
+            elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
+                message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
+                self._find(file.name, error("L-6", UNKNOWN, parsed.offset, message), parsed.offset)
+                self._refused.add((parsed.offset, parsed.suffix))
             elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
                 if self.only < 0:
                     self._snapshots.append(parsed.offset)
@@ -221,7 +249,9 @@ class PartitionCheck:
             if self.only not in (UNKNOWN, base):
                 continue
             log = found.get(filenames.LOG_SUFFIX)
-            if log is None and base in self._rolled:
+            if log is None and (
+                base in self._rolled or (base, filenames.LOG_SUFFIX) in self._refused
+            ):
                 continue
             if log is None:
                 for file in found.values():
@@ -229,7 +259,7 @@ class PartitionCheck:
                     self._find(file.name, warning("F-241", UNKNOWN, base, message), base)
                 continue
             for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
-                if suffix not in found and log.size:
+                if suffix not in found and log.size and (base, suffix) not in self._refused:
                     message = "missing beside a .log with data"
                     self._find_in(base, suffix, warning("F-242", UNKNOWN, base, message))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from logstore.format import filenames
@@ -50,6 +51,24 @@ class SegmentJob:
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
+
+
+class Problems(list[Problem]):
+    """The first ``kept`` of one file, and how many more there were: a hostile file has millions."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__()
+        self.kept, self.dropped = kept, 0
+
+    def append(self, problem: Problem) -> None:
+        if len(self) < self.kept:
+            super().append(problem)
+        else:
+            self.dropped += 1
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self.append(problem)
 
 
 @dataclass(slots=True)

@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import os
 import random
-import resource
+import socket
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from verify_files import every_file
 
+from logstore.cli import main
 from logstore.format.batch import encode_batch
+from logstore.storage.memory import MemoryStorage
+from logstore.verify import Severity, verify
 
 MIB = 1 << 20
 LIMIT = 700 * MIB
@@ -106,3 +112,143 @@ def test_files_that_others_cut(tmp_path: Path, arguments: tuple[str, ...]) -> No
     _, told = child.communicate()
     assert child.returncode in (0, 1, 2), told[-2000:]
     assert "Traceback" not in told
+
+
+# --- special files, names, sizes ------------------------------------------------------------------
+
+NAMES = (
+    f"{0:020}.log", f"{0:020}.index", f"{0:020}.timeindex", f"{0:020}.txnindex",
+    f"{1:020}.snapshot", "leader-epoch-checkpoint", "partition.metadata", "topic.properties",
+    "clean-stop", "billing.cursor",
+)  # fmt: skip
+ROOT_NAMES = (
+    "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "meta.properties",
+    "replication-offset-checkpoint", "cleaner-offset-checkpoint", ".kafka_cleanshutdown",
+)  # fmt: skip
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        before = os.getcwd()
+        os.chdir(path.parent)  # the address has room for 107 bytes
+        server.bind(path.name)
+        os.chdir(before)
+
+
+def make_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def make_dangling(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+KINDS: dict[str, Callable[[Path], None]] = {
+    "fifo": make_fifo, "socket": make_socket, "device": make_device, "directory": Path.mkdir,
+    "dangling": make_dangling,
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A log directory on this disk with every kind of file."""
+    copy_to_disk(every_file(), "/data", tmp_path / "d")
+    assert verify([tmp_path / "d"]).clean
+    return tmp_path / "d"
+
+
+def copy_to_disk(storage: MemoryStorage, path: str, target: Path) -> None:
+    target.mkdir()
+    for entry in storage.scan_dir(path):
+        if entry.is_dir:
+            copy_to_disk(storage, f"{path}/{entry.name}", target / entry.name)
+        else:
+            (target / entry.name).write_bytes(storage.read_file(f"{path}/{entry.name}"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", (*NAMES, *ROOT_NAMES))
+def test_a_special_file_is_a_finding_and_the_rest_is_checked(
+    root: Path, name: str, kind: str
+) -> None:
+    other = root / "orders-1" / f"{0:020}.log"
+    other.write_bytes(b"x" * 100)
+    path = root / name if name in ROOT_NAMES else root / "orders-0" / name
+    if path.parent.name == "orders-0" and name[:1] in "01":
+        path = min(path.parent.glob("*" + path.suffix))
+    path.unlink(missing_ok=True)
+    KINDS[kind](path)
+    report = verify([root])
+    assert report.unusable == []
+    found = {finding.file for finding in report.findings if finding.severity is Severity.ERROR}
+    assert {str(path), str(other)} <= found
+    dumped = CliRunner().invoke(main, ["dump", str(path)])
+    if kind != "directory" and name not in ("topic.properties", "clean-stop", "billing.cursor"):
+        assert dumped.exit_code == 2
+        assert dumped.stdout == ""
+        assert dumped.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("a b-0", "F-6"), ("orders-+1", "F-6"), ("orders-01", "F-6"), ("orders-99999999999", "F-6"), (b"\xff-0", "F-6"),
+        ("orders-0/99999999999999999999.log", "F-16"), ("orders-0/-0000000000000000001.log", "F-16"),
+        ("orders-0/5.log", "F-16"), (b"orders-0/\xff.log", "F-16"),
+    ],
+)  # fmt: skip
+def test_a_bad_name_is_a_finding_and_the_rest_is_checked(
+    root: Path, name: str | bytes, rule: str
+) -> None:
+    path = os.path.join(os.fsencode(root), os.fsencode(name))
+    if name in (b"orders-0/\xff.log",) or "/" in os.fsdecode(name):
+        with open(path, "wb") as file:
+            file.write(b"x")
+    else:
+        os.mkdir(path)
+    report = verify([root])
+    told = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    assert [(finding.rule, os.fsencode(finding.file)) for finding in told] == [(rule, path)]
+    assert len(report.partitions) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "rule"),
+    [
+        ("00000000000000000000.log", 2**31, "L-6"),
+        ("00000000000000000000.index", 10 << 30, "L-6"),
+        ("00000000000000000000.timeindex", 10 << 30, "L-6"),
+        ("00000000000000000000.txnindex", 10 << 30, "L-6"),
+        ("00000000000000000013.snapshot", 10 << 30, "L-6"),
+        ("leader-epoch-checkpoint", 10 << 30, "F-33"),
+        ("partition.metadata", 10 << 30, "F-36"),
+        ("topic.properties", 10 << 30, "L-4"),
+        ("clean-stop", 10 << 30, "L-3"),
+        ("../recovery-point-offset-checkpoint", 10 << 30, "F-31"),
+        ("../meta.properties", 10 << 30, "F-39"),
+    ],
+)
+def test_a_sparse_file_is_refused_by_its_size(root: Path, name: str, size: int, rule: str) -> None:
+    path = (root / "orders-1" / name).resolve()
+    path.touch()
+    os.truncate(path, size)
+    started = time.monotonic()
+    report = verify([root])
+    assert time.monotonic() - started < 2  # reading it takes more
+    assert report.unusable == []
+    assert (rule, str(path)) in {(finding.rule, finding.file) for finding in report.findings}
+    assert any(partition.partition == 0 for partition in report.partitions)
+
+
+def test_entries_that_no_log_can_need_are_not_looked_at(root: Path) -> None:
+    """Each would be a finding, and 2 GiB of them more than there is memory."""
+    path = root / "orders-1" / f"{0:020}.index"
+    path.write_bytes(b"\xff" * (8 << 20))
+    report = verify([root])
+    own = [finding for finding in report.findings if finding.file == str(path)]
+    assert "L-6" in {finding.rule for finding in own}
+    assert len(own) < 100
