@@ -496,7 +496,8 @@ class PartitionCheck:
 
         ``marker`` asks for that of the log directory; else the log's own is as good.
         """
-        if not self.facts.clean:
+        name = os.path.basename(absolute(self.directory))
+        if not self.facts.clean or name == filenames.CLUSTER_METADATA_DIR:  # has no part in it
             return False
         parent = os.path.dirname(absolute(self.directory))
         paths = [os.path.join(parent, CLEAN_SHUTDOWN)]
