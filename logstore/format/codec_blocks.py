@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import cramjam
 
-from logstore.format.codec_errors import CodecError, TooLargeError, check_blocks
+from logstore.format.codec_errors import BLOCKS_FREE, CodecError, TooLargeError, check_blocks
 from logstore.format.scratch import (
     EAGER_BYTES,
     SCRATCH_BYTES,
@@ -67,7 +67,8 @@ def _bound(walk: Blocks, most: int) -> int:
         total += bound
         if total > most:
             break
-        check_blocks(blocks, total)
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, total)
     return total
 
 
@@ -82,7 +83,8 @@ def _measure(walk: Blocks, limit: int) -> int:
             size += unpack(data, room[:bound])
         if size > limit:
             raise TooLargeError(limit)
-        check_blocks(blocks, size)
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, size)
     return size
 
 
@@ -91,5 +93,6 @@ def _fill(walk: Blocks, out: memoryview) -> int:
     for blocks, (data, bound, unpack) in enumerate(walk(), 1):
         if data:
             size += unpack(data, out[size : size + bound])
-        check_blocks(blocks, size)
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, size)
     return size
