@@ -53,8 +53,8 @@ def scan_segment(
     """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
     From byte ``start`` to ``end``, as a segment with ``base_offset`` would hold what is there; the
-    whole segment by default. Memory is one mapped window, whatever the size of the segment. Nothing is
-    written but aborted transactions, to the segment's transaction index.
+    whole segment by default. Memory is one mapped window, whatever the size of the segment. Nothing
+    is written but aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
         segment.base_offset if base_offset < 0 else base_offset,

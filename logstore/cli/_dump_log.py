@@ -10,22 +10,39 @@ from checkpoints.types import TopicPartition
 from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
-from logstore.format.header import HEADER_SIZE, BatchHeader, add_sequence, check_batch_crc
+from logstore.format.header import (
+    CRC_POSITION,
+    HEADER_SIZE,
+    BatchHeader,
+    add_sequence,
+    check_batch_crc,
+    parse_header,
+)
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.reader import HEADER_UP_TO_MAGIC, Batch, batch_records, parse_batch
+from logstore.kernels import crc32c
 from logstore.storage import File
 from logstore.types import Record
 
 _WINDOW_BYTES = 4 << 20
 _ZERO_STEP = 1 << 20
+_WHOLE_MAX = 80 << 20
+"""Bytes of a batch that is held in memory. Of a larger one the header is printed, and its checksum
+taken in pieces: its length is the word of a byte that may be wrong, in a file that may be sparse.
+"""
 
 
 class _Found(NamedTuple):
-    """A batch with its window: ``batch.position`` is in ``data``, ``position`` in the file."""
+    """A batch with its window: ``batch.position`` is in ``data``, ``position`` in the file.
+
+    ``whole``: all its bytes are in ``data``; else only its header is, and ``crc`` what they give.
+    """
 
     data: memoryview
     batch: Batch
     position: int
+    whole: bool = True
+    crc: int = 0
 
 
 def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
@@ -45,7 +62,11 @@ def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
         if out.form == "text":
             out.lines([_batch_line(found, valid=fault is None)])
         if fault is None and (out.form == "json" or out.deep):
-            _dump_records(file.path, found, where, out)
+            if found.whole:
+                _dump_records(file.path, found, where, out)
+            else:
+                message = f"the records of a batch of {batch.size} bytes are not printed"
+                out.unusable(f"{file.path}: {message}, at byte {found.position}")
 
 
 def _batches(file: File, out: Output) -> Iterator[_Found]:
@@ -68,7 +89,34 @@ def _batches(file: File, out: Output) -> Iterator[_Found]:
                 f"{printable(file.path)}: torn tail of {size - position} bytes from byte {position}"
             )
             return
+        if needed > _WHOLE_MAX:
+            try:
+                large = _large(file, position, needed)
+            except CorruptBatchError as error:
+                _tell_end(file, position, size, error, out)
+                return
+            yield large
+            position, needed = position + needed, 0
         window = max(_WINDOW_BYTES, needed)
+
+
+def _large(file: File, position: int, size: int) -> _Found:
+    """A batch that is too large for one piece.
+
+    Raises:
+        CorruptBatchError: it is of an older format, or its header is no header.
+    """
+    head = file.read_at(position, HEADER_SIZE)
+    try:
+        if len(head) < HEADER_SIZE or head[HEADER_UP_TO_MAGIC - 1] != 2:
+            raise CorruptBatchError("", 0, f"{size} bytes, above the limit of {_WHOLE_MAX}")
+        batch = parse_header(head)
+    except CorruptBatchError as error:
+        raise error.located(file.path, position) from None
+    crc = 0
+    for start in range(position + CRC_POSITION + 4, position + size, _WINDOW_BYTES):
+        crc = crc32c(file.read_at(start, min(_WINDOW_BYTES, position + size - start)), crc)
+    return _Found(memoryview(head), batch, position, whole=False, crc=crc)
 
 
 def _framed_size(data: memoryview, position: int) -> int:
@@ -80,8 +128,10 @@ def _framed_size(data: memoryview, position: int) -> int:
 
 def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, out: Output) -> None:
     """A zero tail is what preallocation or a power cut leaves (F-107, F-139): no corruption."""
+    zeros = bytes(_ZERO_STEP)
     for start in range(position, size, _ZERO_STEP):
-        if any(file.read_at(start, min(_ZERO_STEP, size - start))):
+        data = file.read_at(start, min(_ZERO_STEP, size - start))
+        if data != zeros[: len(data)]:
             out.corrupt(error)
             return
     out.note(f"{printable(file.path)}: {size - position} zero bytes from byte {position}")
@@ -91,7 +141,10 @@ def _fault(found: _Found) -> CorruptBatchError | None:
     data, batch = found.data, found.batch
     try:
         batch.compression  # noqa: B018 - an unknown codec is a fault of the batch
-        if isinstance(batch, BatchHeader):
+        if not found.whole:
+            if found.crc != batch.crc:
+                return CorruptBatchError("", batch.position, f"checksum {batch.crc:#010x} is wrong")
+        elif isinstance(batch, BatchHeader):
             check_batch_crc(data, batch)
         elif legacy_crc(data, batch) != batch.crc:
             return CorruptBatchError("", batch.position, f"checksum {batch.crc:#010x} is wrong")

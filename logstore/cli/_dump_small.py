@@ -112,9 +112,9 @@ def dump_txn_index(file: File, out: Output) -> None:
 
 
 def dump_snapshot(file: File, out: Output) -> None:
-    data = file.read_at(0, _SNAPSHOT_MAX + 1)
-    if len(data) > _SNAPSHOT_MAX:
+    if file.size() > _SNAPSHOT_MAX:
         raise CorruptSnapshotError(file.path, 0, f"larger than {_SNAPSHOT_MAX} bytes")
+    data = file.read_at(0, _SNAPSHOT_MAX)
     for producer in decode_snapshot(data, file.path):
         out.entry(
             {

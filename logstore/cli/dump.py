@@ -9,6 +9,7 @@ from itertools import pairwise
 import click
 
 from checkpoints.errors import MalformedCheckpointError
+from checkpoints.files import UnusableFileError
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli._dump_log import dump_log
@@ -139,6 +140,10 @@ def _is_current(name: str) -> bool:
 
 
 def _dump_file(storage: Storage, path: str, out: Output) -> None:
+    info = storage.info(path)
+    if info is not None and not info.is_file:
+        out.unusable(f"{path}: is no regular file, or a link to none")
+        return
     try:
         parsed = filenames.parse_segment_file(os.path.basename(path))
         if parsed is None:
@@ -147,6 +152,8 @@ def _dump_file(storage: Storage, path: str, out: Output) -> None:
             _dump_segment_file(storage, path, parsed, out)
     except (CorruptDataError, MalformedCheckpointError) as error:
         out.corrupt(error)
+    except UnusableFileError as error:
+        out.unusable(f"{printable(path)}: {error.reason}")
     except FileNotFoundError:
         out.note(f"{printable(path)}: vanished meanwhile")  # a running broker rolls and deletes
 

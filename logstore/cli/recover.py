@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
@@ -43,18 +44,30 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
-    if is_partition(path):
-        reports = [_recover_partition(path, options, dry_run)]
-    elif dry_run:
-        reports = list(_rehearse(path, options))
-    else:
-        reports = _recover_all(path, options)
+    with _warnings_in_reports():
+        if is_partition(path):
+            reports = [_recover_partition(path, options, dry_run)]
+        elif dry_run:
+            reports = list(_rehearse(path, options))
+        else:
+            reports = _recover_all(path, options)
     if as_json:
         result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
         terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
     ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
+
+
+@contextmanager
+def _warnings_in_reports() -> Iterator[None]:
+    """They are printed from there, so nobody needs the lines of the logger."""
+    logger = get_logger("logstore.recovery")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def is_partition(path: str) -> bool:

@@ -513,7 +513,8 @@ cdef class _HeaderLists:
             if unlikely(not reserve(block, <int64_t> 10 + name_size + max(value_size, 0))):
                 return HEADERS_MEMORY
             p = ls_put_varint(block.data + block.size, name_size)
-            memcpy(p, name, name_size)
+            if name_size > 0:  # else there may be no data at all
+                memcpy(p, name, name_size)
             p = ls_put_varint(p + name_size, value_size)
             if value_size > 0:
                 memcpy(p, value, value_size)

@@ -342,11 +342,14 @@ cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, const Tab
         if at == t.rows:
             return i
         top = largest[0]
-        for row in range(done[0], at + 1):
+        for row in range(done[0], at):
             if t.max_timestamp[row] > top:
                 top = t.max_timestamp[row]
-        if trusted and (top != timestamp or t.max_timestamp[at] != timestamp):
+        if trusted and (top >= timestamp or t.max_timestamp[at] != timestamp
+                        or t.last[at] != offset):
             return i
+        if done[0] <= at and t.max_timestamp[at] > top:
+            top = t.max_timestamp[at]
         largest[0] = top
         if done[0] <= at:
             done[0] = at + 1

@@ -136,11 +136,13 @@ class LocalFile:
     already name another file.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_owned", "path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, owned: bool = True) -> None:
+        """``owned``: nobody else cuts the file, so that windows of it may be mapped."""
         self.path = path
         self._descriptor = descriptor
+        self._owned = owned
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -160,13 +162,17 @@ class LocalFile:
         return b"".join(parts)
 
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """See ``File.view``. Very large windows are mapped, and their pages read in on entry.
+        """See ``File.view``. Very large windows of the owner's files are mapped, and their pages
+        read in on entry.
 
         The owner must not cut the file below a mapped window in use: touching pages past the end
-        is a signal that no Python code can catch.
+        is a signal that no Python code can catch. A file that was opened to be read may be cut by
+        its owner at any time: it is never mapped.
         """
         if size > _VIEW_READ_MAX:
-            return self._mapped(position, size)
+            if self._owned:
+                return self._mapped(position, size)
+            size = min(size, max(self.size() - position, 0))
         if size < _VIEW_KEPT_MIN or not _native:
             return _shown(self.read_at(position, size))
         return _shown(ReadWindow(self._descriptor, position, size))
@@ -288,7 +294,7 @@ class LocalStorage(OsFiles):
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        return LocalFile(path, open_regular(path, flags)[0])
+        return LocalFile(path, open_regular(path, flags)[0], owned=writable)
 
     def scan_dir(self, path: str) -> list[FileInfo]:
         entries = scan_directory(path, os.fsencode(path), FileInfo, _KINDS)
@@ -387,7 +393,7 @@ def _acquire(path: str) -> LocalLock:
     with _registry_guard:
         for _ in range(_LOCK_ATTEMPTS_MAX):
             _refuse_own(path, real_path)
-            descriptor, _ = open_regular(real_path, os.O_RDWR | os.O_CREAT)
+            descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
                 _lock_descriptor(path, descriptor)
                 locked = os.fstat(descriptor)

@@ -54,7 +54,8 @@ class Finding:
 
     ``position`` is a byte of ``file``, in a text file a line number; ``offset`` that of the record
     or batch concerned; each is −1 where there is none. ``rule`` is the number of a rule of the
-    format (``F-…``), of an invariant (``I-…``) or of a scenario (``S-…``); see docs/verify.md.
+    format (``F-…``), of an invariant (``I-…``), of a scenario (``S-…``) or of a file that is this
+    library's own, or a size or kind of file (``L-…``); see docs/verify.md.
     ``broker`` is the id in meta.properties, else the path of the log directory; empty where a
     partition stands alone.
     """

@@ -351,6 +351,22 @@ def test_very_large_views_are_mapped_where_the_kernel_can(
     file.close()
 
 
+def test_a_file_that_is_only_read_is_never_mapped(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may cut it at any time, and nothing catches the signal."""
+    monkeypatch.setattr(local, "_VIEW_READ_MAX", 1 << 18)
+    big_file(storage, tmp_path).close()
+    path = next(path for path in tmp_path.iterdir() if path.is_file())
+    file = storage.open(str(path), writable=False)
+    with file.view(5000, 1 << 19) as view:
+        os.truncate(path, 4096)
+        assert view == (bytes(range(256)) * 4096)[5000 : 5000 + (1 << 19)]
+    with file.view(4000, 1 << 40) as view:
+        assert len(view) == 96
+    file.close()
+
+
 def test_views_without_madvise_populate_read_are_copies(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

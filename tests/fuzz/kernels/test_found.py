@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import subprocess
 import sys
+import tempfile
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from logstore.kernels import (
     _window,
 )
 from logstore.kernels import _reference as reference
+from logstore.storage.local import LocalStorage
 from replication.kernels import _waiting
 from tests.builders import batch
 from tests.fuzz.kernels.inputs import LONG, exact, record, table
@@ -174,6 +179,16 @@ def test_no_validity_is_needed_for_no_rows() -> None:
 
 
 @pytest.mark.parametrize("kernels", [_codec, reference], ids=["native", "reference"])
+def test_an_empty_header_name_needs_no_data(kernels: Any) -> None:
+    one = array("i", [0, 1])
+    names = array("i", [0, 0])
+    headers = (one, None, 1, names, None, None, names, None, None)
+    nothing = (None, None, None)
+    encoded = kernels.encode_columns(0, 1, *nothing, *nothing, headers=headers)
+    assert bytes(encoded.buffer[61:]) == b"\x10\0\0\0\x01\x01\x02\0\0"
+
+
+@pytest.mark.parametrize("kernels", [_codec, reference], ids=["native", "reference"])
 def test_a_limit_below_zero_takes_no_record(kernels: Any) -> None:
     builder = kernels.ColumnBuilder()
     payload = b"".join(record(random.Random(n), n, 0) for n in range(40))
@@ -242,3 +257,75 @@ def test_nothing_is_no_task_and_no_operation() -> None:
         _waiting.Timer(0).add(None, 5)
     with pytest.raises(TypeError):
         _waiting.Watchers({}, "key").add(None)
+
+
+LONG_NAMES = """
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Once LONG_NAME is set: one entry with a name of so many bytes, as outside POSIX they occur. */
+struct dirent64 *readdir64(DIR *directory)
+{
+    static union { struct dirent64 entry; char room[4096]; } made;
+    static int done;
+    const char *size = getenv("LONG_NAME");
+    if (size == NULL)
+        return ((struct dirent64 * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir64"))(directory);
+    if (done++)
+        return NULL;
+    memset(made.entry.d_name, 'x', (size_t)atoi(size));
+    return &made.entry;
+}
+
+int fstatat64(int directory, const char *name, struct stat64 *status, int flags)
+{
+    if (getenv("LONG_NAME") == NULL)
+        return stat64(name, status);
+    memset(status, 0, sizeof *status);
+    return 0;
+}
+"""
+
+LISTED = """
+import errno, os, sys
+from logstore.storage.local import LocalStorage
+os.environ["LONG_NAME"] = sys.argv[2]
+try:
+    print([len(entry.name) for entry in LocalStorage().scan_dir(sys.argv[1])])
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_names_are_longer_than_a_dirent_says(tmp_path: Path) -> None:
+    (tmp_path / "names.c").write_text(LONG_NAMES)
+    library = tmp_path / "names.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "names.c"], check=True)
+    preloaded = f"{os.environ.get('LD_PRELOAD', '')} {library}".strip()
+    for size, told in (("765", "[765]"), ("2000", "ENAMETOOLONG")):
+        done = subprocess.run(
+            [sys.executable, "-c", LISTED, tmp_path, size],
+            env=os.environ | {"LD_PRELOAD": preloaded},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == told
+
+
+@pytest.mark.parametrize("seconds", [2**60, -(2**60)])
+def test_a_time_out_of_range_is_the_last_one(seconds: int) -> None:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # takes any time as it is given
+    with tempfile.TemporaryDirectory(dir=memory) as path:
+        file = Path(path, "file")
+        file.touch()
+        os.utime(file, (0, seconds))
+        if abs(file.stat().st_mtime) < 2**59:
+            pytest.skip("the file system brings times into its range")
+        (entry,) = LocalStorage().scan_dir(path)
+        assert entry.mtime_ms // 2**62 == (1 if seconds > 0 else -2)
