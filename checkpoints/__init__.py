@@ -26,7 +26,7 @@ from checkpoints import clean_shutdown
 from checkpoints.checkpoint_file import FileState
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError, CheckpointFailedError, MalformedCheckpointError
-from checkpoints.files import Files, OsFiles, replace_file
+from checkpoints.files import Files, OsFiles, UnusableFileError, replace_file
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.offset_checkpoint import (
@@ -73,6 +73,7 @@ __all__ = [
     "TopicPartition",
     "TopicProperties",
     "TopicPropertiesFile",
+    "UnusableFileError",
     "clean_shutdown",
     "is_reserved_id",
     "random_topic_id",

@@ -16,8 +16,8 @@ Reading follows Kafka where a file is whole and is stricter where it is not:
 * A last line without its newline is malformed here: Kafka takes ``orders 0 12`` at face value
   when the file was cut inside ``orders 0 1234``.
 * Numbers are plain decimal digits within their type; a sign is refused.
-* A file above ``MAX_FILE_SIZE`` is refused after reading that much, and the number of lines is
-  compared with the count before the first entry is decoded: memory stays bounded (S-55).
+* A file above ``MAX_FILE_SIZE`` is refused before it is read, and the number of lines is compared
+  with the count before the first entry is decoded: memory stays bounded (S-55).
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ import enum
 from collections.abc import Iterator
 
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
-from checkpoints.files import Files, replace_file
+from checkpoints.files import Files, UnusableFileError, replace_file
+from checkpoints.printable import decoded
 
 MAX_FILE_SIZE = 64 << 20
 """Bytes. 240,000 partitions with topic names of the longest kind fit."""
 
 MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
+_LINE_MAX = 200  # bytes
 _DIGITS_MAX = 19  # of MAX_I64: a longer number overflows, and int() is quadratic in its length
 
 VERSION = b"0"
@@ -50,20 +52,18 @@ def load_file(files: Files, path: str, limit: int = MAX_FILE_SIZE) -> bytes | No
     """The content of a small file, or ``None`` when it is missing.
 
     Raises:
-        MalformedCheckpointError: it is larger than ``limit`` bytes, or is a directory.
+        MalformedCheckpointError: it is larger than ``limit`` bytes, or not a regular file; nothing
+            was read.
         CheckpointFailedError: the medium refused.
     """
     try:
-        data = files.read_file(path, limit + 1)
+        return files.read_file(path, limit)
     except FileNotFoundError:
         return None
-    except IsADirectoryError as error:
-        raise MalformedCheckpointError(path, 0, "", "is a directory") from error
+    except UnusableFileError as error:
+        raise MalformedCheckpointError(path, 0, "", error.reason) from error
     except OSError as error:
         raise CheckpointFailedError(path, "read", str(error)) from error
-    if len(data) > limit:
-        raise MalformedCheckpointError(path, 0, "", f"is larger than {limit} bytes")
-    return data
 
 
 def store_file(files: Files, path: str, data: bytes) -> None:
@@ -79,9 +79,9 @@ def store_file(files: Files, path: str, data: bytes) -> None:
         raise CheckpointFailedError(path, "write", str(error)) from error
 
 
-def shown(line: bytes) -> str:
-    """A line for an error message: always printable, and never longer than is useful."""
-    return line[:200].decode("utf-8", "backslashreplace")
+def raw_line(line: bytes) -> str:
+    """A line as an error carries it: never longer than is useful."""
+    return decoded(line[:_LINE_MAX])
 
 
 def parse_number(text: bytes, limit: int) -> int | None:
@@ -103,18 +103,20 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
     line_count = data.count(b"\n")
     if data[-1:] != b"\n":
         last = data[data.rfind(b"\n") + 1 :]
-        raise MalformedCheckpointError(path, line_count + 1, shown(last), "no newline at the end")
+        raise MalformedCheckpointError(
+            path, line_count + 1, raw_line(last), "no newline at the end"
+        )
     version_end = data.index(b"\n")
     version = data[:version_end].removesuffix(b"\r")
     if version != VERSION:
-        raise MalformedCheckpointError(path, 1, shown(version), "unknown version")
+        raise MalformedCheckpointError(path, 1, raw_line(version), "unknown version")
     if line_count == 1:
         raise MalformedCheckpointError(path, 0, "", "ends after the version line")
     start = data.index(b"\n", version_end + 1) + 1
     count_line = data[version_end + 1 : start - 1]
     count = parse_number(count_line.removesuffix(b"\r"), MAX_I32)
     if count is None:
-        raise MalformedCheckpointError(path, 2, shown(count_line), "is not an entry count")
+        raise MalformedCheckpointError(path, 2, raw_line(count_line), "is not an entry count")
     if count != line_count - 2:
         reason = f"{count} entries announced, {line_count - 2} lines found"
         raise MalformedCheckpointError(path, 0, "", reason)
@@ -126,7 +128,7 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
         # Java's split gives white space at the start an empty first field: Kafka refuses it too.
         if len(fields) != field_count or line[:1].isspace():
             reason = f"expected {field_count} fields, found {len(fields)}"
-            raise MalformedCheckpointError(path, number, shown(line), reason)
+            raise MalformedCheckpointError(path, number, raw_line(line), reason)
         yield number, fields
 
 

@@ -11,16 +11,17 @@ so an orderly stop just before it does not cost a full recovery (S-40a).
 
 from __future__ import annotations
 
+import errno
 import json
 import posixpath
 
 from checkpoints.checkpoint_file import MAX_I64, store_file
 from checkpoints.errors import CheckpointFailedError
-from checkpoints.files import Files
+from checkpoints.files import Files, UnusableFileError
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 UNKNOWN_BROKER_EPOCH = -1
-_READ_LIMIT = 64 << 10  # the object has 30 bytes; whatever is longer is not ours to understand
+_SIZE_MAX = 64 << 10  # the object has 30 bytes; whatever is longer is not ours to understand
 
 
 def write(path: str, broker_epoch: int, files: Files) -> None:
@@ -83,8 +84,12 @@ def remove(path: str, files: Files) -> bool:
 
 def _content(path: str, files: Files) -> bytes | None:
     try:
-        return files.read_file(path, _READ_LIMIT)
+        return files.read_file(path, _SIZE_MAX)
     except FileNotFoundError:
         return None
+    except UnusableFileError as error:
+        if error.errno == errno.EFBIG:
+            return b""
+        raise CheckpointFailedError(path, "read", str(error)) from error
     except OSError as error:
         raise CheckpointFailedError(path, "read", str(error)) from error

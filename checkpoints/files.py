@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
+import stat
 from typing import Protocol
+
+
+class UnusableFileError(OSError):
+    """What has this name cannot be the file that belongs there.
+
+    It is no regular file (a directory, a FIFO, a socket, a device, a link that leads nowhere:
+    EISDIR or EINVAL), or larger than its format allows (EFBIG). Damage of this one file: the
+    medium is well. ``filename`` says which, ``reason`` why.
+    """
+
+    @property
+    def reason(self) -> str:
+        return self.strerror or ""
 
 
 class Files(Protocol):
     """What a checkpoint asks of a disk. All calls raise ``OSError``."""
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        """The whole file, or its first ``limit`` bytes; ``FileNotFoundError`` when missing."""
+        """The whole file; ``FileNotFoundError`` when missing.
+
+        Raises:
+            UnusableFileError: it is not a regular file, or has more than ``limit`` bytes; nothing
+                was read.
+        """
         ...
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Create or empty the file, write ``data`` and fsync it."""
+        """Create or empty the file, write ``data`` and fsync it.
+
+        Raises:
+            UnusableFileError: what is there is not a regular file.
+        """
         ...
 
     def rename(self, source: str, target: str) -> None:
@@ -31,33 +54,108 @@ class Files(Protocol):
         ...
 
 
-_SMALL = 4096
+# Nothing that is opened here may stop the caller: a FIFO waits for its other end without
+# O_NONBLOCK, and a terminal becomes that of the process without O_NOCTTY.
+_OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_ATTEMPTS = 3  # at a name that others create and remove meanwhile
+
+_DANGLING = "is a link that leads nowhere"
+
+# What ``open`` says of a directory to be written, a socket or the reader-less end of a FIFO, a
+# device without a driver, and a link to itself.
+_IRREGULAR = {
+    errno.EISDIR: "is a directory, not a file",
+    errno.ENXIO: "is a socket, a FIFO or a device, not a file",
+    errno.ENODEV: "is a device, not a file",
+    errno.ELOOP: _DANGLING,
+}
+_KINDS = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "FIFO",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def open_regular(path: str, flags: int) -> tuple[int, int]:
+    """Descriptor and size in bytes of a regular file, or of what a link to one leads to.
+
+    With ``O_CREAT`` a file is made where nothing has the name; a link that leads nowhere is not
+    followed.
+
+    Raises:
+        UnusableFileError: something else is there.
+        OSError: the medium refused.
+    """
+    try:
+        descriptor = _open_or_create(path, flags | _OPEN_FLAGS)
+    except OSError as error:
+        reason = _IRREGULAR.get(error.errno or 0)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
+            reason = _DANGLING
+        if reason is None:
+            raise
+        raise irregular(path, reason) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+            raise irregular(path, f"is a {kind}, not a file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status.st_size
+
+
+def _open_or_create(path: str, flags: int) -> int:
+    if not flags & os.O_CREAT:
+        return os.open(path, flags)
+    for _ in range(_ATTEMPTS):
+        try:
+            return os.open(path, flags & ~os.O_CREAT)
+        except FileNotFoundError:
+            pass
+        try:
+            return os.open(path, flags | os.O_EXCL, 0o644)
+        except FileExistsError:
+            pass
+    raise irregular(path, _DANGLING)
+
+
+def irregular(path: str, reason: str) -> UnusableFileError:
+    number = errno.EISDIR if "directory" in reason else errno.EINVAL
+    return UnusableFileError(number, reason, path)
+
+
+def check_size(path: str, size: int, limit: int) -> None:
+    """
+    Raises:
+        UnusableFileError: ``size`` is above ``limit``, unless that is negative.
+    """
+    if 0 <= limit < size:
+        raise UnusableFileError(errno.EFBIG, f"has {size} bytes, more than {limit}", path)
 
 
 class OsFiles:
     """``Files`` on the operating system's file system."""
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor, size = open_regular(path, os.O_RDONLY)
         try:
-            limit = sys.maxsize if limit < 0 else limit
-            data, room = b"", _SMALL  # most files are a few bytes; no room is made for the limit
-            while missing := limit - len(data):
-                part = os.read(descriptor, min(missing, room))
+            check_size(path, size, limit)
+            data = b""
+            while missing := size - len(data):  # the kernel stops at 2 GiB
+                part = os.read(descriptor, missing)
                 if not part:
                     break
                 data = data + part if data else part
-                more = os.fstat(descriptor).st_size - len(data) if len(part) == room else 0
-                room = max(more + 1, _SMALL)
             return data
-        except IsADirectoryError as error:
-            error.filename = path
-            raise
         finally:
             os.close(descriptor)
 
     def write_file(self, path: str, data: bytes) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor, _ = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data)
             while view:

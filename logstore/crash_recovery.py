@@ -20,6 +20,7 @@ from logstore.replay import replay_from, scan_segment
 from logstore.segment import Segment
 from logstore.set_aside import Remover
 
+_BATCH_SIZE = 61  # bytes of a header of magic 2
 _LAST = SCAN_COLUMNS.index("last_offset")
 
 
@@ -67,8 +68,8 @@ class CrashRecovery:
                 or get(filenames.TXN_INDEX_SUFFIX, 0) % TXN_ENTRY.size
             ):
                 bad = "the length of an index is not a multiple of its entry"
-            elif segment.state.offset_entries > segment.size // 61 + 1:
-                bad = "the offset index has more entries than the log has batches"
+            else:
+                bad = _too_many(segment, get(filenames.TXN_INDEX_SUFFIX, 0) // TXN_ENTRY.size)
         if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
             try:
                 segment.txn_index.entries()
@@ -289,6 +290,19 @@ class CrashRecovery:
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
+
+
+def _too_many(segment: Segment, txn_entries: int) -> str | None:
+    """Why an index is larger than its ``.log`` can need, such as one that a crash left with the
+    room made for appends; nothing of it is read. None: it is not."""
+    batches = segment.size // _BATCH_SIZE + 1
+    if segment.state.offset_entries > batches:
+        return "the offset index has more entries than the log has batches"
+    if segment.state.time_entries > batches + 1:  # the last timestamp may come twice
+        return "the time index has more entries than the log has batches"
+    if txn_entries > batches:
+        return "the transaction index has more entries than the log has batches"
+    return None
 
 
 def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:

@@ -5,6 +5,7 @@ LogstoreError
 │   ├── CorruptBatchError         in a ``.log``: cut above the recovery point, reported below it
 │   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
 │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
+├── LogUnavailableError           a log of the manager is too damaged to be opened; the reason
 ├── StorageFailedError            the medium failed; the log directory is offline until reopened
 ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
 ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
@@ -35,8 +36,10 @@ from __future__ import annotations
 
 from typing import Self
 
+from checkpoints.printable import PrintableError, printable
 
-class LogstoreError(Exception):
+
+class LogstoreError(PrintableError):
     """Base of all errors raised by ``logstore``."""
 
 
@@ -51,8 +54,9 @@ class CorruptDataError(LogstoreError):
         """The same error seen from a file: kernels know only a buffer that starts at ``base``."""
         return type(self)(path, base + self.position, self.reason)
 
-    def __str__(self) -> str:
-        return f"{self.path or '<buffer>'} at byte {self.position}: {self.reason}"
+    def _text(self) -> str:
+        path = printable(self.path) or "<buffer>"
+        return f"{path} at byte {self.position}: {self.reason}"
 
 
 class CorruptBatchError(CorruptDataError):
@@ -67,6 +71,20 @@ class CorruptSnapshotError(CorruptDataError):
     pass
 
 
+class LogUnavailableError(LogstoreError):
+    """A log was found that cannot be opened: ``path`` of its directory, and why.
+
+    It is left as it is on the disk. Mend it and open the manager again, or delete it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def _text(self) -> str:
+        return f"{printable(self.path)} cannot be opened: {self.reason}"
+
+
 class StorageFailedError(LogstoreError):
     """The medium failed. What reached the disk is unknown, so nothing is retried (rule F-224)."""
 
@@ -74,8 +92,8 @@ class StorageFailedError(LogstoreError):
         super().__init__(path, operation, reason)
         self.path, self.operation, self.reason = path, operation, reason
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.operation} failed: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.operation} failed: {self.reason}"
 
 
 class ResourceBusyError(LogstoreError):
@@ -89,8 +107,8 @@ class ResourceBusyError(LogstoreError):
         super().__init__(path, operation, reason)
         self.path, self.operation, self.reason = path, operation, reason
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.operation}: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.operation}: {self.reason}"
 
 
 class LogClosedError(LogstoreError):
@@ -104,8 +122,9 @@ class LogDirLockedError(LogstoreError):
         super().__init__(path, holder)
         self.path, self.holder = path, holder
 
-    def __str__(self) -> str:
-        return f"{self.path} is locked by {self.holder}; a log directory has one owner at a time"
+    def _text(self) -> str:
+        path = printable(self.path)
+        return f"{path} is locked by {self.holder}; a log directory has one owner at a time"
 
 
 class OffsetOutOfRangeError(LogstoreError):
@@ -113,8 +132,8 @@ class OffsetOutOfRangeError(LogstoreError):
         super().__init__(name, offset, start, end)
         self.name, self.offset, self.start, self.end = name, offset, start, end
 
-    def __str__(self) -> str:
-        return f"{self.name}: offset {self.offset} is outside [{self.start}, {self.end}]"
+    def _text(self) -> str:
+        return f"{printable(self.name)}: offset {self.offset} is outside [{self.start}, {self.end}]"
 
 
 class ResultTooLargeError(LogstoreError):
@@ -127,10 +146,10 @@ class LogTruncatedError(OffsetOutOfRangeError):
     What was read from ``end`` on is gone; other records may be in its place by now.
     """
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
-            f"{self.name}: the records before offset {self.offset} were read, but the log was cut "
-            f"at {self.end} since then"
+            f"{printable(self.name)}: the records before offset {self.offset} were read, but the "
+            f"log was cut at {self.end} since then"
         )
 
 
@@ -146,11 +165,11 @@ class PartialAppendError(LogstoreError):
         self.name, self.record_count = name, record_count
         self.last_offset, self.reason = last_offset, reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         done = "nothing was appended"
         if self.record_count:
             done = f"{self.record_count} records were appended, up to offset {self.last_offset}"
-        return f"{self.name}: {self.reason}; {done}"
+        return f"{printable(self.name)}: {self.reason}; {done}"
 
 
 class CursorError(LogstoreError):
@@ -167,7 +186,7 @@ class RecordRejectedError(LogstoreError):
         super().__init__(reason, record_errors)
         self.reason, self.record_errors = reason, record_errors
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         if not self.record_errors:
             return self.reason
         index, message = self.record_errors[0]

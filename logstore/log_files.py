@@ -5,18 +5,28 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from checkpoints.topic_properties import TOPIC_PROPERTIES
+from logstore.aside import move_aside
 from logstore.clock import Clock
 from logstore.config import MAX_INT, LogConfig
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, CorruptDataError
 from logstore.format import filenames
 from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
 from logstore.recovery_report import RecoveryReport
 from logstore.replacements import Replacements, roll_marks
 from logstore.segment import Segment
 from logstore.set_aside import UNFINISHED_SUFFIX
-from logstore.storage.base import Storage
+from logstore.storage.base import FileKind, Storage
 
-_SEGMENT_SUFFIXES = frozenset(filenames.SEGMENT_SUFFIXES)
+_IRREPLACEABLE = (filenames.PARTITION_METADATA, TOPIC_PROPERTIES)
+_REPLACEABLE = (
+    filenames.LEADER_EPOCH_CHECKPOINT,
+    filenames.LEADER_EPOCH_CHECKPOINT + filenames.TEMPORARY_SUFFIX,
+    filenames.PARTITION_METADATA + filenames.TEMPORARY_SUFFIX,
+    TOPIC_PROPERTIES + filenames.TEMPORARY_SUFFIX,
+    filenames.CLEAN_STOP,
+    filenames.CLEAN_STOP + filenames.TEMPORARY_SUFFIX,
+)
 
 
 class LogFiles:
@@ -27,6 +37,7 @@ class LogFiles:
         snapshots: offsets of the producer snapshots.
         rolled: bases of segments that wait for the one before them, ascending.
         others: names of the files that belong to no segment.
+        irregular: names of what is no regular file, directories included.
     """
 
     def __init__(
@@ -46,6 +57,7 @@ class LogFiles:
         self.snapshots: list[int] = []
         self.rolled: deque[int] = deque()
         self.others: set[str] = set()
+        self.irregular: dict[str, FileKind] = {}
         self._unsettled: dict[str, int] = {}  # names that end in .swap, .cleaned or .deleted
 
     def read(self) -> None:
@@ -53,27 +65,38 @@ class LogFiles:
         segments: dict[int, dict[str, int]] = {}
         self.segments = segments
         self.snapshots, self.others, self._unsettled = [], set(), {}
-        for name, size, _, is_dir in self.storage.scan_dir(self.directory):
-            if is_dir:
+        self.irregular = {}
+        for name, size, _, kind in self.storage.scan_dir(self.directory):
+            if kind is not FileKind.FILE:
+                self.irregular[name] = kind
                 continue
             number, suffix = name[:20], name[20:]
-            plain = number.isdecimal() and number.isascii()
-            if plain and suffix in _SEGMENT_SUFFIXES:
+            base = -1
+            if suffix in filenames.PLAIN_SUFFIXES and number.isdecimal() and number.isascii():
                 base = int(number)
-                if base in segments:
-                    segments[base][suffix] = size
+            if not 0 <= base <= filenames.MAX_OFFSET:
+                if name.endswith(filenames.TRANSITIONAL_SUFFIXES):
+                    self._unsettled[name] = size
                 else:
-                    segments[base] = {suffix: size}
-            elif plain and suffix == SNAPSHOT_SUFFIX:
-                self.snapshots.append(int(number))
-            elif name.endswith(filenames.TRANSITIONAL_SUFFIXES):
-                self._unsettled[name] = size
+                    self.others.add(name)
+            elif suffix == SNAPSHOT_SUFFIX:
+                self.snapshots.append(base)
+            elif base in segments:
+                segments[base][suffix] = size
             else:
-                self.others.add(name)
+                segments[base] = {suffix: size}
 
     def settle(self, recovery_point: int, replacements: Replacements) -> None:
-        """List the directory, and finish what a crash cut short but for rolls: F-238 … F-241."""
+        """List the directory, and finish what a crash cut short but for rolls: F-238 … F-241.
+
+        Raises:
+            CorruptDataError: what has the name of a file that nothing can replace is no file, or
+                larger than any can be. Nothing was changed.
+        """
         self.read()
+        self._check_files()
+        if self.irregular:
+            self._clear_irregular()
         if self._unsettled:
             names = self._all_names()
             self.rolled = deque(roll_marks(names, recovery_point))
@@ -83,8 +106,37 @@ class LogFiles:
         for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
             self.remove(name, "what it was to keep is still in the log")
         for name in self.others:
-            if filenames.parse_segment_file(name) is not None:
-                self.report.warnings.append(f"{name}: not a canonical segment name, ignored")
+            if os.path.splitext(name)[1] in filenames.PLAIN_SUFFIXES:
+                self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
+
+    def _check_files(self) -> None:
+        for name, kind in self.irregular.items():
+            if name in _IRREPLACEABLE or (
+                (parsed := filenames.parse_segment_file(name)) is not None
+                and parsed.suffix == LOG_SUFFIX
+                and parsed.transition in ("", SWAP_SUFFIX)
+            ):
+                reason = "is a directory" if kind is FileKind.DIRECTORY else "is no regular file"
+                raise CorruptDataError(self.path(name), 0, reason)
+        for base, found in self.segments.items():
+            self._check_size(found.get(LOG_SUFFIX, 0), base)
+
+    def _clear_irregular(self) -> None:
+        """What has the name of a file that is written again from the ``.log`` gets out of its way.
+
+        It may be somebody's, so it is kept, under another name.
+        """
+        moved = False
+        for name, kind in self.irregular.items():
+            if name not in _REPLACEABLE and filenames.parse_segment_file(name) is None:
+                continue
+            aside = os.path.basename(move_aside(self.storage, self.path(name)))
+            what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
+            self.act(f"renamed {name} to {aside}: it is {what}")
+            self.report.warnings.append(f"{name} was {what}; it is {aside}, and is made anew")
+            moved = True
+        if moved:
+            self.storage.sync_dir(self.directory)
 
     def _all_names(self) -> list[str]:
         found = [*self.others, *self._unsettled]
@@ -121,15 +173,17 @@ class LogFiles:
             CorruptBatchError: it is larger than any index can address.
         """
         found = self.segments[base]
-        size = found[LOG_SUFFIX]
-        if size > MAX_INT:
-            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX))
-            raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
+        self._check_size(found[LOG_SUFFIX], base)
         segment = Segment(
             self.storage, self.directory, base, self.config, self.clock, found, suffix
         )
         segment.name_durable = True  # once the directory is synced, at the end of the load
         return segment
+
+    def _check_size(self, size: int, base: int) -> None:
+        if size > MAX_INT:
+            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX))
+            raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
 
     def open_rolled(self, base: int, suffix: str) -> Segment:
         """A segment that waits for the one before it, under the name its ``.log`` has now."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from checkpoints.files import UnusableFileError
 from logstore.config import MAX_INT
 from logstore.errors import (
     CorruptSnapshotError,
@@ -378,12 +379,21 @@ class ProducerStateManager:
         self.last_snapshot_offset = self.map_end_offset = log_start_offset
 
     def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry]:
-        """A damaged file costs no more memory than its header asks for."""
+        """Nothing but the header is read of a file whose size does not fit it."""
         path = self.snapshot_path(offset)
-        data = self._storage.read_file(path, _SMALL_SNAPSHOT)
-        size = snapshot_size(data, path)
-        if size > len(data) == _SMALL_SNAPSHOT:
-            data = self._storage.read_file(path, size + 1)
+        try:
+            file = self._storage.open(path, writable=False)
+        except UnusableFileError as error:
+            raise CorruptSnapshotError(path, 0, error.reason) from error
+        try:
+            data = file.read_at(0, _SMALL_SNAPSHOT)
+            size, actual = snapshot_size(data, path), file.size()
+            if actual != size:
+                raise CorruptSnapshotError(path, min(size, actual), f"{actual} bytes, not {size}")
+            if size > len(data):
+                data += file.read_at(len(data), size - len(data))
+        finally:
+            file.close()
         return decode_snapshot(data, path)
 
     def _install(self, entry: ProducerEntry) -> None:

@@ -9,7 +9,6 @@ log is kept aside.
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
 from contextlib import suppress
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import PartitionMetadataFile
 from logstore.clean_start import clean_end
 from logstore.clock import Clock
@@ -38,7 +38,7 @@ from logstore.set_aside import Remover
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -65,6 +65,7 @@ class ErrorCode(IntEnum):
 _CODES: dict[type[Exception], ErrorCode] = {
     errors.CorruptDataError: ErrorCode.CORRUPT_MESSAGE,
     errors.StorageFailedError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.LogUnavailableError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.ResourceBusyError: ErrorCode.KAFKA_STORAGE_ERROR,  # clients try again
     errors.LogDirLockedError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,  # its broker stops: ask elsewhere

@@ -18,6 +18,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import (
+    LogUnavailableError,
     OffsetOutOfRangeError,
     StorageFailedError,
     UnexpectedAppendOffsetError,
@@ -309,7 +310,7 @@ class Partition:
     def _storage(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return call(*args, **kwargs)
-        except StorageFailedError as error:
+        except (StorageFailedError, LogUnavailableError) as error:
             raise KafkaStorageError(str(error)) from error
 
     def mark_offline(self) -> None:

@@ -3,13 +3,13 @@ directory ends (R-151 … R-155)."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import StorageFailedError, UnknownTopicOrPartitionError
+from logstore.errors import LogUnavailableError, StorageFailedError, UnknownTopicOrPartitionError
 from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
 from replication.fetcher_manager import FetcherManager
@@ -32,7 +32,7 @@ from replication.reads import answer_code
 from replication.state import NO_LEADER, UNKNOWN_EPOCH
 from replication.truncation import TruncationRule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 Codes = dict[TopicPartition, ErrorCode]
@@ -247,7 +247,7 @@ class RoleChanges:
         """False where the log here belongs to a later topic of that name."""
         try:
             topic_id = self._log_manager.get(*stop.tp).topic_id
-        except UnknownTopicOrPartitionError:
+        except (UnknownTopicOrPartitionError, LogUnavailableError):
             return True
         return None in (stop.topic_id, topic_id) or stop.topic_id == topic_id
 

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.cli._dump_output import Output, readable, shown, to_base64, to_json
+from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
-from logstore.format.header import HEADER_SIZE, BatchHeader, add_sequence, check_batch_crc
+from logstore.format.header import (
+    CRC_POSITION,
+    HEADER_SIZE,
+    BatchHeader,
+    add_sequence,
+    check_batch_crc,
+    parse_header,
+)
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.reader import HEADER_UP_TO_MAGIC, Batch, batch_records, parse_batch
+from logstore.kernels import crc32c
 from logstore.storage import File
 from logstore.types import Record
 
 _WINDOW_BYTES = 4 << 20
 _ZERO_STEP = 1 << 20
+_WHOLE_MAX = 80 << 20
+"""Bytes of a batch that is held in memory. Of a larger one the header is printed, and its checksum
+taken in pieces: its length is the word of a byte that may be wrong, in a file that may be sparse.
+"""
 
 
 class _Found(NamedTuple):
-    """A batch with its window: ``batch.position`` is in ``data``, ``position`` in the file."""
+    """A batch with its window: ``batch.position`` is in ``data``, ``position`` in the file.
+
+    ``whole``: all its bytes are in ``data``; else only its header is, and ``crc`` what they give.
+    """
 
     data: memoryview
     batch: Batch
     position: int
+    whole: bool = True
+    crc: int = 0
 
 
 def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
@@ -44,7 +62,11 @@ def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
         if out.form == "text":
             out.lines([_batch_line(found, valid=fault is None)])
         if fault is None and (out.form == "json" or out.deep):
-            _dump_records(file.path, found, where, out)
+            if found.whole:
+                _dump_records(file.path, found, where, out)
+            else:
+                message = f"the records of a batch of {batch.size} bytes are not printed"
+                out.unusable(f"{file.path}: {message}, at byte {found.position}")
 
 
 def _batches(file: File, out: Output) -> Iterator[_Found]:
@@ -63,9 +85,38 @@ def _batches(file: File, out: Output) -> Iterator[_Found]:
                 _tell_end(file, position, size, error.located(file.path, start), out)
                 return
         if size > position > size - needed:
-            out.note(f"{file.path}: torn tail of {size - position} bytes from byte {position}")
+            out.note(
+                f"{printable(file.path)}: torn tail of {size - position} bytes from byte {position}"
+            )
             return
+        if needed > _WHOLE_MAX:
+            try:
+                large = _large(file, position, needed)
+            except CorruptBatchError as error:
+                _tell_end(file, position, size, error, out)
+                return
+            yield large
+            position, needed = position + needed, 0
         window = max(_WINDOW_BYTES, needed)
+
+
+def _large(file: File, position: int, size: int) -> _Found:
+    """A batch that is too large for one piece.
+
+    Raises:
+        CorruptBatchError: it is of an older format, or its header is no header.
+    """
+    head = file.read_at(position, HEADER_SIZE)
+    try:
+        if len(head) < HEADER_SIZE or head[HEADER_UP_TO_MAGIC - 1] != 2:
+            raise CorruptBatchError("", 0, f"{size} bytes, above the limit of {_WHOLE_MAX}")
+        batch = parse_header(head)
+    except CorruptBatchError as error:
+        raise error.located(file.path, position) from None
+    crc = 0
+    for start in range(position + CRC_POSITION + 4, position + size, _WINDOW_BYTES):
+        crc = crc32c(file.read_at(start, min(_WINDOW_BYTES, position + size - start)), crc)
+    return _Found(memoryview(head), batch, position, whole=False, crc=crc)
 
 
 def _framed_size(data: memoryview, position: int) -> int:
@@ -77,18 +128,23 @@ def _framed_size(data: memoryview, position: int) -> int:
 
 def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, out: Output) -> None:
     """A zero tail is what preallocation or a power cut leaves (F-107, F-139): no corruption."""
+    zeros = bytes(_ZERO_STEP)
     for start in range(position, size, _ZERO_STEP):
-        if any(file.read_at(start, min(_ZERO_STEP, size - start))):
+        data = file.read_at(start, min(_ZERO_STEP, size - start))
+        if data != zeros[: len(data)]:
             out.corrupt(error)
             return
-    out.note(f"{file.path}: {size - position} zero bytes from byte {position}")
+    out.note(f"{printable(file.path)}: {size - position} zero bytes from byte {position}")
 
 
 def _fault(found: _Found) -> CorruptBatchError | None:
     data, batch = found.data, found.batch
     try:
         batch.compression  # noqa: B018 - an unknown codec is a fault of the batch
-        if isinstance(batch, BatchHeader):
+        if not found.whole:
+            if found.crc != batch.crc:
+                return CorruptBatchError("", batch.position, f"checksum {batch.crc:#010x} is wrong")
+        elif isinstance(batch, BatchHeader):
             check_batch_crc(data, batch)
         elif legacy_crc(data, batch) != batch.crc:
             return CorruptBatchError("", batch.position, f"checksum {batch.crc:#010x} is wrong")
@@ -107,7 +163,7 @@ def _dump_records(path: str, found: _Found, where: TopicPartition | None, out: O
         return
     wanted = [record for record in records if record.offset < out.end_offset]
     if out.form == "json":
-        out.lines([_record_json(record, found.batch, where) for record in wanted])
+        out.json([_record_json(record, found.batch, where) for record in wanted])
     else:
         out.lines([_record_line(record, found.batch) for record in wanted])
 
@@ -118,27 +174,25 @@ def _sequence(record: Record, batch: Batch) -> int:
     return add_sequence(batch.base_sequence, record.offset - batch.base_offset)
 
 
-def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> str:
+def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> dict[str, Any]:
     modern = batch if isinstance(batch, BatchHeader) else None
-    return to_json(
-        {
-            "topic": where.topic if where else None,
-            "partition": where.partition if where else None,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestampType": str(batch.timestamp_type),
-            "key": to_base64(record.key),
-            "value": to_base64(record.value),
-            "headers": [[name, to_base64(value)] for name, value in record.headers],
-            "leaderEpoch": batch.leader_epoch,
-            "producerId": modern.producer_id if modern else -1,
-            "producerEpoch": modern.producer_epoch if modern else -1,
-            "sequence": _sequence(record, batch),
-            "isTransactional": batch.is_transactional,
-            "isControl": batch.is_control,
-            "compression": str(batch.compression),
-        }
-    )
+    return {
+        "topic": where.topic if where else None,
+        "partition": where.partition if where else None,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": str(batch.timestamp_type),
+        "key": to_base64(record.key),
+        "value": to_base64(record.value),
+        "headers": [[name, to_base64(value)] for name, value in record.headers],
+        "leaderEpoch": batch.leader_epoch,
+        "producerId": modern.producer_id if modern else -1,
+        "producerEpoch": modern.producer_epoch if modern else -1,
+        "sequence": _sequence(record, batch),
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "compression": str(batch.compression),
+    }
 
 
 def _batch_line(found: _Found, valid: bool) -> str:

@@ -21,6 +21,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
+from checkpoints.printable import printable
 from logstore.cli._dump_output import Output
 from logstore.errors import CorruptSnapshotError
 from logstore.format.index_entry import (
@@ -104,14 +105,16 @@ def dump_txn_index(file: File, out: Output) -> None:
                 }
             )
         if len(data) % TXN_ENTRY.size:
-            out.note(f"{file.path}: {len(data) % TXN_ENTRY.size} bytes after the last entry")
+            out.note(
+                f"{printable(file.path)}: {len(data) % TXN_ENTRY.size} bytes after the last entry"
+            )
         position += step
 
 
 def dump_snapshot(file: File, out: Output) -> None:
-    data = file.read_at(0, _SNAPSHOT_MAX + 1)
-    if len(data) > _SNAPSHOT_MAX:
+    if file.size() > _SNAPSHOT_MAX:
         raise CorruptSnapshotError(file.path, 0, f"larger than {_SNAPSHOT_MAX} bytes")
+    data = file.read_at(0, _SNAPSHOT_MAX)
     for producer in decode_snapshot(data, file.path):
         out.entry(
             {

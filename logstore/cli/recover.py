@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from checkpoints.loggers import get_logger
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
@@ -42,7 +42,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     from logstore.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
-        fail(f"{path}: not a directory")
+        fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
     with _warnings_in_reports():
         if is_partition(path):
@@ -53,7 +53,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
             reports = _recover_all(path, options)
     if as_json:
         result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
-        click.echo(json.dumps(result, indent=2))
+        terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
     ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
@@ -62,7 +62,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
 @contextmanager
 def _warnings_in_reports() -> Iterator[None]:
     """They are printed from there, so nobody needs the lines of the logger."""
-    logger = logging.getLogger("logstore.recovery")
+    logger = get_logger("logstore.recovery")
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -80,7 +80,7 @@ def is_partition(path: str) -> bool:
     except InvalidTopicError:
         return False
     if parsed.suffix:
-        fail(f"{path}: a {parsed.suffix} directory is not recovered by itself")
+        fail(f"{printable(path)}: a {parsed.suffix} directory is not recovered by itself")
     return not _is_log_dir(path)
 
 
@@ -100,7 +100,7 @@ def _partitions(path: str) -> list[str]:
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     found = [n for n in names if n not in skipped and not filenames.parse_partition_dir(n).suffix]
     if not found and not _is_log_dir(path):
-        fail(f"{path}: neither a log directory nor a partition")
+        fail(f"{printable(path)}: neither a log directory nor a partition")
     return found
 
 
@@ -185,34 +185,34 @@ def _offset(path: str, tp: Any, storage: Any) -> int | None:
     try:
         return OffsetCheckpoint(path, storage).read().get(tp)
     except MalformedCheckpointError as failure:
-        click.echo(f"warning: {failure}; treated as absent", err=True)
+        terminal.line(f"warning: {failure}; treated as absent", err=True)
         return None
 
 
 def _print(reports: list[Any], dry_run: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from logstore.terminal import tables
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 160, highlight=False)
-    table = Table(box=None, pad_edge=False)
+    table = tables.plain_table()
     table.add_column("partition", no_wrap=True)
     for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut",
                  "kept", "lost"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
-            escape(os.path.basename(os.path.abspath(report.directory))),
+            _name(report),
             f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
             f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
             f"{report.log_end_offset}", f"{report.bytes_cut:,}", f"{report.bytes_set_aside:,}",
             "[{}, {})".format(*report.offsets_lost) if report.offsets_lost else "-",
         )  # fmt: skip
-    console.print(table)
+    tables.print_tables(table, width=160)
     for report in reports:
         for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):
-            click.echo(f"{os.path.basename(os.path.abspath(report.directory))}: {line}")
+            terminal.line(f"{_name(report)}: {line}")
     cut = sum(report.bytes_cut for report in reports)
     verb = "would be cut" if dry_run else "cut"
-    click.echo(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+    terminal.line(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+
+
+def _name(report: Any) -> str:
+    return printable(os.path.basename(os.path.abspath(report.directory)))

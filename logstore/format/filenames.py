@@ -22,7 +22,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
-_PLAIN_SUFFIXES = frozenset((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX))
+PLAIN_SUFFIXES = frozenset((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX))
 TRANSITIONAL_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 
 DELETE_DIR_SUFFIX = "-delete"
@@ -43,8 +43,8 @@ _MAX_PARTITION = 2**31 - 1
 _OFFSET_DIGITS = 20
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
-_NUMBER = re.compile(r"\+?[0-9]+")  # as Java's parseInt: leading zeros and a plus sign are fine
-_SUFFIXED = re.compile(r"\S+-\S+\.(\S+)(-delete|-future|-stray)")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")  # as it is written: one name for each partition
+_SUFFIXED = re.compile(r"(.+)\.([a-zA-Z0-9_-]+)(-delete|-future|-stray)")
 
 
 class PartitionDir(NamedTuple):
@@ -69,7 +69,8 @@ def validate_topic(topic: str) -> None:
         raise InvalidTopicError(f"topic name {topic!r} is not allowed")
     if len(topic) > MAX_TOPIC_NAME:
         raise InvalidTopicError(
-            f"topic name of {len(topic)} characters, at most {MAX_TOPIC_NAME} are allowed: {topic}"
+            f"topic name of {len(topic)} characters, at most {MAX_TOPIC_NAME} are allowed: "
+            f"{topic!r}"
         )
     if not _TOPIC.fullmatch(topic):
         raise InvalidTopicError(f"topic name {topic!r} has characters outside [a-zA-Z0-9._-]")
@@ -106,23 +107,28 @@ def _capped(tp: TopicPartition, unique_id: str, suffix: str) -> str:
 def parse_partition_dir(name: str) -> PartitionDir:
     """Parse the name of a sub-directory of a log directory (F-1, F-3, F-4).
 
-    The topic of a ``-delete`` or ``-stray`` directory may be cut (F-5), and no topic is checked
-    against F-2: what is on disk stays readable.
+    The topic of a ``-delete`` or ``-stray`` directory may be cut (F-5). Stricter than Kafka, which
+    also takes ``t-00``, ``t-+0`` and topics that it would not create: such a directory has another
+    name than the one that its own partition leads to, or one that no checkpoint can hold.
 
     Raises:
-        InvalidTopicError: the name has another shape; Kafka refuses to start over it (F-6).
+        InvalidTopicError: the name is not one that is ever given to a log (F-6).
     """
     plain, suffix, unique_id = name, "", ""
     if name.endswith(DIR_SUFFIXES):
         match = _SUFFIXED.fullmatch(name)
         if not match:
             raise _not_a_partition(name)
-        unique_id, suffix = match.groups()
-        plain = name[: name.rindex(".")]
-    topic, dash, number = plain.rpartition("-")
-    if not dash or not topic or not _NUMBER.fullmatch(number) or int(number) > _MAX_PARTITION:
+        plain, unique_id, suffix = match.groups()
+    topic, _, number = plain.rpartition("-")
+    if not _PARTITION.fullmatch(number) or int(number) > _MAX_PARTITION or not _is_topic(topic):
         raise _not_a_partition(name)
     return PartitionDir(TopicPartition(topic, int(number)), suffix, unique_id)
+
+
+def _is_topic(topic: str) -> bool:
+    plain = _TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+    return plain and len(topic) <= MAX_TOPIC_NAME
 
 
 def _not_a_partition(name: str) -> InvalidTopicError:
@@ -144,16 +150,15 @@ def segment_file_name(offset: int, suffix: str, transition: str = "") -> str:
 def parse_segment_file(name: str) -> SegmentFile | None:
     """``None`` for a file that does not belong to a segment or a snapshot.
 
-    Like Kafka's parser it does not insist on 20 digits (F-16).
+    The offset has 20 digits and is below 2⁶³. Kafka also reads ``5.log``, but opens another file.
     """
-    if name[20:] in _PLAIN_SUFFIXES and name[:20].isdecimal() and name.isascii():
-        return SegmentFile(int(name[:20]), name[20:])  # nearly every file of every directory
-    transition = next((suffix for suffix in TRANSITIONAL_SUFFIXES if name.endswith(suffix)), "")
-    stem = name.removesuffix(transition)
-    number, dot, rest = stem.partition(".")
-    suffix = dot + rest
-    if suffix not in SEGMENT_SUFFIXES and suffix != SNAPSHOT_SUFFIX:
+    number, suffix, transition = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:], ""
+    if suffix not in PLAIN_SUFFIXES:  # hardly any file of any directory
+        transition = next((end for end in TRANSITIONAL_SUFFIXES if suffix.endswith(end)), "")
+        suffix = suffix.removesuffix(transition)
+        if suffix not in PLAIN_SUFFIXES:
+            return None
+    if not (number.isdecimal() and number.isascii()) or len(number) < _OFFSET_DIGITS:
         return None
-    if not _NUMBER.fullmatch(number) or int(number) > MAX_OFFSET:
-        return None
-    return SegmentFile(int(number), suffix, transition)
+    offset = int(number)
+    return SegmentFile(offset, suffix, transition) if offset <= MAX_OFFSET else None

@@ -15,8 +15,8 @@ _HEADER = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
 _CRC_FROM = 6
 
-SIZE_MAX = 1 << 30
-"""Bytes of the largest snapshot that is read: 23 million producers."""
+SIZE_MAX = 256 << 20
+"""Bytes of the largest snapshot that is read: 5.8 million producers."""
 
 assert (_HEADER.size, _ENTRY.size) == (10, 46)
 

@@ -1,7 +1,9 @@
 """Types of the native module; see ``_directory.pyx``."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-_Entry = TypeVar("_Entry", bound=tuple[str, int, int, bool])
+_Entry = TypeVar("_Entry", bound=tuple[str, int, int, Any])
 
-def scan_directory(path: str, encoded: bytes, kind: type[_Entry]) -> list[_Entry]: ...
+def scan_directory(
+    path: str, encoded: bytes, make: type[_Entry], kinds: tuple[Any, Any, Any]
+) -> list[_Entry]: ...

@@ -33,24 +33,54 @@ cdef extern from "sys/stat.h" nogil:
         timespec st_mtim
     int fstatat(int directory, const char *name, stat_t *status, int flags)
     bint S_ISDIR(unsigned int mode)
+    bint S_ISLNK(unsigned int mode)
+    bint S_ISREG(unsigned int mode)
+
+cdef extern from "fcntl.h" nogil:
+    int AT_SYMLINK_NOFOLLOW
 
 cdef enum:
     ROWS = 64
+    A_FILE = 0
+    A_DIRECTORY = 1
+    OTHER = 2
 
 cdef struct Row:
-    char name[256]
+    char name[1024]  # d_name says 256, but 255 characters of exFAT are up to 765 bytes of UTF-8
     int64_t size, mtime_ms
-    bint is_dir
+    int kind
 
 _new = tuple.__new__
+
+cdef int64_t SECONDS_LAST = 0x7fffffffffffffff // 1000 - 1
+
+
+cdef int stat_entry(int directory, const char *name, stat_t *status) noexcept nogil:
+    """Of the target of a link: linked directories work. Of the link itself where it leads nowhere.
+
+    The errno, ENOENT for what vanished meanwhile.
+    """
+    cdef int refused
+    if fstatat(directory, name, status, 0) == 0:
+        return 0
+    refused = errno.errno
+    if (refused != errno.ENOENT and refused != errno.ELOOP and refused != errno.ENOTDIR
+            and refused != errno.EACCES and refused != errno.ENAMETOOLONG):
+        return refused
+    if fstatat(directory, name, status, AT_SYMLINK_NOFOLLOW) != 0:
+        return errno.errno
+    if not S_ISLNK(status.st_mode) and refused != errno.ENOENT:
+        return refused
+    return 0
 
 
 cdef int read_rows(DIR *directory, Row *rows, int *failed) noexcept nogil:
     """Up to ROWS entries; fewer at the end. ``failed`` is the errno of a call that was refused."""
     cdef dirent *entry
+    cdef size_t name_size
     cdef stat_t status
     cdef Row *row
-    cdef int count = 0
+    cdef int count = 0, refused
     while count < ROWS:
         errno.errno = 0
         entry = readdir(directory)
@@ -59,25 +89,36 @@ cdef int read_rows(DIR *directory, Row *rows, int *failed) noexcept nogil:
             break
         if strcmp(entry.d_name, b".") == 0 or strcmp(entry.d_name, b"..") == 0:
             continue
-        # Of the target of a link: linked directories work.
-        if fstatat(dirfd(directory), entry.d_name, &status, 0) != 0:
-            if errno.errno == errno.ENOENT:
-                continue  # it vanished meanwhile
-            failed[0] = errno.errno
+        refused = stat_entry(dirfd(directory), entry.d_name, &status)
+        if refused == errno.ENOENT:
+            continue
+        if refused:
+            failed[0] = refused
             break
         row = rows + count
-        memcpy(row.name, entry.d_name, strlen(entry.d_name) + 1)
+        name_size = strlen(entry.d_name) + 1
+        if name_size > sizeof(row.name):
+            failed[0] = errno.ENAMETOOLONG
+            break
+        memcpy(row.name, entry.d_name, name_size)
+        # Milliseconds of a time that a file system took as it was given may not fit.
+        status.st_mtim.tv_sec = min(max(status.st_mtim.tv_sec, -SECONDS_LAST), SECONDS_LAST)
         row.size = status.st_size
         row.mtime_ms = status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec // 1000000
-        row.is_dir = S_ISDIR(status.st_mode)
+        row.kind = OTHER
+        if S_ISREG(status.st_mode):
+            row.kind = A_FILE
+        elif S_ISDIR(status.st_mode):
+            row.kind = A_DIRECTORY
         count += 1
     return count
 
 
-def scan_directory(path, bytes encoded, kind):
-    """Entries of the directory as tuples of class ``kind``: name, size, mtime in ms, is it one.
+def scan_directory(path, bytes encoded, make, tuple kinds):
+    """Entries of the directory as tuples of class ``make``: name, size, mtime in ms, kind.
 
-    ``encoded`` is ``path`` as the file system has it. In no order; what vanishes is left out.
+    ``encoded`` is ``path`` as the file system has it; ``kinds`` are the ones of a regular file, of a
+    directory and of all else. In no order; what vanishes is left out.
 
     Raises:
         OSError: with its errno and ``path``.
@@ -98,9 +139,9 @@ def scan_directory(path, bytes encoded, kind):
             with nogil:
                 count = read_rows(directory, rows, &failed)
             for i in range(count):
-                found.append(_new(kind, (
+                found.append(_new(make, (
                     PyUnicode_DecodeFSDefault(rows[i].name), rows[i].size, rows[i].mtime_ms,
-                    bool(rows[i].is_dir),
+                    kinds[rows[i].kind],
                 )))
         if failed:
             errno.errno = failed

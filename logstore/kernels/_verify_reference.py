@@ -190,8 +190,8 @@ def match_time_entries(
     """Compare entries ``[first, end)`` with the largest timestamps up to their offsets (F-117).
 
     ``largest`` is that of everything before the table and of its first ``done`` rows. Ends at an
-    entry above the table, and, when ``trusted``, at one whose timestamp is another than the
-    largest up to its batch or than that batch's own. Entries and batches ascend.
+    entry above the table, and, when ``trusted``, at one whose timestamp is not that of its batch,
+    was reached before it, or whose offset is not the batch's last. Entries and batches ascend.
 
     Returns:
         The entry that it ended at, rows done, and the largest timestamp in them and before.
@@ -204,10 +204,14 @@ def match_time_entries(
         at = next((n for n, row in enumerate(table) if row.last_offset >= offset), rows)
         if at == rows:
             return number, done, largest
-        top = max([largest, *(row.max_timestamp for row in table[done : at + 1])])
-        if trusted and not top == timestamp == table[at].max_timestamp:
+        before = max([largest, *(row.max_timestamp for row in table[done:at])])
+        reached = before < timestamp == table[at].max_timestamp
+        if trusted and not (reached and table[at].last_offset == offset):
             return number, done, largest
-        done, largest = max(done, at + 1), top
+        done, largest = (
+            max(done, at + 1),
+            max([before, *(r.max_timestamp for r in table[done : at + 1])]),
+        )
     return end, done, largest
 
 

@@ -60,11 +60,11 @@ def read_clean_stop(storage: Storage, directory: str) -> CleanStop | None:
         OSError, CheckpointFailedError: the medium refused.
     """
     path = os.path.join(directory, filenames.CLEAN_STOP)
-    data = load_file(storage, path, _SIZE_MAX)
-    if data is None:
-        return None
     numbers: list[int | None] = []
     with suppress(MalformedCheckpointError):
+        data = load_file(storage, path, _SIZE_MAX)
+        if data is None:
+            return None
         for _, fields in parse_entries(path, data, len(CleanStop._fields)):
             numbers = [parse_number(field, MAX_I64) for field in fields]
     if not numbers or None in numbers:
@@ -96,11 +96,15 @@ def write_clean_stop(
 
 
 def remove_clean_stop(storage: Storage, directory: str) -> None:
-    """Durably: a crash from here on is an unclean stop."""
-    try:
-        storage.remove(os.path.join(directory, filenames.CLEAN_STOP))
-    except FileNotFoundError:
+    """Durably: a crash from here on is an unclean stop.
+
+    What is no file was never believed; the load moves it out of the way.
+    """
+    path = os.path.join(directory, filenames.CLEAN_STOP)
+    info = storage.info(path)
+    if info is None or not info.is_file:
         return
+    storage.remove(path)
     storage.sync_dir(directory)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.errors import CheckpointError
+from checkpoints.files import UnusableFileError
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import (
+    CorruptDataError,
     LogClosedError,
     LogstoreError,
     ResourceBusyError,
@@ -20,7 +22,7 @@ from logstore.kernels import LogSnapshot
 from logstore.log.news import News
 from logstore.storage.base import Storage
 
-logger = logging.getLogger("logstore.log")
+logger = get_logger("logstore.log")
 
 _BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -34,8 +36,15 @@ def is_busy(error: BaseException | None) -> bool:
     return False
 
 
+def unusable(error: UnusableFileError) -> CorruptDataError:
+    """What a file that is none is to a caller: damage of that file."""
+    return CorruptDataError(str(error.filename), 0, error.reason)
+
+
 def medium_error(path: str, operation: str, error: BaseException) -> LogstoreError:
     """What an error of the medium is to a caller, where no log has to go offline for it."""
+    if isinstance(error, UnusableFileError):
+        return unusable(error)
     kind = ResourceBusyError if is_busy(error) else StorageFailedError
     return kind(path, operation, str(error))
 
@@ -84,7 +93,8 @@ class LogCore:
         if self.failure is None:
             self.refuse(failure)
             logger.error("%s", failure)
-            if self._on_failure is not None:
+            # What is no file is damage of this log; the disk is well, and so are the others.
+            if self._on_failure is not None and not isinstance(error, UnusableFileError):
                 self._on_failure(failure)
         return failure
 

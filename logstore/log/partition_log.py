@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from checkpoints.errors import CheckpointFailedError
+from checkpoints.files import UnusableFileError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
 from logstore.clock import Clock, SystemClock
 from logstore.config import MAX_LONG, LogConfig
@@ -35,7 +36,7 @@ from logstore.log.clean_stop import (
     StartPoint,
     take_start_point,
 )
-from logstore.log.core import is_busy
+from logstore.log.core import is_busy, unusable
 from logstore.log.cursors import Cursor, OnOutOfRange
 from logstore.log.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
 from logstore.log.flushing import Background
@@ -151,6 +152,8 @@ class PartitionLog(LogReads):
                 hold.release()
             if is_busy(error):
                 raise ResourceBusyError(path, "open", str(error)) from error
+            if isinstance(error, UnusableFileError):
+                raise unusable(error) from error
             if isinstance(error, OSError | CheckpointFailedError):
                 raise StorageFailedError(path, "open", str(error)) from error
             raise

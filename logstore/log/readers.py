@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from checkpoints.files import UnusableFileError
 from logstore.errors import (
     CorruptDataError,
     OffsetOutOfRangeError,
@@ -13,7 +14,7 @@ from logstore.errors import (
 )
 from logstore.index import AbortedTxn, TimestampOffset
 from logstore.kernels import LogSnapshot
-from logstore.log.core import LogCore, is_busy
+from logstore.log.core import LogCore, is_busy, unusable
 from logstore.log.reading import FetchData, collect_aborted, count_bytes, fetch, find_timestamp
 from logstore.log.snapshot import LogView
 from logstore.segment_view import SegmentView
@@ -67,6 +68,8 @@ class LogReaders:
             return
         if is_busy(error):
             raise ResourceBusyError(self._core.directory, "read", str(error)) from error
+        if isinstance(error, UnusableFileError):
+            raise unusable(error) from error
         if isinstance(error, OSError):
             # An unreadable block is not a torn write: nothing is cut, the caller is told.
             raise StorageFailedError(self._core.directory, "read", str(error)) from error

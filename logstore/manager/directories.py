@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from logstore.errors import ConfigError, LogClosedError, LogstoreError, StorageFailedError
+from checkpoints.loggers import get_logger
+from logstore.errors import (
+    ConfigError,
+    LogClosedError,
+    LogstoreError,
+    LogUnavailableError,
+    StorageFailedError,
+)
 from logstore.locks import Rank, make_lock
 from logstore.log import ReplicaLog
 from logstore.manager.log_dir import LogDir
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Logs = dict[TopicPartition, ReplicaLog]
 OnFailure = Callable[[str, LogstoreError], None]
@@ -106,10 +112,24 @@ class Directories:
         with self._lock:
             return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
 
+    def unavailable(self) -> dict[TopicPartition, LogUnavailableError]:
+        """Logs of live directories that could not be opened, and why."""
+        with self._lock:
+            return {tp: why for d in self._live.values() for tp, why in d.unavailable.items()}
+
     def find(self, tp: TopicPartition) -> ReplicaLog | None:
+        """
+        Raises:
+            LogUnavailableError: it is here, and could not be opened.
+        """
         with self._lock:
             self._check_open_locked()
-            return next((d.logs[tp] for d in self._live.values() if tp in d.logs), None)
+            for log_dir in self._live.values():
+                if tp in log_dir.logs:
+                    return log_dir.logs[tp]
+                if (why := log_dir.unavailable.get(tp)) is not None:
+                    raise LogUnavailableError(why.path, why.reason)
+            return None
 
     def home_of(self, tp: TopicPartition) -> LogDir | None:
         with self._lock:
@@ -125,19 +145,46 @@ class Directories:
         made = list(made)
         with self._lock:
             self._check_open_locked()
-            for _, log in made:
-                other = next((d.logs[log.topic_partition] for d in self._live.values()
-                              if log.topic_partition in d.logs), None)  # fmt: skip
-                if other is not None:
-                    raise ConfigError(
-                        f"{log.topic_partition} is both in {other.directory} "
-                        f"and in {log.directory} (F-7)"
-                    )
+            for log_dir, log in made:
+                self._check_alone_locked(log.topic_partition, log_dir)
             for log_dir, log in made:
                 log_dir.logs[log.topic_partition] = log
         for log_dir, log in made:
             if log_dir.failure is not None:  # meanwhile
                 log.mark_failed(log_dir.failure)
+
+    def set_unavailable(self, log_dir: LogDir, tp: TopicPartition, why: str) -> None:
+        """A log that was found cannot be opened; what is stored of it stays.
+
+        Raises:
+            ConfigError: the partition is in another directory too (F-7).
+        """
+        error = LogUnavailableError(log_dir.directory_of(tp), why)
+        log_dir.offsets.keep(tp)
+        with self._lock:
+            self._check_alone_locked(tp, log_dir)
+            log_dir.unavailable[tp] = error
+        logger.error("%s", error)
+
+    def _check_alone_locked(self, tp: TopicPartition, log_dir: LogDir) -> None:
+        for other in self._live.values():
+            if tp in other.logs or tp in other.unavailable:
+                raise ConfigError(
+                    f"{tp} is both in {other.directory_of(tp)} and in {log_dir.directory_of(tp)} "
+                    "(F-7)"
+                )
+
+    def take_out_unavailable(
+        self, tps: Iterable[TopicPartition]
+    ) -> list[tuple[LogDir, TopicPartition]]:
+        """As ``take_out``, of logs that could not be opened."""
+        with self._lock:
+            return [
+                (log_dir, tp)
+                for tp in tps
+                for log_dir in self._live.values()
+                if log_dir.unavailable.pop(tp, None) is not None
+            ]
 
     def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, ReplicaLog]]:
         """Let nobody find these logs any more; those of them that were here."""

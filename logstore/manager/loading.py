@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from checkpoints import clean_shutdown
-from checkpoints.errors import CheckpointError
+from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
-from logstore.errors import ConfigError, StorageFailedError
+from logstore.errors import ConfigError, CorruptDataError, StorageFailedError
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
 from logstore.manager.log_dir import Found, LogDir
@@ -48,7 +48,8 @@ class Unfinished:
 
 
 class Loader:
-    """A directory that fails goes offline, and the others go on; other errors end the start."""
+    """A directory that fails goes offline, a log that is too damaged to be opened is unavailable,
+    and the others go on; other errors end the start."""
 
     def __init__(
         self,
@@ -144,8 +145,6 @@ class Loader:
 
         Raises:
             ConfigError: a partition is in two directories (F-7).
-            InvalidTopicError: a directory is in the way that is of no log (F-6).
-            CorruptDataError: damage that recovery may not cut.
         """
         with _no_collection():
             return self._load_all()
@@ -202,6 +201,11 @@ class Loader:
                 except ConfigError as twice:
                     log.crash()
                     fatal = fatal or twice
+            elif isinstance(error, CorruptDataError | MalformedCheckpointError):
+                try:
+                    self._directories.set_unavailable(log_dir, tp, str(error))
+                except ConfigError as twice:
+                    fatal = fatal or twice
             elif isinstance(error, StorageFailedError | CheckpointError):
                 failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
             else:
@@ -217,7 +221,7 @@ class Loader:
         log_dir.loaded = log_dir.failure is None
 
     def broker_epoch(self, paths: list[str]) -> int:
-        """What all directories say of the last stop; −1 unless they agree, and all are here.
+        """What all directories say of the last stop; −1 unless they agree, and all logs are here.
 
         Raises:
             StorageFailedError: none is.
@@ -227,7 +231,7 @@ class Loader:
             first = next(iter(offline.values()))
             raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
         epochs = {log_dir.broker_epoch for log_dir in live}
-        agreed = len(epochs) == 1 and not offline
+        agreed = len(epochs) == 1 and not offline and not self._directories.unavailable()
         return epochs.pop() if agreed else clean_shutdown.UNKNOWN_BROKER_EPOCH
 
     def _fail(self, log_dir: LogDir, doing: str, error: Exception) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
 from collections.abc import Callable
@@ -12,8 +11,15 @@ from functools import partial
 from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
-from logstore.errors import InvalidTopicError, LogDirLockedError, LogstoreError, StorageFailedError
+from logstore.errors import (
+    InvalidTopicError,
+    LogDirLockedError,
+    LogstoreError,
+    LogUnavailableError,
+    StorageFailedError,
+)
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager.creations import PREFIX, Creation, CreationFiles
@@ -29,7 +35,7 @@ from logstore.manager.workers import Outcome, run_all
 from logstore.storage.base import DirLock, Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOCK = ".lock"
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
@@ -62,6 +68,7 @@ class LogDir:
         clean: the last stop was an orderly one.
         broker_epoch: what the marker of that stop says, or −1.
         logs: changed only under the lock of ``Directories``.
+        unavailable: why logs that were found could not be opened; changed as ``logs``.
         creating: logs that are about to come.
         loaded: all logs that were found are in ``logs``.
         failure: why the directory is offline.
@@ -74,6 +81,7 @@ class LogDir:
         self.clean = False
         self.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
         self.logs: dict[TopicPartition, ReplicaLog] = {}
+        self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
         self.loaded = False
         self.failure: LogstoreError | None = None
@@ -132,8 +140,10 @@ class LogDir:
     def find(self) -> Found:
         """List the directory, and read its checkpoints.
 
+        A directory whose name is of no log is left alone, with a warning; Kafka refuses to start
+        over it (F-6).
+
         Raises:
-            InvalidTopicError: a directory that is of no log; Kafka refuses to start over it (F-6).
             StorageFailedError: the disk refused, or a directory is where a file belongs.
         """
         try:
@@ -150,7 +160,8 @@ class LogDir:
             try:
                 parsed = filenames.parse_partition_dir(name)
             except InvalidTopicError as error:
-                raise InvalidTopicError(f"{path}: {error}") from None
+                logger.warning("left alone in %s: %s", self.path, error)
+                continue
             if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
                 found.deleted.append(path)
             elif parsed.suffix in ("", filenames.FUTURE_DIR_SUFFIX):
@@ -178,21 +189,24 @@ class LogDir:
     def close(self, broker_epoch: int, threads: int) -> None:
         """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
 
-        Without the marker, which an error leaves out, the next start recovers.
+        Without the marker, which an error leaves out, and a log that is unavailable, the next
+        start recovers.
         """
+        failed = any(log.failed for _, log in self.items())
         outcomes = run_all([log.close for _, log in self.items()], threads, "logstore-close")
         errors = [error for _, error in outcomes if error is not None]
         for error in errors:
             if not isinstance(error, Exception):
                 raise error
             logger.error("closing a log of %s: %s", self.path, error)
-        if errors or self.failure is not None or not self.loaded:
+        if errors or failed or self.failure is not None or not self.loaded:
             return
         try:
             self.offsets.write_recovery_points(self.items)
             self.offsets.write(LOG_START, self.items, moved_start)
             self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
-            clean_shutdown.write(self._marker, broker_epoch, self._storage)
+            if not self.unavailable:  # the marker would speak of these logs, too
+                clean_shutdown.write(self._marker, broker_epoch, self._storage)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", self.path, error)
 

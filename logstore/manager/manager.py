@@ -16,7 +16,7 @@ from typing import TypeVar
 from checkpoints import clean_shutdown
 from logstore.clock import Clock, SystemClock
 from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import LogstoreError, UnknownTopicOrPartitionError
+from logstore.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
 from logstore.locks import Rank, make_lock
 from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
@@ -84,7 +84,6 @@ class LogManager:
             LogDirLockedError: a directory is open elsewhere.
             StorageFailedError: every directory failed.
             ConfigError: the directories do not belong together (F-45), or one is given twice.
-            InvalidTopicError: a directory is in the way that is of no log (F-6).
         """
         self.config = config or LogConfig()
         self.broker_config = broker_config or BrokerConfig()
@@ -150,10 +149,20 @@ class LogManager:
         return self._directories.offline()
 
     @property
+    def unavailable_logs(self) -> dict[TopicPartition, LogUnavailableError]:
+        """Logs of the live directories that are too damaged to be opened, and why.
+
+        They are left as they are on the disk, with what the checkpoints say of them, and are not
+        in ``logs``. A log may be deleted; once it is mended a new ``LogManager`` brings it back.
+        """
+        return self._directories.unavailable()
+
+    @property
     def previous_broker_epoch(self) -> int:
         """The epoch under which this broker last stopped in order, as every directory has it.
 
-        −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966).
+        −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966), and where a
+        log is unavailable.
         """
         return self._previous_broker_epoch
 
@@ -178,6 +187,7 @@ class LogManager:
 
         Raises:
             UnknownTopicOrPartitionError: there is none in a live directory.
+            LogUnavailableError: it is too damaged to be opened.
             LogClosedError: the manager was closed.
         """
         log = self._directories.find(TopicPartition(topic, partition))
@@ -204,6 +214,8 @@ class LogManager:
                 directory is offline, which may hold it.
         Raises:
             InvalidTopicError: the name breaks F-2, or the partition is no number of one.
+            LogUnavailableError: it is too damaged to be opened; or all partitions of the topic are,
+                which know its id and configuration.
             StorageFailedError: no directory is live, the one that may hold it is not, or the disk
                 refused.
             LogClosedError: the manager was closed.
@@ -223,6 +235,7 @@ class LogManager:
             config: stored with the topic; see ``alter_topic``.
         Raises:
             TopicExistsError: it, or a topic whose name collides (F-2), is here already.
+            LogUnavailableError: it is here, and a log of it is too damaged to be opened.
             InvalidTopicError: the name or the number breaks a rule.
             StorageFailedError: the disk refused.
         """

@@ -8,12 +8,12 @@ anew is left out until it has done so. Without an entry a log is looked through 
 
 from __future__ import annotations
 
-import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.offset_checkpoint import (
     CLEANER,
     HIGH_WATERMARK,
@@ -26,7 +26,7 @@ from logstore.log import ReplicaLog
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # In the order in which entries are dropped. A recovery point may stand at a log start only because
 # nothing below that start is needed (F-222): without the start it would be wrong.
@@ -50,6 +50,8 @@ class OffsetCheckpoints:
         }
         # Without the files that are missing. None: damaged, or a write failed.
         self._stored: dict[str, Offsets | None] = {}
+        # Of logs that could not be opened: they outlive every write until the log is mended.
+        self._kept: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
 
     def load(self, present: Collection[TopicPartition]) -> None:
         """Read the files; drop, durably, what is of no name in ``present``.
@@ -79,9 +81,20 @@ class OffsetCheckpoints:
         """What one of ``CHECKPOINTS`` says."""
         return self._stored.get(name) or {}
 
+    def keep(self, tp: TopicPartition) -> None:
+        """The log of ``tp`` cannot be opened: what is stored of it stays stored."""
+        with self._lock:
+            for name, kept in self._kept.items():
+                offset = (self._stored.get(name) or {}).get(tp)
+                if offset is not None:
+                    kept[tp] = offset
+
     def drop(self, gone: Collection[TopicPartition]) -> None:
         """Forget names, durably. One write of a file serves all of them."""
         with self._lock:
+            for kept in self._kept.values():
+                for tp in gone:
+                    kept.pop(tp, None)
             self._keep_locked(lambda tp: tp not in gone)
 
     def settle(self, logs: Logs) -> None:
@@ -104,7 +117,8 @@ class OffsetCheckpoints:
             if name not in self._stored:
                 continue
             stored = self._stored[name]
-            kept = {tp: offset for tp, offset in (stored or {}).items() if belongs(tp)}
+            before = self._kept[name] if stored is None else stored
+            kept = {tp: offset for tp, offset in before.items() if belongs(tp)}
             if stored is None or len(kept) < len(stored):
                 self._write_locked(name, kept)
 
@@ -142,7 +156,7 @@ class OffsetCheckpoints:
 
     def _collect_locked(self, name: str, logs: Logs, offset_of: OffsetOf) -> Offsets:
         stored = self._stored.get(name) or {}
-        found = {}
+        found = dict(self._kept[name])
         for tp, log in logs():
             offset = offset_of(log)
             if log.restarting:  # its old records may still come back, and then need their entry

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, StorageFailedError
@@ -21,7 +21,7 @@ from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Task = Callable[[], None]
 

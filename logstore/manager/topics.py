@@ -7,15 +7,15 @@ their names are free, and a creation never takes over a directory that it finds.
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
@@ -25,6 +25,7 @@ from checkpoints.topic_properties import TopicProperties
 from logstore.errors import (
     InvalidTopicError,
     LogstoreError,
+    LogUnavailableError,
     ResourceBusyError,
     StorageFailedError,
     TopicExistsError,
@@ -45,7 +46,7 @@ from logstore.manager.workers import run_all
 from logstore.random_id import new_uuid
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")
@@ -108,6 +109,8 @@ class Topics:
     ) -> ReplicaLog:
         """The caller has a claim on it."""
         others = None if self._opener.replicated else self.partitions(tp.topic)
+        if others is not None and not others:
+            self._refuse_unavailable(tp.topic)  # only these know the topic's id and configuration
         if config is not None and not others:  # else it changes that of the whole topic, later
             wanted = self._configs.resolve(config)
             if wanted != self._configs.of(tp.topic):
@@ -199,7 +202,8 @@ class Topics:
         _check_count(topic, partitions)
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
-            for tp in self._directories.logs():
+            self._refuse_unavailable(topic)
+            for tp in (*self._directories.logs(), *self._directories.unavailable()):
                 if filenames.topics_collide(tp.topic, topic):
                     raise TopicExistsError(f"topic {topic!r} collides with {tp.topic!r}")
             stored = None
@@ -216,12 +220,13 @@ class Topics:
     def add_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
         _check_count(topic, total)
         with self.claims.of(topic):
-            known = self.partitions(topic)
-            if not known:
-                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
-            if total < max(known) + 1:
-                raise InvalidTopicError(f"topic {topic!r} has {max(known) + 1} partitions already")
-            missing = [p for p in range(total) if p not in known]
+            known = self._known_partitions(topic)
+            numbers = {*known, *self._unavailable(topic)}
+            if total < max(numbers) + 1:
+                raise InvalidTopicError(
+                    f"topic {topic!r} has {max(numbers) + 1} partitions already"
+                )
+            missing = [p for p in range(total) if p not in numbers]
             topic_id = self._topic_id(topic) or new_uuid(self._opener.random_id)
             for log in known.values():
                 log.assign_topic_id(topic_id)
@@ -290,8 +295,9 @@ class Topics:
                     if log.topic_partition not in known}  # fmt: skip
             complete = creation.partitions <= known | born.keys()
             doomed = [made for made in own if not complete or made not in born.values()]
-            if self._directories.offline() and not complete:
-                logger.warning("a creation cannot be undone while a directory is offline")
+            missing = creation.partitions & self._directories.unavailable().keys()
+            if (self._directories.offline() or missing) and not complete:
+                logger.warning("a creation cannot be undone while a log of it is out of reach")
                 for _, log in own:
                     log.crash()
                 continue
@@ -310,39 +316,47 @@ class Topics:
 
     def delete(self, tps: Iterable[TopicPartition]) -> None:
         """The caller has a claim on them."""
-        taken = self._directories.take_out(tps)
-        self._retire(taken)
-        for topic in {log.topic_partition.topic for _, log in taken}:
+        tps = list(tps)
+        self._retire(self._directories.take_out(tps), self._directories.take_out_unavailable(tps))
+        for topic in {tp.topic for tp in tps}:
             if not self.partitions(topic):
                 self._configs.forget(topic)
 
     def delete_partition(self, tp: TopicPartition) -> None:
         with self.claims.of(tp.topic, tp.partition):
-            if self._directories.find(tp) is None:
+            if tp not in self._directories.unavailable() and self._directories.find(tp) is None:
                 raise UnknownTopicOrPartitionError(f"{tp} is not in a live directory")
             self.delete([tp])
 
     def delete_topic(self, topic: str) -> None:
         with self.claims.of(topic):
-            known = self.partitions(topic)
+            known = {*self.partitions(topic), *self._unavailable(topic)}
             if not known:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
             self.delete([TopicPartition(topic, partition) for partition in sorted(known)])
 
-    def _retire(self, logs: Iterable[Made]) -> None:
+    def _retire(
+        self, logs: Iterable[Made], others: Iterable[tuple[LogDir, TopicPartition]] = ()
+    ) -> None:
         """Delete logs that nobody finds any more. At each step a crash leaves either a log as it
         was or no log: first the directories lose their names, durably, then the checkpoints their
         entries; a start in between drops entries without a directory.
 
+        Args:
+            others: logs that could not be opened.
         Raises:
             StorageFailedError: a directory went offline; the others are done.
         """
         failure: LogstoreError | None = None
-        logs = list(logs)
-        for _, log in logs:
+        delays: dict[LogDir, dict[TopicPartition, int]] = {}
+        for log_dir, log in logs:
             log.crash()  # nothing of it is wanted any more
-        for log_dir in dict.fromkeys(log_dir for log_dir, _ in logs):
-            own = [log for home, log in logs if home is log_dir]
+            own = delays.setdefault(log_dir, {})
+            own[log.topic_partition] = log.config.file_delete_delay_ms
+        for log_dir, tp in others:
+            delay_ms = self._configs.of(tp.topic).file_delete_delay_ms
+            delays.setdefault(log_dir, {})[tp] = delay_ms
+        for log_dir, own in delays.items():
             try:
                 self._guarded(log_dir, self._rename_deleted, log_dir, own)
             except LogstoreError as error:
@@ -352,16 +366,16 @@ class Topics:
         if failure is not None:
             raise failure
 
-    def _rename_deleted(self, log_dir: LogDir, logs: Sequence[ReplicaLog]) -> None:
+    def _rename_deleted(self, log_dir: LogDir, delays: Mapping[TopicPartition, int]) -> None:
+        """``delays`` in ms until the files may be removed."""
         targets = []
-        for log in logs:
-            tp = log.topic_partition
+        for tp, delay_ms in delays.items():
             name = filenames.delete_dir_name(tp, self._opener.random_id())
             target = posixpath.join(log_dir.path, name)
-            self._storage.rename(log.directory, target)
-            targets.append((log.config.file_delete_delay_ms, target))
+            self._storage.rename(log_dir.directory_of(tp), target)
+            targets.append((delay_ms, target))
         self._storage.sync_dir(log_dir.path)
-        log_dir.offsets.drop({log.topic_partition for log in logs})
+        log_dir.offsets.drop(delays.keys())
         now = self._opener.clock.wall_ms()
         self._pending.add((now + delay_ms, target) for delay_ms, target in targets)
 
@@ -370,9 +384,7 @@ class Topics:
     def alter(self, topic: str, config: TopicConfig) -> None:
         wanted = self._configs.resolve(config)
         with self.claims.of(topic):
-            known = self.partitions(topic)
-            if not known:
-                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
+            known = self._known_partitions(topic)
             if all(log.config == wanted for log in known.values()):
                 return  # else an alteration that failed half way may be tried again
             stored = self._configs.next(topic, config)
@@ -405,6 +417,26 @@ class Topics:
         return {
             tp.partition: log for tp, log in self._directories.logs().items() if tp.topic == topic
         }
+
+    def _known_partitions(self, topic: str) -> dict[int, ReplicaLog]:
+        """
+        Raises:
+            UnknownTopicOrPartitionError: there is none in a live directory.
+            LogUnavailableError: there are, and none could be opened.
+        """
+        known = self.partitions(topic)
+        if not known:
+            self._refuse_unavailable(topic)
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
+        return known
+
+    def _unavailable(self, topic: str) -> dict[int, LogUnavailableError]:
+        found = self._directories.unavailable()
+        return {tp.partition: why for tp, why in found.items() if tp.topic == topic}
+
+    def _refuse_unavailable(self, topic: str) -> None:
+        for why in self._unavailable(topic).values():
+            raise LogUnavailableError(why.path, why.reason)
 
     def _topic_id(self, topic: str) -> uuid.UUID | None:
         ids = (log.topic_id for log in self.partitions(topic).values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from logstore.errors import ConfigError
-from logstore.storage.base import DirLock, File, FileInfo, Mapping, Storage
+from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping, Storage
 
 ENTRY_POINT_GROUP = "logstore.storage"
 
@@ -44,6 +44,7 @@ __all__ = [
     "DirLock",
     "File",
     "FileInfo",
+    "FileKind",
     "Mapping",
     "Storage",
     "open_storage",

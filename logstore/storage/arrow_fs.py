@@ -24,11 +24,14 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 from pyarrow import fs
 from pyarrow.lib import ArrowException
 
-from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from checkpoints.files import UnusableFileError, check_size, irregular
+from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
 
 _BLOCK_SIZE = 4 << 20
 _BLOCKS_AHEAD = 4  # per open file: 16 MiB under way, and two blocks in use
+_KINDS = {fs.FileType.File: FileKind.FILE, fs.FileType.Directory: FileKind.DIRECTORY}
+_WITH_SPECIAL_FILES = frozenset({"local", "subtree"})  # names of Arrow's file systems
 _BLOCKED_MIN = 256 << 10  # smaller windows are read as they are
 _READERS = 16  # requests of this process at a time, for all files
 
@@ -55,12 +58,16 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException) as error:
         number = getattr(error, "errno", None) or _errno_of(str(error))
+        if isinstance(error, UnusableFileError):
+            raise
+        if number == errno.EISDIR:
+            raise irregular(path, "is a directory, not a file") from error
         # A kernel's own phrase says all; a store's says which request failed, and why.
         reason = os.strerror(number) if number in _PLAIN else " ".join(str(error).split())
         raise OSError(number, reason, path) from error
 
 
-_PLAIN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_PLAIN = frozenset({errno.ENOENT, errno.ENOTDIR})
 _REASONS = (
     ("NO_SUCH_BUCKET", errno.ENOENT),
     ("NO_SUCH_KEY", errno.ENOENT),
@@ -204,13 +211,22 @@ class ArrowStorage:
         if create or writable:
             _refuse(path)
         with _naming(path):
-            return ArrowFile(path, self._fs.open_input_file(self._inner(path)), self)
+            return ArrowFile(path, self._input(path), self)
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
-        with _naming(path), self._fs.open_input_file(self._inner(path)) as file:
+        with _naming(path), self._input(path) as file:
             size = file.size()
-            data: bytes = file.read_at(size if limit < 0 else min(limit, size), 0)
+            check_size(path, size, limit)
+            data: bytes = file.read_at(size, 0)
         return data
+
+    def _input(self, path: str) -> Any:
+        # An object store has objects and nothing else; a look ahead would be one request more.
+        if self._fs.type_name in _WITH_SPECIAL_FILES:
+            (found,) = self._fs.get_file_info([self._inner(path)])
+            if found.type == fs.FileType.Unknown:
+                raise irregular(path, "is not a regular file")
+        return self._fs.open_input_file(self._inner(path))
 
     def scan_dir(self, path: str) -> list[FileInfo]:
         with _naming(path):
@@ -254,9 +270,9 @@ class ArrowStorage:
 
 def _entry(found: fs.FileInfo) -> FileInfo:
     """Object stores give directories, which are only prefixes of names there, no time and size."""
-    is_dir = found.type == fs.FileType.Directory
     nanoseconds = found.mtime_ns or 0
-    return FileInfo(found.base_name, found.size or 0, nanoseconds // 1_000_000, is_dir)
+    kind = _KINDS.get(found.type, FileKind.OTHER)
+    return FileInfo(found.base_name, found.size or 0, nanoseconds // 1_000_000, kind)
 
 
 __all__ = ["ArrowFile", "ArrowStorage"]

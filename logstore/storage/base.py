@@ -8,6 +8,7 @@ not made durable by ``File.sync`` (content, size) or ``Storage.sync_dir`` (names
 
 from __future__ import annotations
 
+import enum
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,13 +16,33 @@ from checkpoints.files import Files
 from logstore.types import Buffer
 
 
+class FileKind(enum.Enum):
+    """What a name leads to, through links."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    OTHER = "other"
+    """A FIFO, a socket, a device, or a link that leads nowhere: it cannot be opened here."""
+
+
 class FileInfo(NamedTuple):
-    """One directory entry; ``size`` in bytes, ``mtime_ms`` in ms since the epoch."""
+    """One directory entry; ``size`` in bytes, ``mtime_ms`` in ms since the epoch.
+
+    Of a link that leads nowhere these are the link's own.
+    """
 
     name: str
     size: int
     mtime_ms: int
-    is_dir: bool
+    kind: FileKind
+
+    @property
+    def is_dir(self) -> bool:
+        return self.kind is FileKind.DIRECTORY
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind is FileKind.FILE
 
 
 class Mapping(Protocol):
@@ -113,7 +134,12 @@ class Storage(Files, Protocol):
     """A file system. Widens ``checkpoints.files.Files``."""
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        """Open a file; ``create`` makes it when missing (never truncates one that exists)."""
+        """Open a file; ``create`` makes it when missing (never truncates one that exists).
+
+        Raises:
+            UnusableFileError: what is there is not a regular file, or a link to one; it is told at
+                once, and nothing waits for the other end of a FIFO.
+        """
         ...
 
     def scan_dir(self, path: str) -> list[FileInfo]:
@@ -121,7 +147,7 @@ class Storage(Files, Protocol):
         ...
 
     def info(self, path: str) -> FileInfo | None:
-        """``None`` when there is no such file or directory."""
+        """``None`` when nothing has this name."""
         ...
 
     def make_dir(self, path: str) -> None:

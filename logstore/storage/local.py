@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
-from checkpoints.files import OsFiles
+from checkpoints.files import OsFiles, open_regular
+from checkpoints.printable import printable
 from logstore.errors import LogDirLockedError
-from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
 
 _VIEW_KEPT_MIN = 256 << 10
@@ -34,22 +35,43 @@ _COPY_STEP = 1 << 20
 _IOV_MAX = 1024  # of Linux; more buffers in one call are EINVAL
 _NANOSECONDS_PER_MS = 1_000_000
 _LOCK_ATTEMPTS_MAX = 10
+_KINDS = (FileKind.FILE, FileKind.DIRECTORY, FileKind.OTHER)
 _POSIX_LOCK = struct.Struct("@hhqqi")  # struct flock: type, whence, start, length, pid
 
 # Python 3.13 can map without keeping a duplicate of the descriptor: half as many per open index.
 _MMAP_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
-def _scan_directory(path: str, encoded: bytes, kind: type[FileInfo]) -> list[FileInfo]:
+def _scan_directory(
+    path: str, encoded: bytes, make: type[FileInfo], kinds: tuple[FileKind, FileKind, FileKind]
+) -> list[FileInfo]:
     entries = []
     with os.scandir(path) as scan:
         for entry in scan:
-            try:
-                status = entry.stat()  # of the target of a link: linked directories work (S-47)
-            except FileNotFoundError:
-                continue
-            entries.append(_info(entry.name, status))
+            info = _entry_info(entry.name, entry.path)
+            if info is not None:
+                entries.append(info)
     return entries
+
+
+# What ``stat`` says of a link that leads nowhere; anything else is the medium.
+_DANGLING = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG})
+
+
+def _entry_info(name: str, path: str) -> FileInfo | None:
+    """``None`` for what vanished meanwhile."""
+    try:
+        status = os.stat(path)  # of the target of a link: linked directories work (S-47)
+    except OSError as error:
+        if error.errno not in _DANGLING:
+            raise
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISLNK(status.st_mode) and error.errno != errno.ENOENT:
+            raise
+    return _info(name, status)
 
 
 try:
@@ -114,11 +136,13 @@ class LocalFile:
     already name another file.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_owned", "path")
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int, owned: bool = True) -> None:
+        """``owned``: nobody else cuts the file, so that windows of it may be mapped."""
         self.path = path
         self._descriptor = descriptor
+        self._owned = owned
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -138,13 +162,17 @@ class LocalFile:
         return b"".join(parts)
 
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """See ``File.view``. Very large windows are mapped, and their pages read in on entry.
+        """See ``File.view``. Very large windows of the owner's files are mapped, and their pages
+        read in on entry.
 
         The owner must not cut the file below a mapped window in use: touching pages past the end
-        is a signal that no Python code can catch.
+        is a signal that no Python code can catch. A file that was opened to be read may be cut by
+        its owner at any time: it is never mapped.
         """
         if size > _VIEW_READ_MAX:
-            return self._mapped(position, size)
+            if self._owned:
+                return self._mapped(position, size)
+            size = min(size, max(self.size() - position, 0))
         if size < _VIEW_KEPT_MIN or not _native:
             return _shown(self.read_at(position, size))
         return _shown(ReadWindow(self._descriptor, position, size))
@@ -252,7 +280,9 @@ class LocalFile:
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
-            warnings.warn(f"unclosed {self.path}", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(
+                f"unclosed {printable(self.path)}", ResourceWarning, stacklevel=2, source=self
+            )
             self.close()
 
 
@@ -263,24 +293,16 @@ class LocalStorage(OsFiles):
     """
 
     def open(self, path: str, *, create: bool = False, writable: bool = True) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable else os.O_RDONLY)
-        file = LocalFile(path, os.open(path, flags | (os.O_CREAT if create else 0), 0o644))
-        if not writable and stat.S_ISDIR(os.fstat(file.fileno()).st_mode):
-            file.close()  # a directory opens for reading, and would fail at the first read
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return file
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return LocalFile(path, open_regular(path, flags)[0], owned=writable)
 
     def scan_dir(self, path: str) -> list[FileInfo]:
-        entries = scan_directory(path, os.fsencode(path), FileInfo)
+        entries = scan_directory(path, os.fsencode(path), FileInfo, _KINDS)
         entries.sort()  # names are unique: nothing else is compared
         return entries
 
     def info(self, path: str) -> FileInfo | None:
-        try:
-            status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return _info(os.path.basename(os.path.normpath(path)), status)
+        return _entry_info(os.path.basename(os.path.normpath(path)), path)
 
     def make_dir(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
@@ -371,7 +393,7 @@ def _acquire(path: str) -> LocalLock:
     with _registry_guard:
         for _ in range(_LOCK_ATTEMPTS_MAX):
             _refuse_own(path, real_path)
-            descriptor = os.open(real_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
                 _lock_descriptor(path, descriptor)
                 locked = os.fstat(descriptor)
@@ -465,5 +487,7 @@ def _as_bytes(buffer: Buffer) -> memoryview:
 
 
 def _info(name: str, status: os.stat_result) -> FileInfo:
-    is_dir = stat.S_ISDIR(status.st_mode)
-    return FileInfo(name, status.st_size, status.st_mtime_ns // _NANOSECONDS_PER_MS, is_dir)
+    kind = FileKind.FILE if stat.S_ISREG(status.st_mode) else FileKind.OTHER
+    if stat.S_ISDIR(status.st_mode):
+        kind = FileKind.DIRECTORY
+    return FileInfo(name, status.st_size, status.st_mtime_ns // _NANOSECONDS_PER_MS, kind)

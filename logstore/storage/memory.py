@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TypeAlias
 
+from checkpoints.files import check_size, irregular
 from logstore.errors import LogDirLockedError
-from logstore.storage.base import DirLock, File, FileInfo, Mapping
+from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
 
 # What a hook is told about; a storage that injects faults names them the same.
@@ -27,16 +28,18 @@ class FileNode:
     """The bytes of one file, whatever names and handles it has.
 
     ``data`` is longer than ``size`` only while the file is mapped: exported memory cannot shrink.
-    What lies past ``size`` is then zero.
+    What lies past ``size`` is then zero. What is not ``regular`` stands for a FIFO and its likes:
+    it is listed, renamed and removed, and never opened.
     """
 
-    __slots__ = ("data", "mappings", "mtime_ms", "size")
+    __slots__ = ("data", "mappings", "mtime_ms", "regular", "size")
 
     def __init__(self, mtime_ms: int) -> None:
         self.data = bytearray()
         self.size = 0
         self.mtime_ms = mtime_ms
         self.mappings = 0
+        self.regular = True
 
     def read(self, position: int, size: int) -> bytes:
         if position < 0 or size < 0:
@@ -263,14 +266,16 @@ class MemoryStorage:
             node = self.new_file()
             self.link(parent, name, node)
         if isinstance(node, DirNode):
-            raise _error(errno.EISDIR, path)
+            raise irregular(path, "is a directory, not a file")
+        if not node.regular:
+            raise irregular(path, "is not a regular file")
         return MemoryFile(self, path, node, writable)
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
         with self.guard:
             file = self._open(path, False, False)
-            size = file.node.size
-            return self.on_read(file, 0, size if limit < 0 else min(limit, size))
+            check_size(path, file.node.size, limit)
+            return self.on_read(file, 0, file.node.size)
 
     def write_file(self, path: str, data: bytes) -> None:
         with self.guard:
@@ -315,6 +320,14 @@ class MemoryStorage:
                 raise _error(errno.EISDIR, path)
             self.change(REMOVE, path)
             self.unlink(parent, name)
+
+    def make_other(self, path: str) -> None:
+        """Put what is neither file nor directory at ``path``: for tests of those who find it."""
+        with self.guard:
+            parent, name = self._parent(path)
+            node = self.new_file()
+            node.regular = False
+            self.link(parent, name, node)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
         with self.guard:
@@ -498,6 +511,7 @@ def _error(number: int, path: str) -> OSError:
 
 
 def _info(name: str, node: Node) -> FileInfo:
-    if isinstance(node, FileNode):
-        return FileInfo(name, node.size, node.mtime_ms, False)
-    return FileInfo(name, 0, node.mtime_ms, True)
+    if isinstance(node, DirNode):
+        return FileInfo(name, 0, node.mtime_ms, FileKind.DIRECTORY)
+    kind = FileKind.FILE if node.regular else FileKind.OTHER
+    return FileInfo(name, node.size, node.mtime_ms, kind)

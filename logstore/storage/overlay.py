@@ -30,6 +30,7 @@ class _BelowFile(FileNode):
         self._below: Storage | None = below
         self._path = path
         self.size = info.size
+        self.regular = info.is_file
 
     def read(self, position: int, size: int) -> bytes:
         if self._below is None:
@@ -169,7 +170,18 @@ class OverlayStorage(MemoryStorage):
         return super()._parent(self._absolute(path))
 
     def _absolute(self, path: str) -> str:
-        """Relative paths mean what they mean below, and links there are followed."""
+        """Relative paths mean what they mean below, and links there are followed, unless they lead
+        nowhere, to a special file, or were removed here."""
+        above, name = posixpath.split(path)
+        if name in ("", ".", ".."):
+            return self._below.real_path(path)
+        own = posixpath.join(self._below.real_path(above), name)
+        try:
+            node = super()._parent(own)[0].entries.get(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return own
+        if node is None or (isinstance(node, FileNode) and not node.regular):
+            return own
         return self._below.real_path(path)
 
 

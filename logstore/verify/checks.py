@@ -9,11 +9,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from logstore.errors import CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
+from logstore.format.header import CRC_POSITION, parse_header
+from logstore.format.reader import batch_records
 from logstore.kernels import BatchSurvey, survey_batches
 from logstore.verify.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.ranges import ContentDigests
@@ -63,6 +66,7 @@ class SegmentChecks:
         self._marks = sorted(job.snapshots)
         self._epoch_starts = sorted(job.epoch_starts)
         self._trusted = True
+        self._wanted = list(job.wanted)
 
     def hidden(self, last_offset: int) -> None:
         """A batch follows that cannot be read, but is known to be there."""
@@ -72,7 +76,8 @@ class SegmentChecks:
 
     def take(self, view: memoryview, table: BatchTable) -> None:
         """The next batches, whose bytes lie in ``view``."""
-        survey, bases, lasts, in_order = self._headers(table)
+        survey, bases, lasts, in_order = self._headers(table, view)
+        self._note_wanted(view, table, bases, lasts)
         if survey.producers:
             self._producers(view, table, survey, bases, lasts, in_order)
         self._digests.add(view, table, bases, lasts, in_order)
@@ -85,7 +90,8 @@ class SegmentChecks:
 
         Its records stay unread, and its producer out of the replay.
         """
-        survey, bases, lasts, _ = self._headers(table)
+        survey, bases, lasts, _ = self._headers(table, None)
+        self._note_wanted(memoryview(head), table, bases, lasts)
         if survey.producers:
             self.result.producers.complete = False
         self._digests.add_large(head, content, table, bases, lasts)
@@ -95,9 +101,11 @@ class SegmentChecks:
             problem = info("I-18", row.position, row.base_offset, message)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
-    def _headers(self, table: BatchTable) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
-        """All rules that need no content. The offsets of the batches, as their neighbours prove
-        them, and whether they are in order."""
+    def _headers(
+        self, table: BatchTable, view: memoryview | None
+    ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
+        """All rules that need no content, unless an index has an offset inside a batch. The offsets
+        of the batches, as their neighbours prove them, and whether they are in order."""
         job, result = self.job, self.result
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
@@ -124,8 +132,32 @@ class SegmentChecks:
         self._epochs(table, survey.epochs, bases, lasts, in_order)
         if self._offset_index is not None:
             self._offset_index.take(table, lasts, in_order, self.skipped)
-        self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted)
+        reached = partial(self._reached, view, table)
+        self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
         return survey, bases, lasts, in_order
+
+    def _reached(
+        self, view: memoryview | None, table: BatchTable, number: int, offset: int
+    ) -> bool:
+        """See ``indexes.Reached``. One batch is decoded at most once: entries ascend in time."""
+        row = table.row(number)
+        if row.magic != MAGIC:
+            return True
+        if offset < row.base_offset:  # in a gap, which is told of by itself
+            return offset >= self.job.base
+        if view is None or not self.options.deep:
+            return True
+        at = row.position - table.start
+        batch = view[at : at + row.size]
+        limit = self.options.unpacked_max
+        try:
+            records = batch_records(
+                batch, parse_header(batch), check_crc=False, decompressed_limit=limit
+            )
+        except CorruptBatchError:
+            return True  # told of as such
+        first = (r.offset for r in records if r.timestamp == row.max_timestamp)
+        return next(first, UNKNOWN) == offset
 
     # -- offsets, epochs -----------------------------------------------------------------------
 
@@ -252,6 +284,17 @@ class SegmentChecks:
                 self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
             self.result.producers.complete = False
             return None
+
+    def _note_wanted(
+        self, view: memoryview, table: BatchTable, bases: memoryview, lasts: memoryview
+    ) -> None:
+        while self._wanted and self._wanted[0] <= lasts[-1]:
+            offset = self._wanted.pop(0)
+            at = bisect_left(lasts, offset)
+            if bases[at] <= offset and table.column(MAGIC_COLUMN)[at] == MAGIC:
+                crc = table.column(POSITION)[at] + CRC_POSITION
+                stored = int.from_bytes(view[crc : crc + 4], "big")
+                self.result.batches_at[offset] = bases[at], stored
 
     # -- end -----------------------------------------------------------------------------------
 

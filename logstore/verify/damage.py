@@ -110,10 +110,15 @@ def _search(
 def zero_from(file: File, position: int, size: int) -> bool:
     """Whether all bytes from ``position`` on are zero, as preallocation leaves them (F-107)."""
     step = 4096  # most tails that are not zero show it here
+    zeros = bytes(step)
     while position < size:
-        if file.read_at(position, min(step, size - position)).strip(b"\0"):
+        data = file.read_at(position, min(step, size - position))
+        if data != zeros[: len(data)]:
             return False
-        position, step = position + step, _WINDOW
+        position += step
+        if step < _WINDOW:
+            step = _WINDOW
+            zeros = bytes(min(step, max(size - position, 0)))
     return True
 
 

@@ -34,13 +34,15 @@ def used_size(file: File, layout: struct.Struct) -> tuple[int, int]:
     """
     width, size = layout.size, file.size()
     step, end = width * _PIECE_ENTRIES, size // width * width
+    zeros = bytes(step)
     while end:
         start = max(0, (end - 1) // step * step)
         data = file.read_at(start, end - start)
+        if data == zeros[: len(data)]:
+            end = start
+            continue
         kept = len(data.rstrip(b"\0"))
-        if kept:
-            return start + -(-kept // width) * width, size
-        end = start
+        return start + -(-kept // width) * width, size
     return 0, size
 
 

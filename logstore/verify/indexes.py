@@ -7,13 +7,17 @@ What it stops at is judged here, entry by entry.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from logstore.kernels import match_offset_entries, match_time_entries
 from logstore.verify.entries import Entry, IndexEntries
 from logstore.verify.report import UNKNOWN, Problem, error, warning
-from logstore.verify.table import MAX_TIMESTAMP, POSITION, BatchTable
+from logstore.verify.table import MAGIC, MAX_TIMESTAMP, POSITION, BatchTable
+
+Reached = Callable[[int, int], bool]
+"""Whether the record at an offset is the first that has the largest timestamp of its batch, a row
+of the table: some releases name it in place of the last one. True where that cannot be told."""
 
 
 @dataclass(slots=True)
@@ -108,7 +112,13 @@ class TimeIndexCheck:
         self._last_key = UNKNOWN
 
     def take(
-        self, table: BatchTable, lasts: Sequence[int], in_order: bool, largest: int, trusted: bool
+        self,
+        table: BatchTable,
+        lasts: Sequence[int],
+        in_order: bool,
+        largest: int,
+        trusted: bool,
+        reached: Reached,
     ) -> None:
         """Compare with a table whose largest timestamp is ``largest``; see ``OffsetIndexCheck``.
 
@@ -123,11 +133,19 @@ class TimeIndexCheck:
             if entry is None or entry.offset > lasts[-1]:
                 break
             at = bisect_left(lasts, entry.offset)
+            before = max([self.largest, *timestamps[done:at]])
             if at >= done:
-                self.largest = max(self.largest, *timestamps[done : at + 1])
+                self.largest = max(before, timestamps[at])
                 done = at + 1
             if trusted and (self.largest != entry.key or timestamps[at] != entry.key):
                 self._blame(entry, timestamps[at])
+            elif trusted and before == entry.key and table.column(MAGIC)[at] == 2:
+                message = f"timestamp {entry.key} was reached before offset {entry.offset}"
+                self._problems.append(warning("F-117", entry.place, entry.offset, message))
+            elif trusted and entry.offset != lasts[at] and not reached(at, entry.offset):
+                message = f"offset {entry.offset} is neither the last of its batch, {lasts[at]}, "
+                message += f"nor the first with timestamp {entry.key}"
+                self._problems.append(warning("F-117", entry.place, entry.offset, message))
             self._last_key = entry.key
             self._entries.advance()
         self.largest = max(self.largest, largest)

@@ -8,12 +8,14 @@ A segment that could not be read proves nothing: what its neighbours say is told
 from __future__ import annotations
 
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from checkpoints.checkpoint_file import FileState
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.meta_properties import META_PROPERTIES
@@ -21,7 +23,9 @@ from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
     PartitionMetadataFile,
+    topic_id_to_text,
 )
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
@@ -29,6 +33,7 @@ from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.damage import TORN, ZEROS
 from logstore.verify.fingerprint import Fingerprint
+from logstore.verify.own_files import OwnFiles, is_own_file
 from logstore.verify.producer_files import ProducerFiles, Stretch
 from logstore.verify.producers import ProducerFacts, check_snapshot
 from logstore.verify.report import (
@@ -42,11 +47,21 @@ from logstore.verify.report import (
     info,
     warning,
 )
-from logstore.verify.rules import EpochRun, check_epoch_entries, check_epochs
+from logstore.verify.rules import (
+    EpochRun,
+    check_epoch_entries,
+    check_epochs,
+    check_first_epoch,
+)
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.text_files import ReadOnce, check_epoch_form, check_metadata
 
 _NO_END = 2**63 - 1
-_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut")
+_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
+_ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
+_SIZED = (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX)
+SIZE_MAX = 2**31 - 1
+"""Bytes of a log, whose positions are i32, and of what can be set aside for an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +103,13 @@ class PartitionCheck:
     metadata: PartitionMetadata | None = None
     epochs: list[tuple[int, int]] | None = None
     """The entries of leader-epoch-checkpoint; None when they are of no use."""
+    own: OwnFiles | None = None
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
     _rolled: frozenset[int] = frozenset()
     """Bases of segments that wait, as ``.log.swap``, for the one before them."""
+    _refused: set[tuple[int, str]] = field(default_factory=set)
+    """Bases and suffixes of files that are there, and were told of instead of being read."""
     _epochs_missing: bool = False
     _tail_found: bool = False
     _tail_explains: bool = False
@@ -103,22 +121,26 @@ class PartitionCheck:
             OSError: the directory cannot be listed.
         """
         self._where = partition_of(self.directory)
-        # A directory with the name of a segment's file stays in: opening it fails, and says so.
-        infos = [
-            entry
-            for entry in self.storage.scan_dir(self.directory)
-            if not entry.is_dir or filenames.parse_segment_file(entry.name)
-        ]
+        entries = self.storage.scan_dir(self.directory)
+        infos = [entry for entry in entries if entry.is_file]
         self.files = len(infos)
+        for entry in entries:
+            if not entry.is_file:
+                self._tell_irregular(entry)
         segments = self._sort_out(infos)
         if self.only < 0:
             self._read_metadata()
             self.epochs = self._read_epochs()
+            self.own = OwnFiles(self.storage, self.directory, self._find)
+            self.own.read(infos)
+            if self.own.clean_stop is not None:
+                self.facts = replace(self.facts, clean=True)
         bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
         if not bases and any(file.name == META_PROPERTIES for file in infos):
             raise OSError("a log directory inside another directory: its own path is wanted")
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
+        wanted = self.own.wanted if self.own else []
         for base, end in pairwise([*bases, UNKNOWN]):
             if self.only not in (UNKNOWN, base):
                 continue
@@ -126,6 +148,7 @@ class PartitionCheck:
             job = SegmentJob(
                 self.directory, base, end, frozenset(segments[base]),
                 _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
+                wanted=_inside(wanted, base - 1, end),
             )  # fmt: skip
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
@@ -169,6 +192,22 @@ class PartitionCheck:
 
     # -- files ---------------------------------------------------------------------------------
 
+    def _tell_irregular(self, entry: FileInfo) -> None:
+        """What is no regular file is not opened; a directory may have any name but a file's."""
+        parsed = filenames.parse_segment_file(entry.name)
+        if entry.name in (PARTITION_METADATA, LEADER_EPOCH):
+            return  # told of where it is read
+        if self.only >= 0 and (parsed is None or parsed.offset != self.only):
+            return
+        known = parsed is not None or is_own_file(entry.name)
+        if parsed is not None and not parsed.transition:
+            self._refused.add((parsed.offset, parsed.suffix))
+        what = "a directory" if entry.is_dir else "no regular file, or a link to none"
+        if known:
+            self._find(entry.name, error("L-7", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+        elif not entry.is_dir:
+            self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, f"is {what}"))
+
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
@@ -176,9 +215,14 @@ class PartitionCheck:
         for file in infos:
             parsed = filenames.parse_segment_file(file.name)
             if parsed is None:
-                if file.name.endswith(_EXTRA_SUFFIXES) and self.only < 0:
+                if self.only >= 0:
+                    continue
+                if file.name.endswith(_EXTRA_SUFFIXES):
                     message = "left behind by a write or a recovery"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+                elif _ALMOST.search(file.name):
+                    message = "not 20 digits of an offset below 2⁶³: not part of the log"
+                    self._find(file.name, warning("F-16", UNKNOWN, UNKNOWN, message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition:
@@ -188,9 +232,10 @@ class PartitionCheck:
                 elif self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
-            elif file.name != filenames.segment_file_name(parsed.offset, parsed.suffix):
-                message = "the name does not have 20 digits: not part of the log"
-                self._find(file.name, warning("F-16", UNKNOWN, parsed.offset, message))
+            elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
+                message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
+                self._find(file.name, error("L-6", UNKNOWN, parsed.offset, message), parsed.offset)
+                self._refused.add((parsed.offset, parsed.suffix))
             elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
                 if self.only < 0:
                     self._snapshots.append(parsed.offset)
@@ -205,7 +250,9 @@ class PartitionCheck:
             if self.only not in (UNKNOWN, base):
                 continue
             log = found.get(filenames.LOG_SUFFIX)
-            if log is None and base in self._rolled:
+            if log is None and (
+                base in self._rolled or (base, filenames.LOG_SUFFIX) in self._refused
+            ):
                 continue
             if log is None:
                 for file in found.values():
@@ -213,29 +260,36 @@ class PartitionCheck:
                     self._find(file.name, warning("F-241", UNKNOWN, base, message), base)
                 continue
             for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
-                if suffix not in found and log.size:
+                if suffix not in found and log.size and (base, suffix) not in self._refused:
                     message = "missing beside a .log with data"
                     self._find_in(base, suffix, warning("F-242", UNKNOWN, base, message))
 
     def _read_metadata(self) -> None:
         path = os.path.join(self.directory, PARTITION_METADATA)
+        once = ReadOnce(self.storage)
         try:
-            self.metadata = PartitionMetadataFile(path, self.storage).read()
+            self.metadata = PartitionMetadataFile(path, once).read()
         except MalformedCheckpointError as failure:
             self._find(PARTITION_METADATA, malformed("F-36", failure))
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
+        if self.metadata is not None:
+            for problem in check_metadata(once.data, self.metadata):
+                self._find(PARTITION_METADATA, problem)
 
     def _read_epochs(self) -> list[tuple[int, int]] | None:
         """The leader epochs on file; None when they cannot be compared with the batches."""
         path = os.path.join(self.directory, LEADER_EPOCH)
+        once = ReadOnce(self.storage)
         try:
-            state, entries = LeaderEpochCheckpoint(path, self.storage).inspect()
+            state, entries = LeaderEpochCheckpoint(path, once).inspect()
         except MalformedCheckpointError as failure:
             self._find(LEADER_EPOCH, malformed("F-33", failure))
             return None
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
+        for problem in check_epoch_form(once.data, entries):
+            self._find(LEADER_EPOCH, problem)
         self._epochs_missing = state is FileState.MISSING
         return [(int(epoch), int(start)) for epoch, start in entries]
 
@@ -263,6 +317,7 @@ class PartitionCheck:
             self._check_epochs(results, end_offset)
             if ends:
                 self._check_checkpoints(results, end_offset)
+                self._check_own(report, results)
         stretch = Stretch(
             self.jobs, results, self.only <= 0, compacted, end_offset, self._tail_found
         )
@@ -373,6 +428,10 @@ class PartitionCheck:
                 problem = warning("S-54", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
+        start = max(results[0].base if results else 0, self.facts.log_start)
+        if entries and start <= end_offset and self._closed_cleanly():
+            for problem in check_first_epoch(runs, entries, start):
+                self._find(LEADER_EPOCH, problem)
         if any(problem.rule == "F-203" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
@@ -404,6 +463,11 @@ class PartitionCheck:
             message = f"high watermark {facts.high_watermark}, below the log start offset "
             message += f"{facts.log_start} behind a clean shutdown"
             self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
+        elif results and facts.recovery_point < end and self._settled:
+            message = f"recovery point {facts.recovery_point}"
+            message = message if facts.recovery_point >= 0 else "no recovery point"
+            message += f" behind a clean shutdown, the log ends at {end}"
+            self._find(name, warning("F-222", UNKNOWN, end, message))
         if facts.high_watermark > end and not self._tail_found:
             message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
             severity = error if facts.clean else warning
@@ -411,6 +475,36 @@ class PartitionCheck:
         if facts.cleaner_offset > end:
             message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
             self._find(name, warning("F-290", UNKNOWN, end, message))
+
+    def _check_own(self, report: PartitionReport, results: list[SegmentResult]) -> None:
+        if self.own is None:
+            return
+        topic_id = topic_id_to_text(self.metadata.topic_id) if self.metadata else ""
+        start, end = report.log_start_offset, report.log_end_offset
+        self.own.check_cursors(topic_id, start, end, results)
+        if results:
+            self.own.check_clean_stop(results[0].base, self.facts.log_start, end)
+
+    @property
+    def _settled(self) -> bool:
+        """Whether a clean stop wrote an entry of this directory: of one that is moving it has
+        none."""
+        plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
+        return plain and self._closed_cleanly(CLEAN_SHUTDOWN)
+
+    def _closed_cleanly(self, marker: str = "") -> bool:
+        """Whether it still is: who opens the log takes the marker away before the log changes.
+
+        ``marker`` asks for that of the log directory; else the log's own is as good.
+        """
+        name = os.path.basename(absolute(self.directory))
+        if not self.facts.clean or name == filenames.CLUSTER_METADATA_DIR:  # has no part in it
+            return False
+        parent = os.path.dirname(absolute(self.directory))
+        paths = [os.path.join(parent, CLEAN_SHUTDOWN)]
+        if not marker:
+            paths.append(os.path.join(self.directory, filenames.CLEAN_STOP))
+        return any(self.storage.info(path) is not None for path in paths)
 
 
 def partition_of(directory: str) -> TopicPartition | None:
@@ -454,5 +548,5 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
 def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
     """A text file breaks its format; the position is a line number."""
     line = failure.line_number or UNKNOWN
-    shown = f": {failure.line!r}" if failure.line_number else ""
+    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
     return error(rule, line, UNKNOWN, failure.reason + shown)

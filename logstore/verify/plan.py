@@ -154,6 +154,7 @@ class _Path:
                 leaving.add(parsed.topic_partition)
                 check.note_leftover(entry.name, parsed.suffix)
         check.check_entries(set(here.values()), leaving)
+        check.check_creations(entries, here)
         self.plan.report.files += check.files
         self.plan.report.extend(check.findings)
         for name in [*here, *moving]:

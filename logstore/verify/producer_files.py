@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from checkpoints.files import UnusableFileError
 from logstore.errors import CorruptIndexError, CorruptSnapshotError
 from logstore.format import filenames
 from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.producer_snapshot import SIZE_MAX as SNAPSHOT_SIZE_MAX
 from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
+from logstore.kernels import HEADER_SIZE
 from logstore.storage.base import Storage
 from logstore.verify.producers import (
     PRODUCERS_MAX,
@@ -91,12 +95,10 @@ class ProducerFiles:
         name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
         path = os.path.join(self.directory, name)
         try:
-            data = self.storage.read_file(path, _SNAPSHOT_BYTES_MAX + 1)
-            if len(data) > _SNAPSHOT_BYTES_MAX:
-                message = f"not checked: more than {PRODUCERS_MAX} producers"
-                self.find(name, info("I-18", UNKNOWN, offset, message))
-                return None
-            return decode_snapshot(data, path)
+            return decode_snapshot(self.storage.read_file(path, _SNAPSHOT_BYTES_MAX), path)
+        except UnusableFileError as failure:
+            what = f"more than {PRODUCERS_MAX} producers"
+            self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
         except FileNotFoundError:
             message = "vanished meanwhile: deleted by its broker"
             self.find(name, info("F-288", UNKNOWN, offset, message))
@@ -104,6 +106,16 @@ class ProducerFiles:
             problem = error("F-126", failure.position, offset, failure.reason)
             self.find(name, problem)
         return None
+
+    def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
+        """Too large to be looked at is no fault up to ``most`` bytes, which it may have."""
+        if failure.errno != errno.EFBIG:
+            return error("L-7", UNKNOWN, UNKNOWN, failure.reason)
+        there = self.storage.info(path)
+        if there is not None and there.size > most:
+            message = f"{there.size} bytes, it has at most {most}: not read"
+            return error("L-6", UNKNOWN, UNKNOWN, message)
+        return info("I-18", UNKNOWN, UNKNOWN, f"not checked: {what}")
 
     def _check_txn_index(
         self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
@@ -130,12 +142,13 @@ class ProducerFiles:
         name = os.path.basename(path)
         limit = TXN_ENTRY.size * PRODUCERS_MAX
         try:
-            data = self.storage.read_file(path, limit + 1)
-            if len(data) > limit:
-                message = f"not checked: more than {PRODUCERS_MAX} aborted transactions"
-                self.find(name, info("I-18", UNKNOWN, UNKNOWN, message), job.base)
-                return None
+            data = self.storage.read_file(path, limit)
             found = decode_aborted(data, path)
+        except UnusableFileError as failure:
+            what = f"more than {PRODUCERS_MAX} aborted transactions"
+            most = result.size // HEADER_SIZE * TXN_ENTRY.size
+            self.find(name, self._unusable(path, failure, most, what), job.base)
+            return None
         except FileNotFoundError:
             message = "vanished meanwhile: deleted by its broker"
             self.find(name, info("F-288", UNKNOWN, UNKNOWN, message), job.base)

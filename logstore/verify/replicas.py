@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from checkpoints.partition_metadata import PARTITION_METADATA
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
 from logstore.format import filenames
 from logstore.storage.base import Storage
 from logstore.verify.compare import compare, plan_ranges
@@ -51,9 +52,10 @@ def _vanished(check: PartitionCheck) -> Finding:
 
 @dataclass(slots=True)
 class TopicIds:
-    """All partitions of a topic carry one id, on every broker (F-37)."""
+    """Partitions of a topic share one id, on every broker (F-37), and one configuration."""
 
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
+    _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
 
     def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
         tp = partition_of(check.directory)
@@ -68,6 +70,21 @@ class TopicIds:
         return Finding(
             Severity.ERROR, "F-37", path, message, *tp, position=2, broker=check.facts.broker
         )
+
+    def check_properties(self, check: PartitionCheck) -> Finding | None:
+        """All partitions of a topic in one broker's directories have one configuration."""
+        tp = partition_of(check.directory)
+        if tp is None or check.own is None or check.own.properties is None:
+            return None
+        path = os.path.join(check.directory, TOPIC_PROPERTIES)
+        key, own = (check.facts.broker, tp.topic), check.own.properties
+        first_path, first = self._properties.setdefault(key, (path, own))
+        if own == first:
+            return None
+        message = f"revision {own.revision}, in {first_path} it is {first.revision}"
+        if own.revision == first.revision:
+            message = f"not as in {first_path}, though of one revision"
+        return Finding(Severity.WARNING, "L-4", path, message, *tp, broker=check.facts.broker)
 
 
 @dataclass(slots=True)
@@ -92,9 +109,11 @@ class ReplicaSet:
                 report.refuse(check.directory, failure)
                 continue
             ready.append(check)
-            wrong = self.topic_ids.check(self.cluster, check)
-            if wrong is not None:
-                report.findings.append(wrong)
+            wrong = (
+                self.topic_ids.check(self.cluster, check),
+                self.topic_ids.check_properties(check),
+            )
+            report.findings.extend(filter(None, wrong))
         self.checks = ready
         if self.options.compare:
             plan_ranges(ready)

@@ -265,3 +265,23 @@ def check_epoch_entries(entries: Sequence[tuple[int, int]], end_offset: int) -> 
             message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
             yield warning("F-249", line, start, message)
         previous = epoch, start
+
+
+def check_first_epoch(
+    runs: Sequence[EpochRun], entries: Sequence[tuple[int, int]], log_start: int
+) -> Iterator[Problem]:
+    """Of a log that was closed cleanly: the checkpoint begins where the log does.
+
+    It is cut when the log start moves, and every batch with an epoch has got its entry before.
+    """
+    _, first = entries[0]
+    if first < log_start:
+        message = f"begins at {first}, below the log start offset {log_start}"
+        yield warning("F-249", 3, first, message)
+        return
+    for run in runs:
+        from_offset = max(run.first_offset, log_start)
+        if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
+            message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
+            yield warning("S-54", 3, first, message)
+            return

@@ -26,9 +26,9 @@ from logstore.verify.damage import CRC_FROM, ZEROS, diagnose
 from logstore.verify.entries import IndexEntries, used_size
 from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.ranges import CompareSpec, RangeDigest
-from logstore.verify.report import UNKNOWN, Problem, warning
+from logstore.verify.report import UNKNOWN, Problem, error, warning
 from logstore.verify.rules import MAGIC
-from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.segment import Problems, SegmentJob, SegmentResult, VerifyOptions
 from logstore.verify.table import BatchTable
 
 WINDOW = 4 << 20
@@ -36,6 +36,7 @@ _BLOCK = 1 << 20
 """Bytes that go through all checks before the next ones are touched: they stay in a second-level
 cache meanwhile."""
 
+_BATCH_MIN = 26  # bytes: a message of the oldest format without a key or a value
 _AT_AN_END = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 
 Progress = Callable[[int], None]
@@ -72,7 +73,10 @@ class _SegmentScan:
     ) -> None:
         self.storage, self.job, self.options, self.progress = storage, job, options, progress
         self.log = log
-        self.result = SegmentResult(job.base)
+        self.problems = {
+            suffix: Problems(options.findings_max) for suffix in filenames.SEGMENT_SUFFIXES
+        }
+        self.result = SegmentResult(job.base, problems=dict(self.problems))
         self.table = BatchTable()
         self.indexes: list[File] = []
 
@@ -92,10 +96,9 @@ class _SegmentScan:
                 file.close()
         if self.log.size() != self.size:
             result.grew = True
-        for suffix, problems in result.problems.items():
-            result.suppressed += max(0, len(problems) - self.options.findings_max)
-            kept = problems[: self.options.findings_max]
-            result.problems[suffix] = sorted(kept, key=lambda problem: problem.position)
+        for suffix, problems in self.problems.items():
+            result.suppressed += problems.dropped
+            result.problems[suffix] = sorted(problems, key=lambda problem: problem.position)
         return result
 
     # -- indexes -------------------------------------------------------------------------------
@@ -118,6 +121,7 @@ class _SegmentScan:
         problems = self.result.problems_of(filenames.INDEX_SUFFIX)
         used, size = used_size(file, OFFSET_ENTRY)
         self._check_length(problems, used, size, OFFSET_ENTRY.size)
+        used = self._bounded(problems, used, OFFSET_ENTRY.size)
         entries = IndexEntries(file, OFFSET_ENTRY, used, self.job.base, problems, self.log.size())
         return OffsetIndexCheck(entries, problems)
 
@@ -131,6 +135,7 @@ class _SegmentScan:
         if not used and size == TIME_ENTRY.size:
             used = size  # timestamp 0 of the first record: a real entry of zeros (F-137)
         self._check_length(problems, used, size, TIME_ENTRY.size)
+        used = self._bounded(problems, used, TIME_ENTRY.size)
         entries = IndexEntries(file, TIME_ENTRY, used, self.job.base, problems)
         return TimeIndexCheck(entries, problems)
 
@@ -141,6 +146,15 @@ class _SegmentScan:
         elif used < size and self.job.trimmed:
             message = f"{size - used} zero bytes at the end of an index that is not in use"
             problems.append(warning("F-137", used, UNKNOWN, message))
+
+    def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
+        """Bytes of entries that are looked at: no more than there can be batches."""
+        most = (self.log.size() // _BATCH_MIN + 1) * width
+        if used <= most:
+            return used
+        message = f"{used // width} entries, a log of {self.log.size()} bytes has at most "
+        problems.append(error("L-6", most, UNKNOWN, message + str(most // width)))
+        return most
 
     # -- batches -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from logstore.format import filenames
@@ -32,6 +33,7 @@ class SegmentJob:
     """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
 
     ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
+    ``wanted``: offsets of which base offset and checksum of their batch are wanted, sorted.
     ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
     ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
     ``compare``: the ranges to digest for a comparison of replicas, if there is to be one.
@@ -45,9 +47,28 @@ class SegmentJob:
     trimmed: bool = False
     epoch_starts: tuple[int, ...] = ()
     compare: CompareSpec | None = None
+    wanted: tuple[int, ...] = ()
 
     def path(self, suffix: str) -> str:
         return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
+
+
+class Problems(list[Problem]):
+    """The first ``kept`` of one file, and how many more there were: a hostile file has millions."""
+
+    def __init__(self, kept: int) -> None:
+        super().__init__()
+        self.kept, self.dropped = kept, 0
+
+    def append(self, problem: Problem) -> None:
+        if len(self) < self.kept:
+            super().append(problem)
+        else:
+            self.dropped += 1
+
+    def extend(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self.append(problem)
 
 
 @dataclass(slots=True)
@@ -82,6 +103,8 @@ class SegmentResult:
     tail_problem: Problem | None = None
     grew: bool = False
     vanished: tuple[str, ...] = ()
+    batches_at: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Wanted offset → base offset and stored checksum of its batch."""
 
     def problems_of(self, suffix: str) -> list[Problem]:
         """Those of one file, to be added to."""

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from checkpoints import UnusableFileError
 from logstore.errors import ConfigError
-from logstore.storage import File, Storage
+from logstore.storage import File, FileKind, Storage
 from logstore.storage.arrow_fs import ArrowFile, ArrowStorage
 from logstore.storage.local import LocalStorage
 from logstore.storage.uri import join_uri, open_storage, shown
@@ -134,9 +135,26 @@ def test_view_shows_the_bytes_read_only(
 def test_small_files(world: World) -> None:
     path = world.put("small", b"some content")
     assert world.storage.read_file(path) == b"some content"
-    assert world.storage.read_file(path, 4) == b"some"
-    assert world.storage.read_file(path, 0) == b""
-    assert world.storage.read_file(path, 99) == b"some content"
+    assert world.storage.read_file(path, 12) == b"some content"
+    for limit in (0, 4):
+        with pytest.raises(UnusableFileError, match="has 12 bytes, more than"):
+            world.storage.read_file(path, limit)
+
+
+@pytest.mark.parametrize("kind", ["local", "subtree"])
+def test_what_is_no_regular_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    world = WORLDS[kind](tmp_path)
+    plain = world.put("plain", b"abc")
+    fifo = f"{os.path.dirname(plain)}/fifo"
+    os.mkfifo(f"{next(tmp_path.rglob('plain')).parent}/fifo")
+    for call in (
+        lambda: world.storage.open(fifo, writable=False), lambda: world.storage.read_file(fifo),
+    ):  # fmt: skip
+        with pytest.raises(UnusableFileError) as error:
+            call()
+        assert error.value.filename == fifo
+    kinds = [(entry.name, entry.kind) for entry in world.storage.scan_dir(world.root)]
+    assert kinds == [("fifo", FileKind.OTHER), ("plain", FileKind.FILE)]
 
 
 def test_directories(world: World) -> None:

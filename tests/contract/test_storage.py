@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from checkpoints import OsFiles, replace_file
+from checkpoints import OsFiles, UnusableFileError, replace_file
 from logstore.errors import ConfigError, LogDirLockedError
-from logstore.storage import File, Storage, open_storage
+from logstore.storage import File, FileKind, Storage, open_storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
@@ -190,7 +192,7 @@ def test_open_creates_only_on_request_and_never_truncates(storage: Storage, root
         with pytest.raises(OSError):
             storage.open(path, create=True)
     for writable in (True, False):
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(UnusableFileError, match="is a directory"):
             storage.open(root, writable=writable)
 
 
@@ -333,13 +335,124 @@ def test_small_files(storage: Storage, root: str) -> None:
     storage.write_file(path, b"first content")
     storage.write_file(path, b"second")
     assert storage.read_file(path) == b"second"
-    assert storage.read_file(path, 3) == b"sec"
-    assert storage.read_file(path, 0) == b""
+    assert storage.read_file(path, 6) == b"second"
+    for limit in (0, 5):
+        with pytest.raises(UnusableFileError, match="has 6 bytes, more than") as error:
+            storage.read_file(path, limit)
+        assert (error.value.errno, error.value.filename) == (errno.EFBIG, path)
     replace_file(storage, path, b"third")
     assert storage.read_file(path) == b"third"
     assert [entry.name for entry in storage.scan_dir(root)] == ["small"]
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(UnusableFileError, match="is a directory") as refused:
         storage.read_file(root)
+    assert (refused.value.errno, refused.value.filename) == (errno.EISDIR, root)
+
+
+# --- what is no regular file
+
+
+def _fifo(path: str) -> None:
+    os.mkfifo(path)
+
+
+def _socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY)  # an address has 107 bytes
+        try:
+            bound.bind(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+        finally:
+            os.close(directory)
+
+
+SPECIALS: dict[str, Callable[[str], None]] = {
+    "fifo": _fifo,
+    "socket": _socket,
+    "zeros": lambda path: os.symlink("/dev/zero", path),
+    "terminal": lambda path: os.symlink("/dev/ptmx", path),
+    "dangling": lambda path: os.symlink("nowhere", path),
+    "loop": lambda path: os.symlink(os.path.basename(path), path),
+    "through a file": lambda path: os.symlink("plain/x", path),
+}
+
+
+@pytest.fixture(params=sorted(SPECIALS))
+def special(request: pytest.FixtureRequest, storage: Storage, root: str) -> str:
+    """The path of something that can be listed, renamed and removed, and not opened."""
+    path = f"{root}/special"
+    storage.write_file(f"{root}/plain", b"abc")
+    if isinstance(getattr(storage, "_below", storage), LocalStorage):
+        SPECIALS[request.param](path)
+    else:
+        storage.make_other(path)
+    return path
+
+
+def test_what_is_no_regular_file_is_refused_at_once(
+    storage: Storage, root: str, special: str
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for call in (
+        lambda: storage.open(special),
+        lambda: storage.open(special, writable=False),
+        lambda: storage.open(special, create=True),
+        lambda: storage.read_file(special),
+        lambda: storage.read_file(special, 100),
+        lambda: storage.write_file(special, b"x"),
+    ):
+        started = time.monotonic()
+        with pytest.raises(UnusableFileError) as error:
+            call()
+        assert time.monotonic() - started < 1
+        assert (error.value.errno, error.value.filename) == (errno.EINVAL, special)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert storage.info(f"{root}/nowhere") is None
+
+
+def test_what_is_no_regular_file_is_seen_renamed_and_removed(
+    storage: Storage, root: str, special: str
+) -> None:
+    kinds = {entry.name: entry.kind for entry in storage.scan_dir(root)}
+    assert kinds == {"plain": FileKind.FILE, "special": FileKind.OTHER}
+    info = storage.info(special)
+    assert info is not None
+    assert (info.kind, info.is_file, info.is_dir) == (FileKind.OTHER, False, False)
+    storage.rename(special, f"{root}/aside")
+    assert storage.info(special) is None
+    replace_file(storage, f"{root}/aside", b"new")
+    assert storage.read_file(f"{root}/aside") == b"new"
+
+
+def test_a_special_file_is_removed(storage: Storage, root: str, special: str) -> None:
+    storage.remove(special)
+    assert [entry.name for entry in storage.scan_dir(root)] == ["plain"]
+
+
+def test_a_link_to_a_file_is_that_file(tmp_path: Path) -> None:
+    storage = LocalStorage()
+    (tmp_path / "target").write_bytes(b"abc")
+    (tmp_path / "link").symlink_to("target")
+    assert storage.read_file(str(tmp_path / "link")) == b"abc"
+    storage.open(str(tmp_path / "link"), create=True).close()
+    assert [entry.kind for entry in storage.scan_dir(str(tmp_path))] == [FileKind.FILE] * 2
+
+
+def test_a_large_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = str(tmp_path / "sparse")
+    with open(path, "wb") as file:
+        file.truncate(10 << 30)
+    for storage in (LocalStorage(), OverlayStorage(LocalStorage())):
+        with pytest.raises(UnusableFileError, match="has 10737418240 bytes, more than 64"):
+            storage.read_file(path, 64)
+
+
+def test_a_lock_file_is_a_regular_file(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(UnusableFileError, match="is a FIFO"):
+        LocalStorage().lock(str(tmp_path / ".lock"))
+    (tmp_path / ".lock").unlink()
+    LocalStorage().lock(str(tmp_path / ".lock")).release()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_rename_replaces_and_keeps_handles(storage: Storage, root: str) -> None:
@@ -391,7 +504,7 @@ def test_directories(storage: Storage, root: str) -> None:
     entries = storage.scan_dir(f"{root}/a")
     assert [entry.name for entry in entries] == ["b", "file"]
     assert [entry.is_dir for entry in entries] == [True, False]
-    assert entries[1] == ("file", 5, 1_700_000_000_123, False)
+    assert entries[1] == ("file", 5, 1_700_000_000_123, FileKind.FILE)
     assert storage.info(f"{root}/a/file") == entries[1]
     directory = storage.info(f"{root}/a/")
     assert directory is not None
@@ -487,4 +600,4 @@ def test_open_storage_finds_other_packages(tmp_path: Path, monkeypatch: pytest.M
 def test_os_files_is_the_narrow_part(tmp_path: Path) -> None:
     files = OsFiles()
     replace_file(files, str(tmp_path / "a"), b"x" * 100_000)
-    assert files.read_file(str(tmp_path / "a"), 10) == b"x" * 10
+    assert files.read_file(str(tmp_path / "a"), 100_000) == b"x" * 100_000

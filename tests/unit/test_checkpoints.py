@@ -32,7 +32,7 @@ from checkpoints import (
     topic_id_to_text,
 )
 from checkpoints import checkpoint_file as frame_module
-from checkpoints.files import OsFiles
+from checkpoints.files import OsFiles, UnusableFileError
 from checkpoints.meta_properties import java_date, parse_properties
 from logstore.testing import FaultyStorage, MemoryStorage
 
@@ -168,9 +168,9 @@ def test_a_file_above_the_limit_is_not_read_further(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(frame_module.load_file, "__defaults__", (len(data),))
     assert len(OffsetCheckpoint(PATH, disk).read()) == 1
     monkeypatch.setattr(frame_module.load_file, "__defaults__", (len(data) - 1,))
-    with pytest.raises(MalformedCheckpointError, match="larger than"):
+    with pytest.raises(MalformedCheckpointError, match="bytes, more than"):
         OffsetCheckpoint(PATH, disk).read()
-    assert limits == [len(data) + 1, len(data)]
+    assert limits == [len(data), len(data) - 1]
 
 
 def test_a_false_count_costs_no_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -684,10 +684,11 @@ def test_a_small_file_takes_little_memory_whatever_the_limit(tmp_path: Path) -> 
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
-    for limit in range(10):
-        assert files.read_file(str(path), limit) == b"0\n0\nabcd"[:limit]
+    for limit in range(8):
+        with pytest.raises(UnusableFileError):
+            files.read_file(str(path), limit)
     assert files.read_file(str(path)) == b"0\n0\nabcd"
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+    with pytest.raises(UnusableFileError, match=str(tmp_path)):
         files.read_file(str(tmp_path), 100)
     with pytest.raises(FileNotFoundError):
         files.read_file(str(tmp_path / "none"), 100)

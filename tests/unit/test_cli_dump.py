@@ -195,7 +195,7 @@ def test_segments_outside_the_range_are_not_opened(tmp_path: Path) -> None:
 
 def test_a_torn_tail_is_a_note(tmp_path: Path) -> None:
     whole = encode_batch([(b"k", b"v")])
-    path = tmp_path / "0.log"
+    path = tmp_path / "00000000000000000000.log"
     for size in (1, 17, 40, len(whole) - 1):
         path.write_bytes(whole + encode_batch([(b"k", b"v")], base_offset=1)[:size])
         result = dump(path)
@@ -205,7 +205,7 @@ def test_a_torn_tail_is_a_note(tmp_path: Path) -> None:
 
 
 def test_a_zero_tail_is_a_note(tmp_path: Path) -> None:
-    path = tmp_path / "0.log"
+    path = tmp_path / "00000000000000000000.log"
     path.write_bytes(encode_batch([(b"k", b"v")]) + bytes(3 << 20))
     result = dump(path)
     assert result.exit_code == 0
@@ -213,13 +213,13 @@ def test_a_zero_tail_is_a_note(tmp_path: Path) -> None:
 
 
 def test_corruption_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
-    bad = tmp_path / "0.log"
+    bad = tmp_path / "00000000000000000000.log"
     batches = [encode_batch([(b"k", b"v")], base_offset=i) for i in range(3)]
     batches[1][-1] ^= 1
     bad.write_bytes(b"".join(batches))
-    worse = tmp_path / "5.log"
+    worse = tmp_path / "00000000000000000005.log"
     worse.write_bytes(batches[0] + b"\xff" * 100)
-    good = tmp_path / "9.log"
+    good = tmp_path / "00000000000000000009.log"
     good.write_bytes(batches[0])
     result = dump(bad, worse, good, "--deep")
     assert result.exit_code == 1
@@ -240,7 +240,7 @@ def test_records_that_do_not_decode_are_told(tmp_path: Path) -> None:
     buffer = bytearray(61) + b"\x80\x80"
     seal_batch(buffer, base_offset=0, leader_epoch=0, attributes=1, last_offset_delta=0,
                base_timestamp=0, max_timestamp=0, record_count=1)  # fmt: skip
-    path = tmp_path / "0.log"
+    path = tmp_path / "00000000000000000000.log"
     path.write_bytes(buffer + encode_batch([(b"k", b"v")], base_offset=1))
     result = dump(path, "--deep")
     assert result.exit_code == 1
@@ -249,8 +249,8 @@ def test_records_that_do_not_decode_are_told(tmp_path: Path) -> None:
 
 
 def test_other_damaged_files(tmp_path: Path) -> None:
-    (tmp_path / "0.snapshot").write_bytes(b"\0\1rubbish...")
-    (tmp_path / "0.txnindex").write_bytes(b"\0\1" + bytes(32))
+    (tmp_path / "00000000000000000000.snapshot").write_bytes(b"\0\1rubbish...")
+    (tmp_path / "00000000000000000000.txnindex").write_bytes(b"\0\1" + bytes(32))
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n5\n0 0\n")
     for path in sorted(tmp_path.iterdir()):
         result = dump(path)
@@ -261,7 +261,7 @@ def test_other_damaged_files(tmp_path: Path) -> None:
 
 def test_unusable_paths(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
-    good = tmp_path / "0.log"
+    good = tmp_path / "00000000000000000000.log"
     good.write_bytes(encode_batch([(b"k", b"v")]))
     result = dump(tmp_path / "missing.log", tmp_path / "notes.txt", good)
     assert result.exit_code == 2
@@ -272,7 +272,7 @@ def test_unusable_paths(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_batch_larger_than_a_window(tmp_path: Path) -> None:
     big = encode_batch([(None, os.urandom(1 << 20))] * 6)
-    path = tmp_path / "0.log"
+    path = tmp_path / "00000000000000000000.log"
     path.write_bytes(big + encode_batch([(b"k", b"v")], base_offset=6))
     result = dump(path)
     assert result.exit_code == 0, result.stderr
@@ -337,7 +337,14 @@ def test_typed_errors_are_one_line(
     assert "broken" in CliRunner().invoke(main, ["--help"]).stdout
 
 
-def test_a_broken_invariant_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = FakePoint(InvariantError("impossible"))
+@pytest.mark.parametrize("kind", [InvariantError, ValueError])
+def test_a_mistake_in_logstore_keeps_its_traceback_printable(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    point = FakePoint(kind("impossible: \x1b[2J\nerror: 0"))
     monkeypatch.setattr("logstore.cli._points", lambda: {"broken": point})
-    assert isinstance(CliRunner().invoke(main, ["broken"]).exception, InvariantError)
+    result = CliRunner().invoke(main, ["broken"])
+    assert result.exit_code == 2
+    first, *_, last = result.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last.endswith(kind.__name__ + r": impossible: \x1b[2J\nerror: 0")

@@ -37,7 +37,7 @@ def test_partition_names_come_back(topic: str, partition: int) -> None:
 
 def test_the_topic_ends_at_the_last_dash() -> None:
     assert names.parse_partition_dir("a-b-0").topic_partition == ("a-b", 0)
-    assert names.parse_partition_dir("t-007").topic_partition == ("t", 7)
+    assert names.parse_partition_dir("t-2147483647").topic_partition == ("t", 2**31 - 1)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def test_the_topic_ends_at_the_last_dash() -> None:
     [
         "", "topic", "-0", "topic-", "topic-x", "topic-2147483648", "topic--", "topic-1 ",
         "topic-0-delete", "topic-0.-delete", "topic-delete", "-delete", "a b-0.id-future",
-        "topic-x.id-stray", "topic-١",
+        "topic-x.id-stray", "topic-١", "topic-007", "topic-+0", "topic-00", "a b-0",
+        "a\n-0", "topic-0\n", "ä-0", "\udcff\udcfe-0", "..-0", ".-0", "a" * 250 + "-0",
+        "topic-" + "9" * 5000, "topic-0.a.b\n-delete", "topic-0.\udcff-delete", "a\x1b[31m-0",
     ],
 )  # fmt: skip
 def test_other_names_are_refused(name: str) -> None:
@@ -76,14 +78,17 @@ def test_segment_names_come_back(offset: int, suffix: str, transition: str) -> N
     assert names.parse_segment_file(name) == (offset, suffix, transition)
 
 
-def test_other_digits_counts_are_read() -> None:
-    assert names.parse_segment_file("5.log") == (5, ".log", "")
+BASE = "0" * 19 + "5"
 
 
 @pytest.mark.parametrize(
     "name",
-    [".log", "x.log", "-5.log", "5.lo", "5", "5.log.tmp", "9223372036854775808.log", ".lock",
-     "leader-epoch-checkpoint", "5.deleted", "5.log.swap.swap"],
+    [".log", "x.log", "-5.log", "5.log", "5.lo", "5", BASE, f"{BASE}.log.tmp", ".lock",
+     f"{2**63:020}.log", f"{10**20 - 1}.log", "0" + BASE + ".log", BASE[1:] + ".log",
+     "+" + BASE[1:] + ".log", " " + BASE[1:] + ".log", BASE[:-1] + "٥.log", BASE[:-1] + "².log",
+     f"{BASE}.log\n", f"{BASE}\n.log", f"{BASE}.LOG", f"{BASE}.log\udcff",
+     "leader-epoch-checkpoint",
+     f"{BASE}.deleted", f"{BASE}.log.swap.swap", "1_000_000_000_000_000.log"],
 )  # fmt: skip
 def test_other_files_are_no_segment(name: str) -> None:
     assert names.parse_segment_file(name) is None

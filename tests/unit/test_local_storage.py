@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints import UnusableFileError
 from logstore.errors import LogDirLockedError
 from logstore.storage import local
-from logstore.storage.base import FileInfo
+from logstore.storage.base import FileInfo, FileKind
 from logstore.storage.local import LocalStorage
 
 HOLD = """
@@ -265,7 +266,7 @@ def test_descriptors_return_to_the_baseline(storage: LocalStorage, tmp_path: Pat
         storage.lock(str(tmp_path / ".lock")).release()
         with pytest.raises(FileNotFoundError):
             storage.open(str(tmp_path / "none"))
-        with pytest.raises(IsADirectoryError):
+        with pytest.raises(UnusableFileError):
             storage.open(str(tmp_path), writable=False)
     lock = storage.lock(str(tmp_path / ".lock"))
     with pytest.raises(LogDirLockedError):
@@ -347,6 +348,22 @@ def test_very_large_views_are_mapped_where_the_kernel_can(
         assert view == (bytes(range(256)) * 4096)[5000 : 5000 + (1 << 19)]
     with pytest.raises(ValueError):
         view[0]
+    file.close()
+
+
+def test_a_file_that_is_only_read_is_never_mapped(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may cut it at any time, and nothing catches the signal."""
+    monkeypatch.setattr(local, "_VIEW_READ_MAX", 1 << 18)
+    big_file(storage, tmp_path).close()
+    path = next(path for path in tmp_path.iterdir() if path.is_file())
+    file = storage.open(str(path), writable=False)
+    with file.view(5000, 1 << 19) as view:
+        os.truncate(path, 4096)
+        assert view == (bytes(range(256)) * 4096)[5000 : 5000 + (1 << 19)]
+    with file.view(4000, 1 << 40) as view:
+        assert len(view) == 96
     file.close()
 
 
@@ -578,8 +595,10 @@ def test_linked_directories_work_and_are_removed_as_links(
     (tmp_path / "target" / "keep").write_bytes(b"1")
     (tmp_path / "link").symlink_to("target")
     (tmp_path / "dangling").symlink_to("nowhere")
-    entries = {entry.name: entry.is_dir for entry in storage.scan_dir(str(tmp_path))}
-    assert entries == {"link": True, "target": True}
+    entries = {entry.name: entry.kind for entry in storage.scan_dir(str(tmp_path))}
+    assert entries == {
+        "link": FileKind.DIRECTORY, "target": FileKind.DIRECTORY, "dangling": FileKind.OTHER,
+    }  # fmt: skip
     assert [entry.name for entry in storage.scan_dir(str(tmp_path / "link"))] == ["keep"]
     storage.remove_tree(str(tmp_path / "link"))
     assert (tmp_path / "target" / "keep").exists()
@@ -630,14 +649,21 @@ def test_directories_are_listed_alike_by_both(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("größe")
     (tmp_path / "dangling").symlink_to("nowhere")
     path = str(tmp_path)
-    native = sorted(scan_directory(path, os.fsencode(path), FileInfo))
-    assert native == sorted(_scan_directory(path, os.fsencode(path), FileInfo))
-    assert len(native) == 154
-    assert {type(entry) for entry in native} == {FileInfo}
     (tmp_path / "loop").symlink_to("loop")
-    for bad, error in ((path, OSError), (f"{path}/none", FileNotFoundError),
+    (tmp_path / "through").symlink_to(f"{7:020}.log/x")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "device").symlink_to("/dev/null")
+    kinds = tuple(FileKind)
+    native = sorted(scan_directory(path, os.fsencode(path), FileInfo, kinds))
+    assert native == sorted(_scan_directory(path, os.fsencode(path), FileInfo, kinds))
+    assert len(native) == 159
+    assert {type(entry) for entry in native} == {FileInfo}
+    found = {kind: {e.name for e in native if e.kind is kind} for kind in kinds}
+    assert found[FileKind.OTHER] == {"dangling", "loop", "through", "fifo", "device"}
+    assert found[FileKind.DIRECTORY] == {"größe", "link"}
+    for bad, error in ((f"{path}/none", FileNotFoundError), (f"{path}/loop", OSError),
                        (f"{path}/link/x", FileNotFoundError), (f"{path}/{'n' * 255}",
                        NotADirectoryError), (f"{path}\0x", ValueError)):  # fmt: skip
         for scan in (scan_directory, _scan_directory):
             with pytest.raises(error):
-                scan(bad, os.fsencode(bad), FileInfo)
+                scan(bad, os.fsencode(bad), FileInfo, kinds)
