@@ -1,22 +1,23 @@
 """Streams of blocks, each of which a library unpacks at once into given room: lz4, snappy.
 
-The blocks are walked, never listed: a stream of tiny ones would cost an object each.
+Many blocks are walked again for each pass, never listed: tiny ones would cost an object each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from itertools import islice
+from typing import TypeAlias
 
 import cramjam
 
-from logstore.format.codec_errors import CodecError, TooLargeError, check_blocks
+from logstore.format.codec_errors import BLOCKS_FREE, CodecError, TooLargeError, check_blocks
 from logstore.format.scratch import (
     EAGER_BYTES,
     SCRATCH_BYTES,
     borrow,
     give_back,
-    room_for,
+    room_for_claim,
     without_slack,
 )
 from logstore.types import Buffer
@@ -30,66 +31,68 @@ Block: TypeAlias = tuple[memoryview, int, Unpack]
 One without bytes stands for a header or an end mark: nothing to unpack, but a piece that counts.
 """
 
+Blocks: TypeAlias = Callable[[], Iterator[Block]]
+"""Walks a stream from its beginning."""
 
-class BlockStream(NamedTuple):
-    name: str
-    blocks: Callable[[], Iterator[Block]]
-    exact: bool  # the sizes are not bounds: a block whose content has another one is malformed
+_FEW = 256
 
 
-def unpack(stream: BlockStream, limit: int) -> Buffer:
+def unpack(name: str, walk: Blocks, limit: int) -> Buffer:
     """The content of all blocks; ``CodecError`` if they are malformed or exceed ``limit``."""
-    scratch = out = borrow()
-    size = 0
-    for pieces, block in enumerate(stream.blocks(), 1):
-        if out is scratch and size + block[1] > SCRATCH_BYTES:
-            out = _room(stream, limit)
-            out[:size] = scratch[:size]
-        size += _unpack(stream, block, out[size : size + block[1]])
-        if size > limit:
-            raise TooLargeError(limit)
-        check_blocks(pieces, size)
-    return give_back(scratch, size) if out is scratch else without_slack(out, size)
-
-
-def _unpack(stream: BlockStream, block: Block, out: memoryview) -> int:
-    data, bound, unpack = block
-    if not len(data):
-        return 0
     try:
-        size = unpack(data, out)
+        few = list(islice(walk(), _FEW))
+        return _unpack(walk if len(few) == _FEW else few.__iter__, limit)
+    except CodecError:
+        raise
     except (cramjam.DecompressionError, ValueError) as error:
-        raise CodecError(f"{stream.name}: {error}") from None
-    if stream.exact and size != bound:
-        raise CodecError(f"{stream.name}: a block of {bound} bytes unpacks to {size}")
-    return size
+        raise CodecError(f"{name}: {error}") from None
 
 
-def _room(stream: BlockStream, limit: int) -> memoryview:
-    """Room for the content of all blocks."""
-    most = limit if stream.exact else min(limit, EAGER_BYTES)
-    bound = 0
-    for pieces, block in enumerate(stream.blocks(), 1):
-        bound += block[1]
-        if bound > most:
+def _unpack(walk: Blocks, limit: int) -> Buffer:
+    most = min(limit, EAGER_BYTES)
+    bound = _bound(walk, most)
+    if bound > most:
+        bound = _measure(walk, limit)
+    if bound <= SCRATCH_BYTES:
+        scratch = borrow()
+        return give_back(scratch, _fill(walk, scratch[:bound]))
+    out = memoryview(bytearray(bound))
+    return without_slack(out, _fill(walk, out))
+
+
+def _bound(walk: Blocks, most: int) -> int:
+    """What the content takes at most, in bytes, or any size above ``most``."""
+    total = 0
+    for blocks, (_, bound, _) in enumerate(walk(), 1):
+        total += bound
+        if total > most:
             break
-        check_blocks(pieces, bound)
-    if bound <= most:
-        return room_for(bound)
-    if stream.exact:
-        raise TooLargeError(limit)
-    return room_for(_measure(stream, limit))
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, total)
+    return total
 
 
-def _measure(stream: BlockStream, limit: int) -> int:
+def _measure(walk: Blocks, limit: int) -> int:
     """The exact size of the content, in the memory of one block."""
     room = memoryview(bytearray(SCRATCH_BYTES))
     size = 0
-    for pieces, block in enumerate(stream.blocks(), 1):
-        if block[1] > len(room):
-            room = memoryview(bytearray(block[1]))
-        size += _unpack(stream, block, room[: block[1]])
+    for blocks, (data, bound, unpack) in enumerate(walk(), 1):
+        if bound > len(room):
+            room = room_for_claim(bound)
+        if data:
+            size += unpack(data, room[:bound])
         if size > limit:
             raise TooLargeError(limit)
-        check_blocks(pieces, size)
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, size)
+    return size
+
+
+def _fill(walk: Blocks, out: memoryview) -> int:
+    size = 0
+    for blocks, (data, bound, unpack) in enumerate(walk(), 1):
+        if data:
+            size += unpack(data, out[size : size + bound])
+        if blocks > BLOCKS_FREE:
+            check_blocks(blocks, size)
     return size

@@ -15,15 +15,15 @@ class TooLargeError(CodecError):
 
 
 BLOCKS_FREE, BLOCK_BYTES = 1 << 16, 7
-"""How many blocks a stream may have, whatever they hold; one more for each so many bytes of content.
+"""Blocks that a stream may have, whatever they hold; one more for each so many bytes of content.
 
 Each takes time of its own: empty ones by the million would take seconds for nothing. An encoder
 ends a block when it is full or flushed, and its caller flushes at most after each record, which
 takes 7 bytes at least.
 """
 MEMBERS_FREE, MEMBER_BYTES = 1 << 14, 1 << 10
-"""The same for members. An encoder ends one when its caller closes it, which is once for a batch; and
-it costs ten times as much as a block, because its state is set up anew."""
+"""The same for members. An encoder ends one when its caller closes it, once for a batch. It
+costs ten times as much as a block, because its state is set up anew."""
 
 
 def check_blocks(blocks: int, content: int) -> None:

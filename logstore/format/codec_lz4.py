@@ -13,7 +13,7 @@ from typing import Any
 import cramjam
 from xxhash import xxh32_intdigest
 
-from logstore.format.codec_blocks import Block, BlockStream, unpack
+from logstore.format.codec_blocks import Block, unpack
 from logstore.format.codec_errors import CodecError
 from logstore.types import Buffer
 
@@ -70,7 +70,7 @@ def _compress_thoroughly(view: memoryview, level: int) -> bytes:
 def decompress(data: Buffer, limit: int, check_header: bool = True) -> Buffer:
     """``check_header=False`` for magic 0, whose header checksum is computed wrongly (F-88)."""
     view = memoryview(data)
-    return unpack(BlockStream("lz4", lambda: _blocks(view, check_header), exact=False), limit)
+    return unpack("lz4", lambda: _blocks(view, check_header), limit)
 
 
 def _blocks(view: memoryview, check_header: bool) -> Iterator[Block]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import cramjam
 
-from logstore.format.codec_blocks import Block, BlockStream, Unpack, unpack
-from logstore.format.codec_errors import CodecError
+from logstore.format.codec_blocks import Block, unpack
+from logstore.format.codec_errors import CodecError, TooLargeError
 from logstore.types import Buffer
 
 _MAGIC = b"\x82SNAPPY\x00"
@@ -22,7 +22,6 @@ _LENGTH = struct.Struct(">i")
 _HEADER = _MAGIC + _VERSIONS.pack(1, 1)
 _HEADER_MARK = int.from_bytes(_MAGIC[:4], "big", signed=True)  # where a block length would stand
 _BLOCK_BYTES = 32 << 10
-_UNPACK: Unpack = cramjam.snappy.decompress_raw_into
 
 _MAX_RATIO = 22
 """A copy element turns 3 bytes into at most 64: a block that claims more than this lies."""
@@ -42,14 +41,14 @@ def compress(data: Buffer, level: int) -> bytes:
 
 def decompress(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data)
-    return unpack(BlockStream("snappy", lambda: _blocks(view), exact=True), limit)
+    return unpack("snappy", lambda: _blocks(view, limit), limit)
 
 
-def _blocks(view: memoryview) -> Iterator[Block]:
+def _blocks(view: memoryview, limit: int) -> Iterator[Block]:
     if not len(view):
         raise CodecError("snappy: the stream is empty")
     if len(view) < len(_HEADER) or view[: len(_MAGIC)] != _MAGIC:
-        yield view, _content_size(view), _UNPACK
+        yield view, _content_size(view, limit), _decompress
         return
     position = 0
     while position < len(view):
@@ -59,18 +58,20 @@ def _blocks(view: memoryview) -> Iterator[Block]:
         if length == _HEADER_MARK:
             _check_header(view[position : position + len(_HEADER)])
             if position:
-                yield view[:0], 0, _UNPACK
+                yield view[:0], 0, _decompress
             position += len(_HEADER)
             continue
         position += _LENGTH.size
         if not 0 < length <= len(view) - position:
             raise CodecError(f"snappy: block length {length}, {len(view) - position} bytes left")
         block = view[position : position + length]
-        yield block, _content_size(block), _UNPACK
+        yield block, _content_size(block, limit), _decompress
         position += length
 
 
 def _check_header(header: memoryview) -> None:
+    if header == _HEADER:
+        return
     if len(header) < len(_HEADER) or header[: len(_MAGIC)] != _MAGIC:
         raise CodecError("snappy: malformed stream header")
     version, compatible = _VERSIONS.unpack_from(header, len(_MAGIC))
@@ -78,7 +79,14 @@ def _check_header(header: memoryview) -> None:
         raise CodecError(f"snappy: unknown stream version {version}, compatible {compatible}")
 
 
-def _content_size(block: memoryview) -> int:
+def _decompress(block: memoryview, out: memoryview) -> int:
+    size = int(cramjam.snappy.decompress_raw_into(block, out))
+    if size != len(out):
+        raise CodecError(f"snappy: a block of {len(out)} bytes unpacks to {size}")
+    return size
+
+
+def _content_size(block: memoryview, limit: int) -> int:
     """The size that a bare block claims in its first bytes, a varint of at most 5."""
     size = shift = 0
     for byte in block[:5]:
@@ -86,6 +94,8 @@ def _content_size(block: memoryview) -> int:
         if byte < 0x80:
             if size > _MAX_RATIO * len(block):
                 raise CodecError(f"snappy: {len(block)} bytes claim to hold {size}")
+            if size > limit:
+                raise TooLargeError(limit)
             return size
         shift += 7
     raise CodecError("snappy: malformed content size")

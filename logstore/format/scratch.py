@@ -11,10 +11,10 @@ SCRATCH_BYTES = 128 << 10
 anew would cost as much as unpacking."""
 
 EAGER_BYTES = 16 << 20
-"""Content up to this size is unpacked at once, into memory that is taken for it beforehand.
+"""Content up to this size is unpacked at once; above it the size is measured first.
 
-A hostile batch of 1 MiB may stand for gigabytes. Above this size the content is measured first, in
-constant memory, or its room takes memory only as it is filled, so that a claim alone costs nothing.
+A hostile batch of 1 MiB may stand for gigabytes. Measuring runs in constant memory, so a batch
+that is refused never costs more than this, while normal batches (a few MiB) are unpacked once.
 """
 
 _free: list[memoryview] = []  # one for each thread that ever was at it together with the others
@@ -35,18 +35,16 @@ def give_back(room: memoryview, size: int) -> bytes:
     return content
 
 
-def room_for(claimed: int) -> memoryview:
-    """``claimed`` bytes; above ``EAGER_BYTES`` they take memory only when they are written to.
+def room_for_claim(size: int) -> memoryview:
+    """Room of a size that nothing vouches for: it takes memory only where it is written to.
 
     Raises:
         MemoryError: there is not that much address space.
     """
-    if claimed <= EAGER_BYTES:
-        return memoryview(bytearray(claimed))
     try:
-        pages = mmap.mmap(-1, claimed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"no room for {claimed} bytes") from error
+        raise MemoryError(f"no room for {size} bytes") from error
     return memoryview(pages)
 
 

@@ -206,6 +206,16 @@ def test_zstd_frames_of_other_writers() -> None:
         assert bytes(decompress(Compression.ZSTD, stream)) == NOISE[:size]
 
 
+def test_large_content_in_small_zstd_blocks_is_read() -> None:
+    """A frame whose blocks could hold far more than the limit, but do not."""
+    packer, packed = cramjam.zstd.Compressor(level=1), []
+    for at in range(1000):
+        packer.compress(TEXT[at : at + 17_000])
+        packed.append(bytes(packer.flush()))
+    stream = b"".join(packed) + bytes(packer.finish())
+    assert len(decompress(Compression.ZSTD, stream, 17_000_000)) == 17_000_000
+
+
 def test_streams_are_read_by_pyarrow() -> None:
     pa = pytest.importorskip("pyarrow")
     for codec, name in ((Compression.GZIP, "gzip"), (Compression.LZ4, "lz4"),
