@@ -132,7 +132,7 @@ def test_a_log_that_cannot_be_opened_is_told(data: Path, arguments: list[str]) -
     assert list(json.loads(result.stdout)["unavailable"]) == ["orders-0"]
     assert "orders-1" in str(reports(result))
     (error,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert "topic.properties at byte 0: is no regular file" in error
+    assert "topic.properties" in error
 
 
 def test_damaged_checkpoints_are_mentioned(data: Path) -> None:
