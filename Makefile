@@ -20,7 +20,7 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 # More than this and the machine, not the code, decides how long the tests take.
 WORKERS ?= 2
 
-.PHONY: demo test test-slow crash sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
+.PHONY: demo test test-slow crash fuzz sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
 
 demo: need-jdk $(VENV)/.demo
 	$(BIN)/logstore demo $(ARGS)
@@ -35,6 +35,9 @@ crash: $(VENV)/.test
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
 
 # Kernels with every check of the compiler, beside the ordinary ones: fuzzers, then their tests.
 sanitize: $(VENV)/.test $(VENV)/.dev need-sanitizers

@@ -171,7 +171,7 @@ def copy_to_disk(storage: MemoryStorage, path: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", (*NAMES, *ROOT_NAMES))
+@pytest.mark.parametrize("name", [*NAMES, *ROOT_NAMES])
 def test_a_special_file_is_a_finding_and_the_rest_is_checked(
     root: Path, name: str, kind: str
 ) -> None:
@@ -196,8 +196,10 @@ def test_a_special_file_is_a_finding_and_the_rest_is_checked(
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        ("a b-0", "F-6"), ("orders-+1", "F-6"), ("orders-01", "F-6"), ("orders-99999999999", "F-6"), (b"\xff-0", "F-6"),
-        ("orders-0/99999999999999999999.log", "F-16"), ("orders-0/-0000000000000000001.log", "F-16"),
+        ("a b-0", "F-6"), ("orders-+1", "F-6"), ("orders-01", "F-6"),
+        ("orders-99999999999", "F-6"), (b"\xff-0", "F-6"),
+        ("orders-0/99999999999999999999.log", "F-16"),
+        ("orders-0/-0000000000000000001.log", "F-16"),
         ("orders-0/5.log", "F-16"), (b"orders-0/\xff.log", "F-16"),
     ],
 )  # fmt: skip

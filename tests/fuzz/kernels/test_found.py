@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,16 @@ def test_no_validity_is_needed_for_no_rows() -> None:
     nothing = exact(b"")
     with pytest.raises(ValueError, match="validity"):
         _codec.encode_columns(LONG, LONG, exact(bytes(8)), nothing, nothing, None, None, None)
+
+
+@pytest.mark.parametrize("kernels", [_codec, reference], ids=["native", "reference"])
+def test_an_empty_header_name_needs_no_data(kernels: Any) -> None:
+    one = array("i", [0, 1])
+    names = array("i", [0, 0])
+    headers = (one, None, 1, names, None, None, names, None, None)
+    nothing = (None, None, None)
+    encoded = kernels.encode_columns(0, 1, *nothing, *nothing, headers=headers)
+    assert bytes(encoded.buffer[61:]) == b"\x10\0\0\0\x01\x01\x02\0\0"
 
 
 @pytest.mark.parametrize("kernels", [_codec, reference], ids=["native", "reference"])
