@@ -7,10 +7,20 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h)
 KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
+SANITIZED := build/sanitize
+# Python itself has no sanitizer: its memory comes from malloc, and what it never frees is no leak.
+IN_SANITIZED = cd $(SANITIZED) && PYTHONPATH=. PYTHONMALLOC=malloc \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	$(abspath $(BIN))/python
+KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels.py \
+	tests/contract/test_times_kernel.py tests/contract/test_verify_kernels.py tests/fuzz/kernels \
+	tests/unit/test_crc32c.py tests/unit/test_format_hostile.py tests/unit/test_record_objects.py \
+	tests/property/test_timer_model.py
 # More than this and the machine, not the code, decides how long the tests take.
 WORKERS ?= 2
 
-.PHONY: demo test test-slow crash check lint types imports bench build clean need-compiler need-jdk
+.PHONY: demo test test-slow crash fuzz sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
 
 demo: need-jdk $(VENV)/.demo
 	$(BIN)/logstore demo $(ARGS)
@@ -25,6 +35,16 @@ crash: $(VENV)/.test
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
+
+fuzz: $(VENV)/.test
+	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
+
+# Kernels with every check of the compiler, beside the ordinary ones: fuzzers, then their tests.
+sanitize: $(VENV)/.test $(VENV)/.dev need-sanitizers
+	CC="$(CC)" LOGSTORE_SANITIZE=1 $(BIN)/python setup.py -q build
+	rm -rf $(SANITIZED)/tests && cp -R tests pyproject.toml $(SANITIZED)
+	$(IN_SANITIZED) -m tests.fuzz.kernels --rounds $(or $(ROUNDS),500) --seed $(or $(SEED),1)
+	$(IN_SANITIZED) -m pytest -q -p no:cacheprovider $(or $(ARGS),$(KERNEL_TESTS))
 
 check: lint types imports
 
@@ -64,6 +84,12 @@ need-compiler:
 	@command -v $(or $(CC),cc) >/dev/null 2>&1 || { \
 	  echo "logstore builds native kernels and found no C compiler ('$(or $(CC),cc)')." >&2; \
 	  echo "On Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+
+need-sanitizers: need-compiler
+	@echo 'int main(void) { return 0; }' | $(CC) -fsanitize=address,undefined -x c -o /dev/null - \
+	  2>/dev/null && test -e "$$($(CC) -print-file-name=libasan.so)" || { \
+	  echo "'$(CC)' has no address and undefined-behaviour sanitizers to be loaded into Python." >&2; \
+	  echo "GCC brings them along; on Debian: apt-get install gcc; make sanitize CC=gcc" >&2; exit 1; }
 
 need-jdk:
 	@java -version 2>&1 | awk -F'[".]' '/version/ { found = ($$2 >= 17) } END { exit !found }' || { \

@@ -27,12 +27,14 @@ from collections.abc import Iterator
 
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.files import Files, UnusableFileError, replace_file
+from checkpoints.printable import decoded
 
 MAX_FILE_SIZE = 64 << 20
 """Bytes. 240,000 partitions with topic names of the longest kind fit."""
 
 MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
+_LINE_MAX = 200  # bytes
 _DIGITS_MAX = 19  # of MAX_I64: a longer number overflows, and int() is quadratic in its length
 
 VERSION = b"0"
@@ -77,9 +79,9 @@ def store_file(files: Files, path: str, data: bytes) -> None:
         raise CheckpointFailedError(path, "write", str(error)) from error
 
 
-def shown(line: bytes) -> str:
-    """A line for an error message: always printable, and never longer than is useful."""
-    return line[:200].decode("utf-8", "backslashreplace")
+def raw_line(line: bytes) -> str:
+    """A line as an error carries it: never longer than is useful."""
+    return decoded(line[:_LINE_MAX])
 
 
 def parse_number(text: bytes, limit: int) -> int | None:
@@ -101,18 +103,20 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
     line_count = data.count(b"\n")
     if data[-1:] != b"\n":
         last = data[data.rfind(b"\n") + 1 :]
-        raise MalformedCheckpointError(path, line_count + 1, shown(last), "no newline at the end")
+        raise MalformedCheckpointError(
+            path, line_count + 1, raw_line(last), "no newline at the end"
+        )
     version_end = data.index(b"\n")
     version = data[:version_end].removesuffix(b"\r")
     if version != VERSION:
-        raise MalformedCheckpointError(path, 1, shown(version), "unknown version")
+        raise MalformedCheckpointError(path, 1, raw_line(version), "unknown version")
     if line_count == 1:
         raise MalformedCheckpointError(path, 0, "", "ends after the version line")
     start = data.index(b"\n", version_end + 1) + 1
     count_line = data[version_end + 1 : start - 1]
     count = parse_number(count_line.removesuffix(b"\r"), MAX_I32)
     if count is None:
-        raise MalformedCheckpointError(path, 2, shown(count_line), "is not an entry count")
+        raise MalformedCheckpointError(path, 2, raw_line(count_line), "is not an entry count")
     if count != line_count - 2:
         reason = f"{count} entries announced, {line_count - 2} lines found"
         raise MalformedCheckpointError(path, 0, "", reason)
@@ -124,7 +128,7 @@ def parse_entries(path: str, data: bytes, field_count: int) -> Iterator[tuple[in
         # Java's split gives white space at the start an empty first field: Kafka refuses it too.
         if len(fields) != field_count or line[:1].isspace():
             reason = f"expected {field_count} fields, found {len(fields)}"
-            raise MalformedCheckpointError(path, number, shown(line), reason)
+            raise MalformedCheckpointError(path, number, raw_line(line), reason)
         yield number, fields
 
 

@@ -7,8 +7,10 @@ CheckpointError
 
 from __future__ import annotations
 
+from checkpoints.printable import PrintableError, printable
 
-class CheckpointError(Exception):
+
+class CheckpointError(PrintableError):
     """Base of all errors raised by ``checkpoints``; ``path`` names the file."""
 
     path: str
@@ -17,6 +19,7 @@ class CheckpointError(Exception):
 class MalformedCheckpointError(CheckpointError):
     """A checkpoint file does not follow its format (rules F-31, F-33, F-36, F-39).
 
+    ``line`` is as it was found, or begins so; what is not UTF-8 is in it as lone surrogates.
     ``line_number`` is 1-based; 0 when the fault is not on one line (a count that does not match).
     """
 
@@ -24,11 +27,11 @@ class MalformedCheckpointError(CheckpointError):
         super().__init__(path, line_number, line, reason)
         self.path, self.line_number, self.line, self.reason = path, line_number, line, reason
 
-    def __str__(self) -> str:
-        shown = self.line if len(self.line) <= 80 else self.line[:77] + "..."
+    def _text(self) -> str:
+        path = printable(self.path)
         if not self.line_number:
-            return f"{self.path}: {self.reason}"
-        return f"{self.path}, line {self.line_number}: {self.reason}: {shown!r}"
+            return f"{path}: {self.reason}"
+        return f"{path}, line {self.line_number}: {self.reason}: '{printable(self.line, 80)}'"
 
 
 class CheckpointFailedError(CheckpointError):
@@ -38,5 +41,5 @@ class CheckpointFailedError(CheckpointError):
         super().__init__(path, operation, reason)
         self.path, self.operation, self.reason = path, operation, reason
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.operation} failed: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.operation} failed: {self.reason}"

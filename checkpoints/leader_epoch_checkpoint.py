@@ -15,7 +15,7 @@ from checkpoints.checkpoint_file import (
     load_file,
     parse_entries,
     parse_number,
-    shown,
+    raw_line,
     store_file,
 )
 from checkpoints.errors import MalformedCheckpointError
@@ -57,7 +57,7 @@ class LeaderEpochCheckpoint:
             start_offset = parse_number(fields[1], MAX_I64)
             if epoch is None or start_offset is None:
                 field = "epoch is not an i32" if epoch is None else "start offset is not an i64"
-                line = shown(b" ".join(fields))
+                line = raw_line(b" ".join(fields))
                 raise MalformedCheckpointError(self.path, line_number, line, f"the {field} >= 0")
             entries.append((epoch, start_offset))
         return (FileState.PRESENT if data else FileState.EMPTY), entries

@@ -16,7 +16,7 @@ from checkpoints.checkpoint_file import (
     load_file,
     parse_entries,
     parse_number,
-    shown,
+    raw_line,
     store_file,
 )
 from checkpoints.errors import MalformedCheckpointError
@@ -95,7 +95,7 @@ class OffsetCheckpoint:
         store_file(self._files, self.path, frame(body, len(values)))
 
     def _fault(self, line_number: int, fields: list[bytes], why: str) -> MalformedCheckpointError:
-        return MalformedCheckpointError(self.path, line_number, shown(b" ".join(fields)), why)
+        return MalformedCheckpointError(self.path, line_number, raw_line(b" ".join(fields)), why)
 
 
 def _line_template(key: TopicPartition) -> str:

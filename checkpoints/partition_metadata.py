@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoints.checkpoint_file import MAX_I32, load_file, parse_number, shown, store_file
+from checkpoints.checkpoint_file import MAX_I32, load_file, parse_number, raw_line, store_file
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import Files
 
@@ -124,4 +124,4 @@ class PartitionMetadataFile:
         return parts[1]
 
     def _fault(self, line_number: int, line: bytes, reason: str) -> MalformedCheckpointError:
-        return MalformedCheckpointError(self.path, line_number, shown(line), reason)
+        return MalformedCheckpointError(self.path, line_number, raw_line(line), reason)

@@ -20,6 +20,7 @@ from logstore.replay import replay_from, scan_segment
 from logstore.segment import Segment
 from logstore.set_aside import Remover
 
+_BATCH_SIZE = 61  # bytes of a header of magic 2
 _LAST = SCAN_COLUMNS.index("last_offset")
 
 
@@ -67,8 +68,8 @@ class CrashRecovery:
                 or get(filenames.TXN_INDEX_SUFFIX, 0) % TXN_ENTRY.size
             ):
                 bad = "the length of an index is not a multiple of its entry"
-            elif segment.state.offset_entries > segment.size // 61 + 1:
-                bad = "the offset index has more entries than the log has batches"
+            else:
+                bad = _too_many(segment, get(filenames.TXN_INDEX_SUFFIX, 0) // TXN_ENTRY.size)
         if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
             try:
                 segment.txn_index.entries()
@@ -129,7 +130,7 @@ class CrashRecovery:
         """
         if scan.status != SCAN_BAD_OFFSET or self._options.contiguous:
             return [segment]
-        plan = plan_split(segment, scan, limit)
+        plan = plan_split(segment, scan, limit, self._flushed)
         if len(plan.pieces) == 1 or (later is None and plan.end < segment.size):
             return [segment]
         if plan.end < segment.size and later is not None:
@@ -174,7 +175,14 @@ class CrashRecovery:
                 producers = self._scratch_producers(segment.base_offset)
                 continue
             done.append(segment)
-            if self._recover_segment(segment, scan, producers, pending):
+            reason = SCAN_REASONS[scan.status]
+            end = disproved_from(segment, scan, following)
+            if end < scan.valid_bytes:
+                reason = "what follows has lower offsets"
+                self._scratch = None  # it holds what the scan has replayed
+                producers = self._scratch_producers(segment.base_offset)
+                scan = self._scan(segment, producers, end)
+            if self._recover_segment(segment, scan, reason, producers, pending):
                 break
         return done
 
@@ -215,7 +223,9 @@ class CrashRecovery:
         if segments:
             self._files.storage.sync_dir(self._files.directory)
 
-    def _scan(self, segment: Segment, producers: ProducerStateManager) -> RecoveryScan:
+    def _scan(
+        self, segment: Segment, producers: ProducerStateManager, end: int | None = None
+    ) -> RecoveryScan:
         """F-232: look at every batch, and replay producers and transactions."""
         producers.map_end_offset = segment.base_offset
         producers.snapshots = self._producers.snapshots
@@ -223,6 +233,7 @@ class CrashRecovery:
         segment.txn_index.reset()
         return scan_segment(
             segment,
+            end=end,
             last_epoch=self._epochs.latest_epoch,
             contiguous=self._options.contiguous,
             producers=producers,
@@ -232,6 +243,7 @@ class CrashRecovery:
         self,
         segment: Segment,
         scan: RecoveryScan,
+        reason: str,
         producers: ProducerStateManager,
         later: Iterable[Segment],
     ) -> int:
@@ -252,7 +264,8 @@ class CrashRecovery:
         cut = segment.size - scan.valid_bytes
         if cut:
             self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
-            self._remover.cut(segment, scan.valid_bytes, SCAN_REASONS[scan.status])
+            flushed = scan.next_offset < self._flushed or bool(report.clean_doubt)
+            self._remover.cut(segment, scan.valid_bytes, reason, flushed=flushed)
         state = segment.state
         state.max_timestamp = scan.max_timestamp
         state.offset_of_max_timestamp = scan.offset_of_max_timestamp
@@ -277,6 +290,42 @@ class CrashRecovery:
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
+
+
+def _too_many(segment: Segment, txn_entries: int) -> str | None:
+    """Why an index is larger than its ``.log`` can need, such as one that a crash left with the
+    room made for appends; nothing of it is read. None: it is not."""
+    batches = segment.size // _BATCH_SIZE + 1
+    if segment.state.offset_entries > batches:
+        return "the offset index has more entries than the log has batches"
+    if segment.state.time_entries > batches + 1:  # the last timestamp may come twice
+        return "the time index has more entries than the log has batches"
+    if txn_entries > batches:
+        return "the transaction index has more entries than the log has batches"
+    return None
+
+
+def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
+    """Position of the first batch that ``scan`` took and that what follows disproves; else where
+    the scan ended.
+
+    No checksum covers base offsets, and gaps between them are legal: an offset that is too high
+    shows only in what comes behind it. That is the next segment, whose base is ``following``; or
+    the batch that ended the scan, if it goes on just where the one before would end without a gap.
+    """
+    end = scan.valid_bytes
+    if end == segment.size:
+        if scan.next_offset <= following:
+            return end
+        return next(s.position for s in segment.walk(0) if s.last_offset >= following)
+    behind = next(segment.walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
+    spans = deque(segment.walk(0, end), 2)
+    if behind is None or not spans:
+        return end
+    last = spans[-1]
+    expected = spans[0].last_offset + 1 if len(spans) == 2 else segment.base_offset
+    gap = last.base_offset - expected
+    return last.position if gap > 0 and last.last_offset + 1 - gap == behind.base_offset else end
 
 
 def _is_too_wide(segment: Segment) -> bool:

@@ -36,8 +36,10 @@ from __future__ import annotations
 
 from typing import Self
 
+from checkpoints.printable import PrintableError, printable
 
-class LogstoreError(Exception):
+
+class LogstoreError(PrintableError):
     """Base of all errors raised by ``logstore``."""
 
 
@@ -52,8 +54,9 @@ class CorruptDataError(LogstoreError):
         """The same error seen from a file: kernels know only a buffer that starts at ``base``."""
         return type(self)(path, base + self.position, self.reason)
 
-    def __str__(self) -> str:
-        return f"{self.path or '<buffer>'} at byte {self.position}: {self.reason}"
+    def _text(self) -> str:
+        path = printable(self.path) or "<buffer>"
+        return f"{path} at byte {self.position}: {self.reason}"
 
 
 class CorruptBatchError(CorruptDataError):
@@ -78,8 +81,8 @@ class LogUnavailableError(LogstoreError):
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"{self.path} cannot be opened: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)} cannot be opened: {self.reason}"
 
 
 class StorageFailedError(LogstoreError):
@@ -89,8 +92,8 @@ class StorageFailedError(LogstoreError):
         super().__init__(path, operation, reason)
         self.path, self.operation, self.reason = path, operation, reason
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.operation} failed: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.operation} failed: {self.reason}"
 
 
 class ResourceBusyError(LogstoreError):
@@ -104,8 +107,8 @@ class ResourceBusyError(LogstoreError):
         super().__init__(path, operation, reason)
         self.path, self.operation, self.reason = path, operation, reason
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.operation}: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.operation}: {self.reason}"
 
 
 class LogClosedError(LogstoreError):
@@ -119,8 +122,9 @@ class LogDirLockedError(LogstoreError):
         super().__init__(path, holder)
         self.path, self.holder = path, holder
 
-    def __str__(self) -> str:
-        return f"{self.path} is locked by {self.holder}; a log directory has one owner at a time"
+    def _text(self) -> str:
+        path = printable(self.path)
+        return f"{path} is locked by {self.holder}; a log directory has one owner at a time"
 
 
 class OffsetOutOfRangeError(LogstoreError):
@@ -128,8 +132,8 @@ class OffsetOutOfRangeError(LogstoreError):
         super().__init__(name, offset, start, end)
         self.name, self.offset, self.start, self.end = name, offset, start, end
 
-    def __str__(self) -> str:
-        return f"{self.name}: offset {self.offset} is outside [{self.start}, {self.end}]"
+    def _text(self) -> str:
+        return f"{printable(self.name)}: offset {self.offset} is outside [{self.start}, {self.end}]"
 
 
 class ResultTooLargeError(LogstoreError):
@@ -142,10 +146,10 @@ class LogTruncatedError(OffsetOutOfRangeError):
     What was read from ``end`` on is gone; other records may be in its place by now.
     """
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
-            f"{self.name}: the records before offset {self.offset} were read, but the log was cut "
-            f"at {self.end} since then"
+            f"{printable(self.name)}: the records before offset {self.offset} were read, but the "
+            f"log was cut at {self.end} since then"
         )
 
 
@@ -161,11 +165,11 @@ class PartialAppendError(LogstoreError):
         self.name, self.record_count = name, record_count
         self.last_offset, self.reason = last_offset, reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         done = "nothing was appended"
         if self.record_count:
             done = f"{self.record_count} records were appended, up to offset {self.last_offset}"
-        return f"{self.name}: {self.reason}; {done}"
+        return f"{printable(self.name)}: {self.reason}; {done}"
 
 
 class CursorError(LogstoreError):
@@ -182,7 +186,7 @@ class RecordRejectedError(LogstoreError):
         super().__init__(reason, record_errors)
         self.reason, self.record_errors = reason, record_errors
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         if not self.record_errors:
             return self.reason
         index, message = self.record_errors[0]

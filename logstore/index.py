@@ -8,15 +8,19 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.files import UnusableFileError
+from logstore.aside import move_aside
 from logstore.errors import CorruptIndexError
 from logstore.locks import Rank, make_lock
 from logstore.storage.base import File, Mapping, Storage
+
+logger = logging.getLogger(__name__)
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -101,10 +105,17 @@ class _SparseIndex:
         """Put a rebuilt index in place of the file's content, unmapping it first."""
         with self._lock:
             self._unmap()
-            with self._open(create=True) as file:
+            try:
+                file = self._storage.open(self.path, create=True)
+            except UnusableFileError as error:
+                logger.warning("%s; it becomes %s", error, move_aside(self._storage, self.path))
+                file = self._storage.open(self.path, create=True)
+            try:
                 file.truncate(0)
                 if data:
                     file.write_at(0, data)
+            finally:
+                file.close()
 
     def sync(self) -> None:
         with self._open(create=True) as file:
@@ -127,6 +138,18 @@ class _SparseIndex:
         return file
 
     @contextmanager
+    def _opened(self) -> Iterator[File]:
+        """For a lookup: what is no file leads nowhere, as a wrong entry does."""
+        try:
+            file = self._storage.open(self.path)
+        except UnusableFileError as error:
+            raise CorruptIndexError(self.path, 0, error.reason) from error
+        try:
+            yield file
+        finally:
+            file.close()
+
+    @contextmanager
     def _open(self, *, create: bool = False) -> Iterator[File]:
         file = self._storage.open(self.path, create=create)
         try:
@@ -145,7 +168,7 @@ class _SparseIndex:
         with self._lock:
             if self._map is not None:
                 return self._split(self._mapped_entry, count, above)
-            with self._open() as file:
+            with self._opened() as file:
                 return self._split(lambda index: self._file_entry(file, index), count, above)
 
     def entries(self, count: int) -> list[Entry]:
@@ -155,7 +178,7 @@ class _SparseIndex:
             if self._map is not None:
                 data = bytes(self._map.buffer[:size])
             else:
-                with self._open() as file:
+                with self._opened() as file:
                     data = file.read_at(0, size)
         return list(self.entry.iter_unpack(data))
 
@@ -206,6 +229,19 @@ class OffsetIndex(_SparseIndex):
             return OffsetPosition(self.base_offset, 0)
         return OffsetPosition(self.base_offset + entry[0], entry[1])
 
+    def last_two(self, count: int) -> tuple[OffsetPosition, OffsetPosition]:
+        """The last two of ``count`` entries, which are two or more."""
+        size = 2 * self.entry.size
+        with self._lock, self._open() as file:
+            data = file.read_at((count - 2) * self.entry.size, size)
+        if len(data) < size:
+            raise self._short(count - 2)
+        before, last = (
+            OffsetPosition(self.base_offset + relative, position)
+            for relative, position in self.entry.iter_unpack(data)
+        )
+        return before, last
+
     def upper_bound(self, position: int, count: int) -> OffsetPosition | None:
         """The first entry at or after ``position``, for a byte budget (F-114)."""
         _, _, entry = self.entries_at(count, lambda e: e[1] >= position)
@@ -233,7 +269,7 @@ class TimeIndex(_SparseIndex):
         with self._lock:
             if self._map is not None:
                 return self._absolute(self._mapped_entry(count - 1))
-            with self._open() as file:
+            with self._opened() as file:
                 return self._absolute(self._file_entry(file, count - 1))
 
     def count_below(self, offset: int, count: int) -> int:

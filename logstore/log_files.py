@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import deque
 
 from checkpoints.topic_properties import TOPIC_PROPERTIES
+from logstore.aside import move_aside
 from logstore.clock import Clock
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatchError, CorruptDataError
@@ -17,9 +17,6 @@ from logstore.replacements import Replacements, roll_marks
 from logstore.segment import Segment
 from logstore.set_aside import UNFINISHED_SUFFIX
 from logstore.storage.base import FileKind, Storage
-
-ASIDE_SUFFIX = ".aside"
-"""Of what is no regular file, and had the name of one. Kafka ignores it."""
 
 _IRREPLACEABLE = (filenames.PARTITION_METADATA, TOPIC_PROPERTIES)
 _REPLACEABLE = (
@@ -133,19 +130,13 @@ class LogFiles:
         for name, kind in self.irregular.items():
             if name not in _REPLACEABLE and filenames.parse_segment_file(name) is None:
                 continue
-            aside = self._free_name(name + ASIDE_SUFFIX)
-            self.storage.rename(self.path(name), self.path(aside))
+            aside = os.path.basename(move_aside(self.storage, self.path(name)))
             what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
             self.act(f"renamed {name} to {aside}: it is {what}")
             self.report.warnings.append(f"{name} was {what}; it is {aside}, and is made anew")
             moved = True
         if moved:
             self.storage.sync_dir(self.directory)
-
-    def _free_name(self, name: str) -> str:
-        taken = {entry.name for entry in self.storage.scan_dir(self.directory)}
-        names = (f"{name}.{number}" if number else name for number in itertools.count())
-        return next(free for free in names if free not in taken)
 
     def _all_names(self) -> list[str]:
         found = [*self.others, *self._unsettled]

@@ -1,26 +1,30 @@
 """Opening a log: after a clean stop without reading records, after a crash by scanning.
 
 Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). Where this is stricter
-(docs/recovery.md has the reasons): a torn tail is cut on a clean start too (F-268); offsets that go
-backwards end the scan; the epoch cache above the recovery point is derived from the batches alone;
-whatever valid is taken out of a log is kept aside.
+(docs/recovery.md has the reasons): a clean stop is believed only where all that is read of it
+agrees, so a torn tail is cut in any case (F-268); offsets that go backwards end the scan; the epoch
+cache above the recovery point is derived from the batches alone; whatever valid is taken out of a
+log is kept aside.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import PartitionMetadataFile
+from logstore.clean_start import clean_end
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.crash_recovery import CrashRecovery
 from logstore.epochs import EpochEntry, LeaderEpochCache
-from logstore.errors import CorruptBatchError, CorruptDataError
+from logstore.errors import CorruptBatchError
 from logstore.format import filenames
 from logstore.kernels import SCAN_COLUMNS
 from logstore.log_files import LogFiles
@@ -33,6 +37,8 @@ from logstore.segments import Segments
 from logstore.set_aside import Remover
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
+
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -55,14 +61,22 @@ def load_log(
     clock: Clock,
     *,
     clean_shutdown: bool,
-    recovery_point: int,
+    recovery_point: int | None,
     log_start_offset: int,
     options: RecoveryOptions,
     producer_id_expiration_ms: int,
 ) -> LoadedLog:
-    """Open the partition directory, creating it when missing; see ``PartitionLog.open``."""
+    """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
+
+    ``recovery_point`` is None where none is on file.
+    """
     loader = _Loader(storage, directory, config, clock, options)
-    return loader.load(clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms)
+    loaded = loader.load(
+        clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
+    )
+    for warning in loaded.report.warnings:
+        logger.warning("%s: %s", directory, warning)
+    return loaded
 
 
 class _Loader:
@@ -85,15 +99,17 @@ class _Loader:
         self.parsed = filenames.parse_partition_dir(name)
 
     def load(
-        self, clean: bool, recovery_point: int, log_start_offset: int, expiration_ms: int
+        self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
     ) -> LoadedLog:
         started = self.clock.monotonic_ns()
+        recovery_point = point_on_file or 0
         self.report = report = RecoveryReport(self.directory, clean, recovery_point)
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
+        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
         replacements = Replacements(
-            self.storage, self.directory, self.config, self.clock, files.act
+            self.storage, self.directory, self.config, self.clock, files.act, self.remover
         )
         deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
         # A recovery point that only follows the log start was never reached by a flush (F-222).
@@ -102,28 +118,31 @@ class _Loader:
         if filenames.CLEAN_STOP in files.others:  # no longer true, whoever opens the log
             self.storage.remove(files.path(filenames.CLEAN_STOP))
             self.storage.sync_dir(self.directory)
-        if clean and files.rolled:
-            report.warnings.append("a roll is unsettled in spite of a clean stop")
-            clean = False
-        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
         self.producers.set_snapshots(files.snapshots)
         topic_id = self._read_topic_id()
+        segments = files.open_segments()
+        leo = 0
+        if clean and not deleting:
+            leo, clean = self._believe_clean_stop(segments, replacements, point_on_file)
         recovery = CrashRecovery(
-            files, files.open_segments(), self.producers, replacements, self.remover, self.options,
+            files, segments, self.producers, replacements, self.remover, self.options,
             flushed,
         )  # fmt: skip
         trusted = clean or deleting
         if clean and not deleting:
             recovery.split_wide_segments()
         segments = recovery.segments
-        first_suspect = len(segments) if trusted else _floor(segments, recovery_point)
+        first_suspect = len(segments)
+        if not trusted:
+            first_suspect = _floor(segments, min((recovery_point, *replacements.damaged)))
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
             recovery.check_indexes(segment)
         self.epochs = self._load_epochs(segments)
         if first_suspect < len(segments) or files.rolled:
             segments = recovery.recover(first_suspect, self.epochs, log_start_offset)
-        leo = self._end_of_log(segments, trusted)
+        if not clean:
+            leo = self._end_of_log(segments, deleting)
         end_found = leo
         if segments and leo < log_start_offset:
             segments = self._empty(segments, leo, log_start_offset)
@@ -150,11 +169,12 @@ class _Loader:
         elif recovery_point > leo:  # it was of other records: a cut came between
             point = container.bases[-1]
         point = min(max(point, start), leo)
-        if recovery_point > end_found and not deleting:
-            report.offsets_lost = (end_found, recovery_point)
+        first_lost = max(end_found, log_start_offset)  # what lies below the start was deleted
+        if recovery_point > first_lost and not deleting:
+            report.offsets_lost = (first_lost, recovery_point)
             report.warnings.append(
                 f"recovery point {recovery_point} is above the log end {end_found}: offsets "
-                f"[{end_found}, {recovery_point}) are lost, unless the log was truncated"
+                f"[{first_lost}, {recovery_point}) are lost, unless the log was truncated"
             )
         if not clean or report.actions:  # nothing that was removed here may come back later
             self.storage.sync_dir(self.directory)
@@ -226,7 +246,7 @@ class _Loader:
                     continue
                 for row, epoch in enumerate(epochs):
                     base = columns[_BASE * capacity + row]
-                    if epoch > self.epochs.latest_epoch and base < end:
+                    if epoch > self.epochs.latest_epoch and 0 <= base < end:
                         self.epochs.assign(epoch, base, durable=False)
         derived = len(self.epochs.entries)
         for entry in known:
@@ -236,22 +256,34 @@ class _Loader:
 
     # -- end, producers ------------------------------------------------------------------------
 
-    def _end_of_log(self, segments: list[Segment], clean: bool) -> int:
-        """F-252; on a clean start a torn tail behind the last whole batch is cut (F-268)."""
+    def _believe_clean_stop(
+        self, segments: list[Segment], replacements: Replacements, point_on_file: int | None
+    ) -> tuple[int, bool]:
+        """The log end after a clean stop, and whether all there is agrees with it (F-252)."""
+        end, doubt = 0, ""
+        if self.files.rolled:
+            doubt = "a roll is unsettled"
+        elif replacements.damaged:
+            doubt = "a replacement is damaged"
+        elif segments:
+            end, doubt = clean_end(segments[-1], point_on_file)
+            if doubt.startswith("at byte"):
+                doubt = f"{os.path.basename(segments[-1].log_path)} {doubt}"
+        if doubt:
+            self.report.clean, self.report.clean_doubt = False, doubt
+            self.report.warnings.append(f"clean stop disbelieved: {doubt}")
+        return end, not doubt
+
+    @staticmethod
+    def _end_of_log(segments: list[Segment], deleting: bool) -> int:
+        """F-252, after recovery; of a log that is to be deleted as far as headers go."""
         if not segments:
             return 0
         active = segments[-1]
-        if not clean:
-            return active.state.next_offset
-        try:
-            next_offset, end = active.read_next_offset()
-        except CorruptBatchError as error:
-            next_offset, end = self._end_before(active, error)
-        if end < active.size:
-            self.remover.cut(active, end, "torn tail")
-            active.state.size = end
-        active.state.next_offset = next_offset
-        return next_offset
+        if deleting:
+            with suppress(CorruptBatchError):
+                active.state.next_offset, active.state.size = active.read_next_offset()
+        return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
         """F-246: nothing at or above the log start is left. What there is goes out of the log."""
@@ -262,16 +294,6 @@ class _Loader:
             )
         self.epochs.clear(durable=False)
         return []
-
-    @staticmethod
-    def _end_before(segment: Segment, error: CorruptDataError) -> tuple[int, int]:
-        end, next_offset = 0, segment.base_offset
-        try:
-            for span in segment.walk(0):
-                next_offset, end = span.last_offset + 1, span.position + span.size
-        except CorruptBatchError:
-            pass
-        return next_offset, min(end, error.position)
 
     def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
         """F-251, F-253: rebuild to the log end; a clean start without snapshots forgets."""

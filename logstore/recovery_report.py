@@ -25,10 +25,13 @@ class RecoveryReport:
     """Everything that opening one log did. Bytes, counts and seconds; ``actions`` in order.
 
     Attributes:
+        clean: the log was left by a clean stop, and was believed to be.
+        clean_doubt: why a clean stop was not believed; else empty.
         bytes_cut: taken out of the log: cut off a ``.log``, or with a whole segment.
         bytes_valid_behind_cut: of what was cut off a ``.log``, bytes of whole batches whose
             checksum matches, the first one cut included.
-        bytes_set_aside: of ``bytes_cut``, what is kept in ``.cut`` files.
+        bytes_set_aside: kept in ``.cut`` files: of ``bytes_cut``, and replacements that were not
+            believed.
         offsets_lost: ``(log end, recovery point)`` when the log comes out shorter than what was
             flushed once, unless a truncation made it so; else None.
         epoch_falls: batches kept although their leader epoch is below the one before.
@@ -54,9 +57,15 @@ class RecoveryReport:
     bytes_valid_behind_cut: int = 0
     bytes_set_aside: int = 0
     offsets_lost: tuple[int, int] | None = None
+    clean_doubt: str = ""
     seconds: float = 0.0
     actions: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether something was cut, or an operator should look at something."""
+        return bool(self.bytes_cut or self.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,20 +11,23 @@ Three kinds of leftovers carry these names after a crash (F-238 … F-240, F-309
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from logstore.clock import Clock
 from logstore.config import MAX_INT, LogConfig
 from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
-from logstore.kernels import SCAN_BAD_OFFSET, RecoveryScan
+from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
 from logstore.producer_state import ProducerStateManager
 from logstore.replay import scan_segment
 from logstore.segment import BatchSpan, Segment
 from logstore.segment_view import WINDOW
+from logstore.set_aside import Remover
 from logstore.storage.base import Storage
 
+_LAST = SCAN_COLUMNS.index("last_offset")
 _LEGACY_SPAN = 1 << 30  # offsets that a compressed batch of magic 0 or 1 may span
 
 
@@ -73,19 +76,21 @@ class Split(NamedTuple):
     status: int
 
 
-def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
+def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 0) -> Split:
     """How to divide a segment at whose batches ``scan`` ended; one piece if it is to stay whole.
 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
     base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
-    base is ``limit``, goes on from before the jump.
+    base is ``limit``, goes on from before the jump. A single batch at the end of the log, which has
+    none behind it (``limit`` is 2⁶³), is believed only below ``flushed``.
     """
     pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
+    batches = 0  # of the last piece
     end, status = scan.valid_bytes, scan.status
     while (span := _stopped_at(segment, scan)) is not None:
         if span.base_offset < ends[-1] or span.last_offset - pieces[-1].base_offset <= MAX_INT:
             while len(pieces) > 1 and ends[-2] <= span.base_offset < pieces[-1].base_offset:
-                end = pieces.pop().position
+                end, batches = pieces.pop().position, 0
                 ends.pop()
             break
         base = span.base_offset
@@ -96,11 +101,19 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int) -> Split:
             break
         pieces.append(Piece(base, end))
         ends.append(scan.next_offset)
+        batches = scan.batch_count
         end, status = scan.valid_bytes, scan.status
+    if limit == 2**63 and batches == 1 and ends[-1] > flushed and len(pieces) > 1:
+        end, status = pieces.pop().position, SCAN_BAD_OFFSET
+        ends.pop()
     while len(pieces) > 1 and ends[-1] > limit:
         end, status = pieces.pop().position, SCAN_BAD_OFFSET
         ends.pop()
     return Split(pieces, end, status)
+
+
+def _is_log(file: SegmentFile, transition: str) -> bool:
+    return file.suffix == LOG_SUFFIX and file.transition == transition
 
 
 def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
@@ -127,12 +140,15 @@ class Replacements:
         config: LogConfig,
         clock: Clock,
         act: Callable[[str], None],
+        remover: Remover,
     ) -> None:
         self._storage = storage
         self._directory = directory
         self._config = config
         self._clock = clock
         self._act = act
+        self._remover = remover
+        self.damaged: list[int] = []  # bases of replacements that are all there is of their records
 
     def finish(self, names: Sequence[str]) -> bool:
         """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
@@ -145,6 +161,7 @@ class Replacements:
         parsed = {n: p for n in names if (p := filenames.parse_segment_file(n)) is not None}
         cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
+        unfinished: dict[str, SegmentFile] = {}
         kept: dict[str, SegmentFile] = {}
         for name, p in parsed.items():
             if p.transition == filenames.DELETED_SUFFIX:
@@ -152,23 +169,111 @@ class Replacements:
             elif p.transition == CLEANED_SUFFIX or (
                 p.transition == SWAP_SUFFIX and p.offset >= smallest
             ):
-                self._remove(name, "its replacement was never complete")
+                unfinished[name] = p
             else:
                 kept[name] = p
+        originals = {p.offset for p in kept.values() if _is_log(p, "")}
+        # While the lowest .cleaned is left, a load removes all of them (F-238).
+        for transition in (SWAP_SUFFIX, CLEANED_SUFFIX):
+            self._drop_unfinished(
+                {n: p for n, p in unfinished.items() if p.transition == transition}, originals
+            )
+        self._refuse(kept, self._unbelievable(kept, originals))
         self._replace_swapped(kept)
         return True
+
+    def _drop_unfinished(self, files: dict[str, SegmentFile], originals: set[int]) -> None:
+        """The originals are all there, so nothing is lost; a file that has none is set aside."""
+        why = "its replacement was never complete"
+        for name, p in sorted(files.items()):
+            if p.suffix == LOG_SUFFIX and not self._is_covered(p, originals):
+                self._remover.discard(self._open(p.offset, p.transition), why)
+            else:
+                self._remove(name, why)
+        if files:
+            self._storage.sync_dir(self._directory)
+
+    def _is_covered(self, p: SegmentFile, originals: set[int]) -> bool:
+        """Whether originals span the offsets of an unfinished ``.log``."""
+        floor = max((base for base in originals if base <= p.offset), default=None)
+        if floor is None:
+            return False
+        end = self._end(p.offset, p.transition)
+        spans = floor == p.offset or self._end(floor, "") > p.offset
+        return spans and end <= max(self._end(max(originals), ""), p.offset)
+
+    def _unbelievable(self, files: dict[str, SegmentFile], originals: set[int]) -> dict[int, str]:
+        """Replacements that must not take the place of their originals, and why not.
+
+        The original of the same base goes first, so as long as it is there they all are. A
+        replacement, or the pieces of a split together, then ends where they end: a shorter one may
+        have lost records, and a longer one has offsets that nobody wrote. Its checksums match in
+        any case; where there is no original, it stays and is recovered.
+        """
+        ends: dict[int, int] = {}
+        damaged: set[int] = set()
+        for base in sorted(p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX)):
+            with self._opened(base, SWAP_SUFFIX) as segment:
+                scan = scan_segment(segment)
+                ends[base] = max(scan.next_offset, base)
+                if scan.valid_bytes < segment.size:
+                    damaged.add(base)
+        refused: dict[int, str] = {}
+        for base in ends:
+            if base not in originals or base in refused:
+                continue
+            first_end = self._end(base, "")
+            group = [b for b in ends if b == base or base < b < first_end]
+            end = max(ends[b] for b in group)
+            replaced = max(b for b in originals if b == base or base < b < end)
+            original_end = self._end(replaced, "")
+            if damaged.intersection(group):
+                refused.update(dict.fromkeys(group, "it is damaged, and the original is there"))
+            elif end != original_end:
+                why = f"it ends at offset {end}, what it replaces at {original_end}"
+                refused.update(dict.fromkeys(group, why))
+        self.damaged = sorted(damaged - refused.keys())
+        return refused
+
+    def _refuse(self, files: dict[str, SegmentFile], refused: dict[int, str]) -> None:
+        """Take replacements out of the directory and of ``files``; the originals stay."""
+        names = [n for n, p in files.items() if p.transition == SWAP_SUFFIX and p.offset in refused]
+        for name in sorted(names):
+            p = files.pop(name)
+            if p.suffix == LOG_SUFFIX:
+                self._remover.discard(self._open(p.offset, SWAP_SUFFIX), refused[p.offset])
+            else:
+                self._remove(name, refused[p.offset])
+        if names:
+            self._storage.sync_dir(self._directory)
 
     def _replace_swapped(self, files: dict[str, SegmentFile]) -> None:
         """F-239, F-240: drop what the complete ``.swap`` files replace, then rename them."""
         swaps = {name: p for name, p in files.items() if p.transition == SWAP_SUFFIX}
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
-            ranges = [(base, self._next_offset(base)) for base in (swaps[n].offset for n in logs)]
-            for name, p in files.items():
-                # Range by range: what lies between two of them may have its final name already.
-                if name not in swaps and any(low <= p.offset < high for low, high in ranges):
+            bases = [swaps[name].offset for name in logs]
+            ranges = [
+                (
+                    base,
+                    base + 1
+                    if base in self.damaged
+                    else max(self._end(base, SWAP_SUFFIX), base + 1),
+                )
+                for base in bases
+            ]
+            # Range by range: what lies between two of them may have its final name already.
+            replaced = {
+                name: p.offset in bases
+                for name, p in files.items()
+                if name not in swaps and any(low <= p.offset < high for low, high in ranges)
+            }
+            for first in (True, False):  # while a first original is there, all the others are
+                group = sorted(name for name, is_first in replaced.items() if is_first == first)
+                for name in group:
                     self._remove(name, "it was replaced")
-            self._storage.sync_dir(self._directory)  # no original comes back beside its replacement
+                if group:  # no original comes back beside its replacement
+                    self._storage.sync_dir(self._directory)
         # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
         for names in (logs, [name for name in swaps if name not in logs]):
             for name in sorted(names):
@@ -241,18 +346,30 @@ class Replacements:
         if info is not None:  # where records have no timestamps, the age of the file counts (F-148)
             self._storage.set_mtime(copy.log_path, info.mtime_ms)
 
-    def _next_offset(self, base_offset: int) -> int:
-        """Where the range of a ``.log.swap`` ends; its base lies in it also if it is empty."""
-        name = filenames.segment_file_name(base_offset, LOG_SUFFIX, SWAP_SUFFIX)
+    def _open(self, base_offset: int, transition: str) -> Segment:
+        """A segment by its name in the directory, whose indexes are not looked at."""
+        name = filenames.segment_file_name(base_offset, LOG_SUFFIX, transition)
         info = self._storage.info(self._path(name))
-        segment = Segment(
+        return Segment(
             self._storage, self._directory, base_offset, self._config, self._clock,
-            {LOG_SUFFIX: info.size if info else 0}, SWAP_SUFFIX,
+            {LOG_SUFFIX: info.size if info else 0}, transition,
         )  # fmt: skip
+
+    @contextmanager
+    def _opened(self, base_offset: int, transition: str) -> Iterator[Segment]:
+        segment = self._open(base_offset, transition)
         try:
-            return max(segment.read_next_offset()[0], base_offset + 1)
+            yield segment
         finally:
             segment.close()
+
+    def _end(self, base_offset: int, transition: str) -> int:
+        """Offset behind the last whole batch by headers; the base if there is none."""
+        end = base_offset
+        with self._opened(base_offset, transition) as segment:
+            for rows, columns, capacity in segment.scan(0, check_crc=False):
+                end = columns[_LAST * capacity + rows - 1] + 1
+        return end
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -44,6 +44,7 @@ def scan_segment(
     *,
     base_offset: int = -1,
     start: int = 0,
+    end: int | None = None,
     last_epoch: int = -1,
     contiguous: bool = False,
     producers: ProducerStateManager | None = None,
@@ -51,9 +52,9 @@ def scan_segment(
 ) -> RecoveryScan:
     """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
-    From byte ``start`` on, as a segment with ``base_offset`` would hold what is there; the whole
-    segment by default. Memory is one mapped window, whatever the size of the segment. Nothing is
-    written but aborted transactions, to the segment's transaction index.
+    From byte ``start`` to ``end``, as a segment with ``base_offset`` would hold what is there; the
+    whole segment by default. Memory is one mapped window, whatever the size of the segment. Nothing
+    is written but aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
         segment.base_offset if base_offset < 0 else base_offset,
@@ -61,7 +62,7 @@ def scan_segment(
         last_epoch=last_epoch,
         contiguous=contiguous,
     )
-    position, size, window = start, segment.size, WINDOW
+    position, size, window = start, segment.size if end is None else end, WINDOW
     while position < size:
         want = min(window, size - position)
         at_end = position + want == size
@@ -153,13 +154,20 @@ def rebuild_producers(
 
 
 def replay_from(producers: ProducerStateManager, segment: Segment, start: int, end: int) -> None:
-    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read."""
+    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read.
+
+    A header that cannot be read ends it: what lies below the recovery point is not cut for that.
+    """
     if segment.size == 0 or segment.base_offset >= end:
         return
-    first = segment.find(start)
-    if first is None:
-        return
-    base = first.position
+    try:
+        first = segment.find(start)
+    except CorruptBatchError:
+        base = 0
+    else:
+        if first is None:
+            return
+        base = first.position
     for rows, columns, capacity in segment.scan(base, check_crc=False):
         at = _PRODUCER * capacity
         ids = columns[at : at + rows]

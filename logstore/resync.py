@@ -1,17 +1,19 @@
 """Where a ``.log`` can be read again behind bytes that are no batch.
 
 No mark in the format says where a batch starts, so the search goes by what a header must look like
-and believes a place only when the checksum there matches.
+and believes a place only when the checksum there matches. Offsets are not looked at: no checksum
+covers them.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from array import array
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from logstore.kernels import SCAN_COLUMNS, scan_batches
+from logstore.format.header import HEADER_SIZE
+from logstore.kernels import crc32, crc32c
 from logstore.storage.base import File
 
 PREFIX = 12
@@ -19,56 +21,176 @@ PREFIX = 12
 WHOLE_BATCH_MAX = 16 << 20
 """Bytes of a batch that is looked at in one piece; larger ones are hashed in pieces only."""
 
-_WINDOW = 4 << 20
-_CANDIDATES_MAX = 1_000_000
-_CANDIDATE_BYTES_MAX = 64 << 20
+_PIECE = 4 << 20
+_FIRST_WINDOW = 16 << 10
+_SEARCH_COST = 100  # candidates that one call counts for
+# What one search may do, beside what it may do for each byte that it searches.
+_CANDIDATES, _BYTES_PER_CANDIDATE = 200_000, 512
+_HASHED, _HASHED_PER_BYTE = 64 << 20, 8
+_MAGIC = 16  # its position in the header
+
+# From the magic on, and back to the length: 14 or more and positive. Then, of magic 2, attributes
+# below 128 and a last offset delta of 0 or more; before, attributes that are defined.
+_HEADER = re.compile(
+    rb"[\0-\x02](?<=[\0-\x7f].{8})(?<!\0\0\0[\0-\x0d].{5})"
+    rb"(?:(?<=\x02)(?=.{4}\0[\0-\x7f][\0-\x7f])|(?<!\x02)(?=[\0-\x0f]))",
+    re.DOTALL,
+)
+
+
+class Found(NamedTuple):
+    """A whole batch whose checksum matches. Its base offset is as read."""
+
+    position: int
+    size: int
+    base_offset: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+
+class BatchSearch:
+    """Finds the whole batches in a file, in one pass from front to end.
+
+    The work is bounded by the number of bytes, whatever they are: one search gives up when bytes
+    that look like headers are too many, or would have it hash too much.
+
+    Attributes:
+        gave_up: there may be batches that were not found.
+        blank: whatever was searched is zero.
+    """
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        """``size`` is where the bytes end; the search begins at ``position`` or later."""
+        self._file = file
+        self._size = size
+        searched = max(size - position, 0)
+        self._candidates_left = _CANDIDATES + searched // _BYTES_PER_CANDIDATE
+        self._hashes_left = _HASHED + _HASHED_PER_BYTE * searched
+        self.gave_up = False
+        self.blank = True
+
+    def next(self, position: int) -> Found | None:
+        """The first batch that begins at ``position`` or behind it."""
+        self._candidates_left -= _SEARCH_COST
+        for found in self._candidates(position):
+            if not self._afford(found.size):
+                break
+            if is_valid_batch(self._file, found.position, found.size):
+                return found
+        return None
+
+    def whole_but_for_its_header(self, position: int, end: int) -> bool:
+        """Whether one of the fields that no checksum covers is all that is wrong with a batch.
+
+        It begins at ``position`` and ends at ``end``, or where its length says.
+        """
+        head = self._file.read_at(position, min(HEADER_SIZE, end - position))
+        if len(head) < HEADER_SIZE:
+            return False
+        claimed = position + PREFIX + int.from_bytes(head[8:12], "big", signed=True)
+        ends = {end, claimed} if position + HEADER_SIZE <= claimed < end else {end}
+        return any(
+            self._afford(stop - position) and _matches(self._file, position, stop, magic, head)
+            for stop in ends
+            for magic in (2, 1)
+        )
+
+    def _afford(self, size: int) -> bool:
+        self._hashes_left -= size
+        self.gave_up = self.gave_up or self._hashes_left < 0 or self._candidates_left < 0
+        return not self.gave_up
+
+    def _candidates(self, position: int) -> Iterator[Found]:
+        """Whatever looks like a header with a length that fits."""
+        window = _FIRST_WINDOW
+        while position < self._size:
+            data = self._file.read_at(position, min(window + HEADER_SIZE, self._size - position))
+            if data.count(0) < len(data):  # a preallocated tail is long
+                self.blank = False
+                for match in _HEADER.finditer(data, _MAGIC):
+                    at = match.start() - _MAGIC
+                    if at >= window:
+                        break
+                    self._candidates_left -= 1
+                    if self._candidates_left < 0:
+                        self.gave_up = True
+                        return
+                    found = self._plausible(data, at, position)
+                    if found is not None:
+                        yield found
+            position += window
+            window = min(2 * window, _PIECE)
+
+    def _plausible(self, data: bytes, at: int, start: int) -> Found | None:
+        base, length = struct.unpack_from(">qi", data, at)
+        position = start + at
+        if position + PREFIX + length > self._size:
+            return None
+        magic = data[at + _MAGIC]
+        if magic == 2:
+            if length < HEADER_SIZE - PREFIX or len(data) - at < HEADER_SIZE:
+                return None
+            codec = data[at + 22] & 7
+            (count,) = struct.unpack_from(">i", data, at + 57)
+            room = (length + PREFIX - HEADER_SIZE) // 7  # bytes of the smallest record
+            if codec > 4 or count < 0 or (codec == 0 and count > room):
+                return None
+        elif not self._adds_up(position, length, 18 + 8 * magic):
+            return None
+        return Found(position, PREFIX + length, base)
+
+    def _adds_up(self, position: int, length: int, key: int) -> bool:
+        """Whether key and value of an old message, the key at byte ``key``, fill it exactly."""
+        value = key + self._field_size(position, length, key)
+        end = value + self._field_size(position, length, value)
+        return key < value < end == PREFIX + length
+
+    def _field_size(self, position: int, length: int, field: int) -> int:
+        """Bytes of a key or value with its length; below 0 if it has none."""
+        if not 0 <= field <= PREFIX + length - 4:
+            return -1
+        size = int.from_bytes(self._file.read_at(position + field, 4), "big", signed=True)
+        return 4 + max(size, 0) if size >= -1 else -1
 
 
 def find_batch(file: File, position: int, size: int, expected: int) -> tuple[int, int] | None:
-    """Position and base offset of the next batch whose checksum matches, from ``position`` on.
+    """Position and base offset of the next batch whose checksum matches, from ``position`` on, and
+    whose offset lies at ``expected`` or above, less than 2³² away.
 
-    Its offset lies at ``expected`` or above, less than 2³² away, which makes the upper half of its
-    first eight bytes known: candidates are found by a pattern, and few need a closer look. ``size``
-    is where the bytes end. None when there is no such batch, or too many candidates.
+    ``size`` is where the bytes end. None when there is no such batch, or the search gave up.
     """
-    budget = _CANDIDATE_BYTES_MAX
-    for count, (at, base, length) in enumerate(_candidates(file, position, size, expected)):
-        if count > _CANDIDATES_MAX:
-            return None
-        if base < expected or at + PREFIX + length > size or length > WHOLE_BATCH_MAX:
-            continue
-        budget -= length
-        if budget < 0:
-            return None
-        if is_valid_batch(file, at, PREFIX + length):
-            return at, base
+    search = BatchSearch(file, position, size)
+    while (found := search.next(position)) is not None:
+        if expected <= found.base_offset < expected + (1 << 32):
+            return found.position, found.base_offset
+        position = found.position + 1
     return None
 
 
 def is_valid_batch(file: File, position: int, length: int) -> bool:
-    """Whether a whole batch with a matching checksum starts at ``position``."""
-    columns = array("q", bytes(8 * len(SCAN_COLUMNS)))
-    with file.view(position, length) as view:
-        return scan_batches(view, 0, columns)[0] == 1
+    """Whether a batch with a matching checksum takes up ``length`` bytes from ``position`` on.
+
+    Memory is one piece, whatever the length.
+    """
+    head = file.read_at(position, min(HEADER_SIZE, length))
+    if len(head) <= _MAGIC or PREFIX + int.from_bytes(head[8:12], "big", signed=True) != length:
+        return False
+    magic = head[_MAGIC]
+    if magic > 2 or length < (HEADER_SIZE if magic == 2 else 26):
+        return False
+    return _matches(file, position, position + length, magic, head)
 
 
-def _candidates(
-    file: File, position: int, size: int, expected: int
-) -> Iterator[tuple[int, int, int]]:
-    """Position, base offset and length of whatever looks like a header."""
-    high = max(expected, 0) >> 32
-    highs = [re.escape(value.to_bytes(4, "big")) for value in (high, high + 1)]
-    pattern = re.compile(
-        b"(?=(?:"
-        + b"|".join(highs)
-        + rb").{4}(?!\0\0\0[\x00-\x0d])[\x00-\x7f].{7}[\x00-\x02])",  # a length of 14 or more
-        re.DOTALL,
-    )
-    zeros = bytes(_WINDOW + 16)
-    for start in range(position, size, _WINDOW):
-        data = file.read_at(start, min(_WINDOW + 16, size - start))
-        if data == zeros[: len(data)]:
-            continue  # a preallocated tail is long
-        for match in pattern.finditer(data):
-            base, length = struct.unpack_from(">qi", data, match.start())
-            yield start + match.start(), base, length
+def _matches(file: File, position: int, end: int, magic: int, head: bytes) -> bool:
+    """Whether the checksum of a batch matches that has ``magic`` and ends at ``end``."""
+    if magic == 2:
+        stored, covered, update = head[17:21], 21, crc32c
+    else:
+        stored, covered, update = head[12:16], _MAGIC, crc32
+    checksum = 0
+    for at in range(position + covered, end, _PIECE):
+        with file.view(at, min(_PIECE, end - at)) as view:
+            checksum = update(view, checksum)
+    return checksum == int.from_bytes(stored, "big")

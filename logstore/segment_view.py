@@ -207,6 +207,19 @@ class SegmentView:
             self.index_suspect = True  # the log rebuilds it later; this reader walks
             return 0
 
+    def floor_before_last(self) -> int:
+        """A batch boundary with two batches behind it, or 0: the last entry of the index but one,
+        checked."""
+        if self.offset_entries < 2:
+            return 0
+        index = self.segment.offset_index
+        try:
+            entry, last = index.last_two(self.offset_entries)
+        except CorruptIndexError:
+            return 0
+        leads = entry.position < last.position and self._leads_to_batch(entry)
+        return entry.position if leads else 0
+
     def offset_behind(self, position: int) -> int | None:
         """An offset above those of the batches that begin below ``position``: the index's answer,
         checked. None: the index says nothing."""

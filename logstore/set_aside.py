@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from logstore.format import filenames
 from logstore.kernels import SCAN_COLUMNS
 from logstore.recovery_report import RecoveryReport
-from logstore.resync import find_batch
+from logstore.resync import BatchSearch
 from logstore.segment import Segment
 from logstore.segment_view import WINDOW
 from logstore.storage.base import Storage
@@ -15,7 +16,6 @@ from logstore.storage.base import Storage
 CUT_SUFFIX = ".cut"
 UNFINISHED_SUFFIX = CUT_SUFFIX + filenames.TEMPORARY_SUFFIX
 
-_SEARCHES_MAX = 1000
 _SIZE = SCAN_COLUMNS.index("size")
 
 
@@ -32,20 +32,23 @@ class Remover:
         self._keep = keep
         self._report = report
 
-    def cut(self, segment: Segment, position: int, reason: str) -> None:
-        """Cut the ``.log`` at ``position``, durably; the state of the segment is the caller's."""
+    def cut(self, segment: Segment, position: int, reason: str, *, flushed: bool = False) -> None:
+        """Cut the ``.log`` at ``position``, durably; the state of the segment is the caller's.
+
+        ``flushed``: something behind it was on the disk once, so this is no torn tail.
+        """
         report, name = self._report, os.path.basename(segment.log_path)
         size = segment.size - position
-        valid = valid_bytes(segment, position)
+        stock = take_stock(segment, position)
         report.bytes_cut += size
-        report.bytes_valid_behind_cut += valid
+        report.bytes_valid_behind_cut += stock.valid_bytes
         report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
         report.actions.append(f"cut {size} bytes off {name} at byte {position}: {reason}")
-        if valid:
+        if stock.may_be_valid:
             report.warnings.append(
-                f"{name}: {valid} bytes of whole batches were cut off at byte {position}: {reason}"
+                f"{name}: {stock} of whole batches were cut off at byte {position}: {reason}"
             )
-        if self._keeps(valid > 0):
+        if self._keeps(stock.may_be_valid or (flushed and not stock.blank)):
             self._copy(segment, position)
         segment.log.truncate(position)
         segment.log.sync()  # else the next append may find its way to the disk without the cut
@@ -54,24 +57,36 @@ class Remover:
     def remove(self, segment: Segment, why: str) -> None:
         """Take a whole segment out, under whatever name its ``.log`` has; durable is up to the
         caller."""
-        report, path = self._report, segment.log_path
-        valid = has_valid_batch(segment)
-        report.actions.append(f"removed segment {segment.base_offset}: {why}")
-        report.bytes_cut += segment.size
-        if valid:
-            report.warnings.append(
-                f"segment {segment.base_offset}, {segment.size} bytes with whole batches, was "
-                f"removed: {why}"
-            )
-        if self._keeps(valid):
-            segment.log.sync()
-            segment.close()
-            name = filenames.segment_file_name(segment.base_offset, filenames.LOG_SUFFIX)
-            target = next(t for t in self._names(name, 0) if self._storage.info(t) is None)
-            self._storage.rename(path, target)
-            self._note(target, segment.size)
+        self._report.actions.append(f"removed segment {segment.base_offset}: {why}")
+        self._report.bytes_cut += segment.size
+        self._take_out(segment, f"segment {segment.base_offset}", why)
         for renamed in segment.mark_deleted():
             self._storage.remove(renamed)
+
+    def discard(self, segment: Segment, why: str) -> None:
+        """Remove a ``.log`` that is not part of the log yet; its indexes are up to the caller."""
+        name = os.path.basename(segment.log_path)
+        self._report.actions.append(f"removed {name}: {why}")
+        if not self._take_out(segment, name, why):
+            segment.close()
+            self._storage.remove(segment.log_path)
+
+    def _take_out(self, segment: Segment, what: str, why: str) -> bool:
+        """Warn of what is valid in a ``.log``, and rename it if it is to be kept."""
+        valid = may_hold_batch(segment)
+        if valid:
+            self._report.warnings.append(
+                f"{what}, {segment.size} bytes with whole batches, was removed: {why}"
+            )
+        if not self._keeps(valid):
+            return False
+        segment.log.sync()
+        segment.close()
+        name = filenames.segment_file_name(segment.base_offset, filenames.LOG_SUFFIX)
+        target = next(t for t in self._names(name, 0) if self._storage.info(t) is None)
+        self._storage.rename(segment.log_path, target)
+        self._note(target, segment.size)
+        return True
 
     def _keeps(self, valid: bool) -> bool:
         return self._keep == "always" or (valid and self._keep == "valid")
@@ -125,26 +140,53 @@ class Remover:
             file.close()
 
 
-def valid_bytes(segment: Segment, position: int) -> int:
-    """Bytes of whole batches with a matching CRC from ``position`` on, wherever they begin.
+class Stock(NamedTuple):
+    """What some bytes hold.
 
-    A lower bound where the damage is in very many places, but 0 only where there are none.
+    Attributes:
+        valid_bytes: of whole batches whose checksum matches, and of a batch that has nothing wrong
+            but a header field that no checksum covers.
+        complete: there is no other valid batch; else the search gave up.
+        blank: all bytes are zero.
     """
+
+    valid_bytes: int
+    complete: bool
+    blank: bool
+
+    @property
+    def may_be_valid(self) -> bool:
+        return self.valid_bytes > 0 or not self.complete
+
+    def __str__(self) -> str:
+        least = "" if self.complete else "at least "
+        return f"{least}{self.valid_bytes} bytes"
+
+
+def take_stock(segment: Segment, position: int) -> Stock:
+    """Look for whole batches from ``position`` on, wherever they begin."""
+    size = segment.size
+    search = BatchSearch(segment.log, position, size)
     total = 0
-    for _ in range(_SEARCHES_MAX):
+    while position < size:
         run = 0
         for rows, columns, capacity in segment.scan(position, check_crc=True):
             run += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
+        position += run
+        found = search.next(position)
+        end = size if found is None else found.position
+        if search.whole_but_for_its_header(position, end):
+            run += end - position
         total += run
-        found = find_batch(segment.log, position + run + 1, segment.size, segment.base_offset)
         if found is None:
             break
-        position = found[0]
-    return total
+        total += found.size
+        position = found.end
+    return Stock(total, not search.gave_up, total == 0 and search.blank)
 
 
-def has_valid_batch(segment: Segment) -> bool:
-    """Whether any batch in the ``.log`` has a matching CRC."""
+def may_hold_batch(segment: Segment) -> bool:
+    """Whether any batch in the ``.log`` has a matching checksum, as far as can be told."""
     if any(rows for rows, _, _ in segment.scan(0, check_crc=True)):
         return True
-    return find_batch(segment.log, 0, segment.size, segment.base_offset) is not None
+    return take_stock(segment, 0).may_be_valid

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from checkpoints.loggers import get_logger
 from logstore.config import MAX_LONG
 from logstore.errors import ResourceBusyError
 from logstore.manager import LogManager
 from replication.runtime import Actor, Cancellable, Runtime, Task
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PURGE_INTERVAL_MS = 10_000  # how long files that are due for deletion may stay beyond that
 FLUSH_INTERVAL_MS = 10_000  # how late a flush may be where only a topic has a flush.ms

@@ -7,7 +7,6 @@ is replaced by a new one under a new broker epoch while the logs stay open.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import threading
@@ -15,6 +14,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
+from checkpoints.loggers import get_logger
 from logstore.config import BrokerConfig, LogConfig
 from logstore.errors import LogstoreError
 from logstore.manager import LogManager
@@ -57,7 +57,7 @@ from replication.runtime import Runtime, Task
 from replication.state import UNKNOWN_EPOCH, BrokerRegistration
 from replication.transport import OnReply, Transport
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SESSION_RETRY_MS = 100
 

@@ -6,7 +6,6 @@ stopped, crashed, cut off and started again while others serve.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.types import TopicPartition
@@ -56,7 +56,7 @@ from replication.partition import Partition
 from replication.runtime import ThreadRuntime
 from replication.transport import LocalNetwork, LocalTransport
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CLIENT = -1  # where clients sit in the network
 POLL_S = 0.002

@@ -123,8 +123,13 @@ class ResponseError(ReplicationError):
     """A code without a class of its own; ``code`` is that of the instance."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
-        super().__init__(f"{code.name}: {message}" if message else code.name)
+        super().__init__(code, message)
         self.__dict__["code"] = code
+        self.message = message
+
+    def _text(self) -> str:
+        name = self.code.name
+        return f"{name}: {self.message}" if self.message else name
 
 
 def error_for(code: ErrorCode, message: str = "") -> ReplicationError:

@@ -8,12 +8,12 @@ locks: fetcher, partition, log.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.errors import CorruptMessageError, InvalidRecordError, ResourceBusyError
 from replication.config import ReplicationConfig
@@ -43,7 +43,7 @@ from replication.runtime import Cancellable, Runtime, Task
 from replication.transport import Transport
 from replication.truncation import Truncation, TruncationRule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FIRST_BACKOFF_MS = 5  # after a refusal; doubled each time, up to ``replica.fetch.backoff.ms``
 MAX_DOUBLINGS = 16

@@ -5,12 +5,12 @@ Not thread-safe: a fetcher holds its lock. Times are monotonic ms.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.kernels import AppendInfo
 from logstore.log.reading import EARLIEST, LATEST
@@ -26,7 +26,7 @@ from replication.messages import (
 from replication.state import UNKNOWN_EPOCH
 from replication.truncation import Truncation, TruncationRule, truncation_point
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class OffsetMismatchError(ReplicationError):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from checkpoints.printable import printable
 from logstore.manager import LogManager
 from replication.fetcher_manager import FetcherManager
 from replication.partition import Partition
@@ -53,7 +54,7 @@ class BrokerCollector:
             own = (("broker", str(broker.broker_id)),)
             for sample in samples_of(broker):
                 name = f"kafka_{sample.name}".lower()
-                labels = {**dict(own), **dict(sample.labels)}
+                labels = {key: printable(text) for key, text in (*own, *sample.labels)}
                 family = families.get(name)
                 if family is None:
                     kind = CounterMetricFamily if sample.is_counter else GaugeMetricFamily

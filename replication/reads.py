@@ -3,10 +3,10 @@ R-149)."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from replication.config import ReplicationConfig
@@ -20,7 +20,7 @@ from replication.quota import ReplicationQuota
 from replication.replica_selector import RACK_AWARE, ReplicaView, select_replica
 from replication.state import UNKNOWN_EPOCH
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class PartitionRead:

@@ -7,10 +7,10 @@ changes of roles in ``role_changes``. No lock is held while anybody is answered.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
 from logstore.kernels import AppendInfo
@@ -60,7 +60,7 @@ from replication.transport import Transport
 from replication.truncation import RULES
 from replication.waiting import WaitingRequests
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 Asked = TypeVar("Asked", OffsetForLeaderPartition, ListOffsetsPartition)

@@ -3,11 +3,11 @@ directory ends (R-151 … R-155)."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.errors import LogUnavailableError, StorageFailedError, UnknownTopicOrPartitionError
 from logstore.manager import LogManager
@@ -32,7 +32,7 @@ from replication.reads import answer_code
 from replication.state import NO_LEADER, UNKNOWN_EPOCH
 from replication.truncation import TruncationRule
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 Codes = dict[TopicPartition, ErrorCode]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock, SystemClock
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Task = Callable[[], None]
 

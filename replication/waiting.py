@@ -6,11 +6,11 @@ runtime is due when the next deadline is, and there is none while nothing waits.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
@@ -18,7 +18,7 @@ from replication.purgatory import DelayedOperation, Purgatory
 from replication.runtime import Actor, Cancellable, Runtime
 from replication.timer import Timer
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 AnyPurgatory: TypeAlias = Purgatory[Any]
 

@@ -7,7 +7,7 @@ for, and libraries for tables and plots only inside the command that needs them,
 costs little more than click itself (37 ms).
 
 Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
-arguments or an error, told in one line on stderr.
+arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from __future__ import annotations
 import errno
 import importlib
 import pkgutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from checkpoints.errors import CheckpointError
-from logstore import __version__
+from checkpoints.printable import one_line
+from logstore import __version__, terminal
 from logstore.errors import InvariantError, LogstoreError
 
 if TYPE_CHECKING:
@@ -59,23 +62,52 @@ class LazyGroup(click.Group):
         point = _points().get(cmd_name)
         return None if point is None else point.load()
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        terminal.never_fail()
+        with _printable_refusals():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
-        except InvariantError:
-            raise  # a mistake in logstore itself: the traceback is wanted
+            with _printable_refusals():
+                return super().invoke(ctx)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
+        except InvariantError as error:
+            _fail_with_traceback(error)
         except (LogstoreError, CheckpointError) as error:
             fail(f"{type(error).__name__}: {error}")
         except OSError as error:
             if error.errno == errno.EPIPE:
                 raise  # the reader went away, as `| head` does: click ends quietly
             fail(str(error))
+        except Exception as error:
+            _fail_with_traceback(error)
 
 
 def fail(message: str) -> NoReturn:
     """Print one line to stderr and end with ``EXIT_ERROR``."""
-    click.echo(f"error: {message}", err=True)
+    terminal.line(f"error: {message}", err=True)
     raise click.exceptions.Exit(EXIT_ERROR)
+
+
+def _fail_with_traceback(error: Exception) -> NoReturn:
+    """A mistake in logstore itself: where it happened is wanted, but not raw, as Python has it."""
+    from checkpoints.loggers import traceback_text
+
+    for text in traceback_text(error).split("\n"):
+        terminal.line(text, err=True)
+    raise click.exceptions.Exit(EXIT_ERROR)
+
+
+@contextmanager
+def _printable_refusals() -> Iterator[None]:
+    """What click refuses it prints itself, with the argument that it refuses."""
+    try:
+        yield
+    except click.ClickException as error:
+        error.message = one_line(error.message)  # type: ignore[misc]  # no other way in
+        raise
 
 
 def _points() -> dict[str, EntryPoint]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.cli._dump_output import Output, readable, shown, to_base64, to_json
+from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
 from logstore.format.header import (
@@ -83,7 +84,9 @@ def _batches(file: File, out: Output) -> Iterator[_Found]:
                 _tell_end(file, position, size, error.located(file.path, start), out)
                 return
         if size > position > size - needed:
-            out.note(f"{file.path}: torn tail of {size - position} bytes from byte {position}")
+            out.note(
+                f"{printable(file.path)}: torn tail of {size - position} bytes from byte {position}"
+            )
             return
         if needed > _WHOLE_MAX:
             try:
@@ -128,7 +131,7 @@ def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, ou
         if data != zeros[: len(data)]:
             out.corrupt(error)
             return
-    out.note(f"{file.path}: {size - position} zero bytes from byte {position}")
+    out.note(f"{printable(file.path)}: {size - position} zero bytes from byte {position}")
 
 
 def _fault(found: _Found) -> CorruptBatchError | None:
@@ -157,7 +160,7 @@ def _dump_records(path: str, found: _Found, where: TopicPartition | None, out: O
         return
     wanted = [record for record in records if record.offset < out.end_offset]
     if out.form == "json":
-        out.lines([_record_json(record, found.batch, where) for record in wanted])
+        out.json([_record_json(record, found.batch, where) for record in wanted])
     else:
         out.lines([_record_line(record, found.batch) for record in wanted])
 
@@ -168,27 +171,25 @@ def _sequence(record: Record, batch: Batch) -> int:
     return add_sequence(batch.base_sequence, record.offset - batch.base_offset)
 
 
-def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> str:
+def _record_json(record: Record, batch: Batch, where: TopicPartition | None) -> dict[str, Any]:
     modern = batch if isinstance(batch, BatchHeader) else None
-    return to_json(
-        {
-            "topic": where.topic if where else None,
-            "partition": where.partition if where else None,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestampType": str(batch.timestamp_type),
-            "key": to_base64(record.key),
-            "value": to_base64(record.value),
-            "headers": [[name, to_base64(value)] for name, value in record.headers],
-            "leaderEpoch": batch.leader_epoch,
-            "producerId": modern.producer_id if modern else -1,
-            "producerEpoch": modern.producer_epoch if modern else -1,
-            "sequence": _sequence(record, batch),
-            "isTransactional": batch.is_transactional,
-            "isControl": batch.is_control,
-            "compression": str(batch.compression),
-        }
-    )
+    return {
+        "topic": where.topic if where else None,
+        "partition": where.partition if where else None,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": str(batch.timestamp_type),
+        "key": to_base64(record.key),
+        "value": to_base64(record.value),
+        "headers": [[name, to_base64(value)] for name, value in record.headers],
+        "leaderEpoch": batch.leader_epoch,
+        "producerId": modern.producer_id if modern else -1,
+        "producerEpoch": modern.producer_epoch if modern else -1,
+        "sequence": _sequence(record, batch),
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "compression": str(batch.compression),
+    }
 
 
 def _batch_line(found: _Found, valid: bool) -> str:

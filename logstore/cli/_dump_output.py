@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
-import sys
 from typing import Any
 
-import click
-
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.errors import CorruptDataError
 
 
@@ -24,13 +22,15 @@ class Output:
         self.exit_code = 0
 
     def lines(self, lines: list[str]) -> None:
-        if lines:
-            sys.stdout.write("\n".join(lines) + "\n")
+        terminal.lines(lines)
+
+    def json(self, entries: list[dict[str, Any]]) -> None:
+        terminal.json_lines(entries)
 
     def entry(self, fields: dict[str, Any]) -> None:
         """One entry of a file that is no log: JSON, or ``name: value`` pairs."""
         if self.form == "json":
-            self.lines([to_json(fields)])
+            self.json([fields])
         else:
             self.lines([" ".join(f"{name}: {shown(value)}" for name, value in fields.items())])
 
@@ -46,12 +46,7 @@ class Output:
         self.exit_code = 2
 
     def _tell(self, message: str) -> None:
-        sys.stdout.flush()  # what was found comes after what led to it, also in one terminal
-        click.echo(message, err=True)
-
-
-def to_json(fields: dict[str, Any]) -> str:
-    return json.dumps(fields, separators=(",", ":"))
+        terminal.line(message, err=True)
 
 
 def to_base64(data: bytes | None) -> str | None:
@@ -59,9 +54,11 @@ def to_base64(data: bytes | None) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value as Kafka's own tools print it."""
+    """A value as Kafka's own tools print it, text escaped."""
     if value is None:
         return "null"
+    if isinstance(value, str):
+        return printable(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -21,6 +21,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
+from checkpoints.printable import printable
 from logstore.cli._dump_output import Output
 from logstore.errors import CorruptSnapshotError
 from logstore.format.index_entry import (
@@ -104,7 +105,9 @@ def dump_txn_index(file: File, out: Output) -> None:
                 }
             )
         if len(data) % TXN_ENTRY.size:
-            out.note(f"{file.path}: {len(data) % TXN_ENTRY.size} bytes after the last entry")
+            out.note(
+                f"{printable(file.path)}: {len(data) % TXN_ENTRY.size} bytes after the last entry"
+            )
         position += step
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli._headers import WINDOW_BYTES, BatchRow, batch_rows, framed_size
 from logstore.errors import CorruptBatchError
@@ -128,7 +129,7 @@ class PartitionReader:
             try:
                 file = self._open(base)
             except FileNotFoundError:
-                self._note(f"{self._path(base)}: deleted meanwhile; its records are left out")
+                self._note(f"{self._place(base)}: deleted meanwhile; its records are left out")
                 continue
             try:
                 yield from self._segment(file, end)
@@ -192,6 +193,9 @@ class PartitionReader:
         name = filenames.segment_file_name(base, filenames.LOG_SUFFIX, transition)
         return os.path.join(self._directory, name)
 
+    def _place(self, base: int, transition: str = "") -> str:
+        return printable(self._path(base, transition))
+
     def _open(self, base: int) -> File:
         """The ``.log``, also of a segment that was rolled and waits for its final name."""
         for transition in ("", filenames.SWAP_SUFFIX):
@@ -210,7 +214,7 @@ class PartitionReader:
         for base in roll_marks(names, 0):
             ends = [row.last_offset + 1 for row in self._rows(bases[-1])] if bases else []
             if base not in ends[-1:]:
-                self._note(f"{self._path(base, filenames.SWAP_SUFFIX)}: does not follow what is "
+                self._note(f"{self._place(base, filenames.SWAP_SUFFIX)}: does not follow what is "
                            "before it; left out, as by the next start")  # fmt: skip
                 break
             bases.append(base)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 import click
 
 from checkpoints.partition_metadata import random_topic_id
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import fail, json_option
 from logstore.cli._input import BadInputError, Parsed, records_as_they_come
 from logstore.cli._records import find_partitions
@@ -95,9 +96,9 @@ def _check_directory(directory: str) -> None:
     if storage.info(directory) is None:
         storage.make_dir(directory)
     elif not os.path.isdir(directory):
-        fail(f"{directory}: not a directory")
+        fail(f"{printable(directory)}: not a directory")
     if not os.access(directory, os.W_OK):
-        fail(f"{directory}: not writable")
+        fail(f"{printable(directory)}: not writable")
 
 
 def _open_topic(
@@ -110,9 +111,10 @@ def _open_topic(
     if not found:
         return manager.create_topic(topic, count or 1)
     if count not in (None, len(found)):
-        fail(f"{topic} has {len(found)} partitions here, not {count}")
+        fail(f"{printable(topic)} has {len(found)} partitions here, not {count}")
     if found != list(range(len(found))):
-        fail(f"only partitions {found} of {topic} are here, so keys decide nothing: --partition N")
+        here = f"only partitions {found} of {printable(topic)} are here"
+        fail(f"{here}, so keys decide nothing: --partition N")
     return [manager.get(topic, p) for p in found]
 
 
@@ -218,12 +220,12 @@ def _report(appender: _Appender, as_json: bool) -> None:
             }
             for d in appender.done
         ]
-        click.echo(json.dumps(rows))
+        terminal.print_json(rows)
         return
     for d in appender.done:
         if d.count:
             span = f"offsets {d.first_offset} to {d.last_offset}"
-            click.echo(f"{d.log.name}: {counted(d.count)}, {span}")
+            terminal.line(f"{printable(d.log.name)}: {counted(d.count)}, {span}")
 
 
 def counted(count: int) -> str:

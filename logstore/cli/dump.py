@@ -10,6 +10,7 @@ import click
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import UnusableFileError
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli._dump_log import dump_log
 from logstore.cli._dump_output import Output
@@ -60,6 +61,9 @@ def dump(
 
     Corrupt data is told on stderr and gives exit code 1; the rest is still printed. A torn or
     zero-filled tail, which a crash leaves, is mentioned and is no error.
+
+    Nothing is printed raw: what is not printable in a name is escaped, as \\n, and a key, value or
+    header that is not printable text is hex, as 0x0a.
     """
     out = Output(form, deep, from_offset, end_offset)
     storage = LocalStorage()
@@ -71,17 +75,17 @@ def dump(
 def _dump_path(storage: Storage, path: str, out: Output) -> None:
     info = storage.info(path)
     if info is None:
-        out.unusable(f"{path}: no such file or directory")
+        out.unusable(f"{printable(path)}: no such file or directory")
         return
     if not info.is_dir:
         if not _is_known(os.path.basename(path)):
-            out.unusable(f"{path}: not a file of a log directory, going by its name")
+            out.unusable(f"{printable(path)}: not a file of a log directory, going by its name")
             return
         _dump_file(storage, path, out)
         return
     for file_path in _files_below(storage, path, out):
         if out.form == "text":
-            out.lines([f"# {file_path}"])
+            out.lines([f"# {printable(file_path)}"])
         _dump_file(storage, file_path, out)
 
 
@@ -149,9 +153,9 @@ def _dump_file(storage: Storage, path: str, out: Output) -> None:
     except (CorruptDataError, MalformedCheckpointError) as error:
         out.corrupt(error)
     except UnusableFileError as error:
-        out.unusable(f"{path}: {error.reason}")
+        out.unusable(f"{printable(path)}: {error.reason}")
     except FileNotFoundError:
-        out.note(f"{path}: vanished meanwhile")  # a running broker rolls and deletes
+        out.note(f"{printable(path)}: vanished meanwhile")  # a running broker rolls and deletes
 
 
 def _dump_segment_file(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any
 
 import click
 
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail
 from logstore.cli._dump_output import to_base64
 from logstore.cli._records import PartitionReader, find_partitions
@@ -22,7 +22,6 @@ from logstore.storage.local import LocalStorage
 from logstore.types import Record
 
 POLL_SECONDS = 0.2
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: half the time of json.dumps
 
 
 @click.command()
@@ -64,47 +63,51 @@ def read(
     left alone. So the end is that of the files, not the high watermark, and a record printed here
     may not be flushed yet. Indexes are not used; to begin in the middle costs a look at the headers
     before it. A deletion meanwhile is told on stderr. Damage ends the output with exit code 1.
+
+    On a terminal what is not printable appears as an escape, such as \\x1b or \\n, and a backslash
+    as two; to a pipe or a file every byte goes as it is.
     """
     if follow and committed:
         fail("--follow and --committed cannot be combined")
     if count is not None and count < 1:
         fail(f"--max {count}: at least one record")
     readers = _readers(directory, topic, partition)
-    out = _Output(sys.stdout.buffer, form, key_separator, count)
+    out = _Output(terminal.Records(), form, key_separator, count)
     try:
         for reader in readers:
             reader.end_offset = MAX_OFFSET if end is None else end
             reader.offset = _begin(reader, start)
             if committed:
                 reader.keep_to_committed()
-        for chunk, tp in _records(readers, follow, out):
+        for chunk, tp in _records(readers, follow):
             if not out.write(chunk, tp):
                 break
     except CorruptBatchError as error:
-        out.flush()
-        click.echo(f"corrupt: {error}", err=True)
+        terminal.flush()
+        terminal.line(f"corrupt: {error}", err=True)
         ctx.exit(EXIT_FINDINGS)
     except KeyboardInterrupt:
         if not follow:
             raise
-    out.flush()
+    terminal.flush()
 
 
 def _note(message: str) -> None:
-    click.echo(f"note: {message}", err=True)
+    terminal.line(f"note: {message}", err=True)
 
 
 def _readers(directory: str, topic: str, partition: int | None) -> list[PartitionReader]:
     storage = LocalStorage()
     info = storage.info(directory)
     if info is None or not info.is_dir:
-        fail(f"{directory}: no such directory")
+        fail(f"{printable(directory)}: no such directory")
     found = find_partitions(storage, directory, topic)
     if not found:
-        fail(f"{directory}: there is no topic {topic!r} in it")
+        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
     if partition is not None:
         if partition not in found:
-            fail(f"{directory}: there is no partition {partition} of {topic!r}, only {found}")
+            wanted = f"partition {partition} of {topic!r}"
+            fail(f"{printable(directory)}: there is no {wanted}, only {found}")
         found = [partition]
     return [PartitionReader(storage, directory, TopicPartition(topic, p), _note) for p in found]
 
@@ -126,7 +129,7 @@ def _begin(reader: PartitionReader, start: str) -> int:
 
 
 def _records(
-    readers: list[PartitionReader], follow: bool, out: _Output
+    readers: list[PartitionReader], follow: bool
 ) -> Iterator[tuple[list[Record], TopicPartition]]:
     while True:
         for reader in readers:
@@ -134,7 +137,7 @@ def _records(
                 yield chunk, reader.topic_partition
         if not follow:
             return
-        out.flush()
+        terminal.flush()
         time.sleep(POLL_SECONDS)
 
 
@@ -142,7 +145,7 @@ def _records(
 class _Output:
     """Writes records; ``left`` is how many more are wanted, None for all."""
 
-    stream: BinaryIO
+    stream: terminal.Records
     form: str
     key_separator: str | None
     left: int | None
@@ -152,11 +155,13 @@ class _Output:
         if self.left is not None:
             records = records[: max(self.left, 0)]
             self.left -= len(records)
-        if self.form == "raw":
-            self.stream.write(b"".join(r.value or b"" for r in records))
-        elif records:
-            make = self._line if self.form == "lines" else lambda r: _json(r, tp)
-            self.stream.write(b"\n".join(map(make, records)) + b"\n")
+        match self.form:
+            case "raw":
+                self.stream.joined([r.value or b"" for r in records])
+            case "lines":
+                self.stream.lines(list(map(self._line, records)))
+            case _:
+                terminal.json_lines(_json(r, tp) for r in records)
         return self.left is None or self.left > 0
 
     def _line(self, record: Record) -> bytes:
@@ -166,19 +171,14 @@ class _Output:
         key = b"null" if record.key is None else record.key
         return key + os.fsencode(self.key_separator) + value
 
-    def flush(self) -> None:
-        self.stream.flush()
 
-
-def _json(record: Record, tp: TopicPartition) -> bytes:
-    return _encode(
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": to_base64(record.key),
-            "value": to_base64(record.value),
-            "headers": [[name, to_base64(value)] for name, value in record.headers],
-        }
-    ).encode()
+def _json(record: Record, tp: TopicPartition) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": to_base64(record.key),
+        "value": to_base64(record.value),
+        "headers": [[name, to_base64(value)] for name, value in record.headers],
+    }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from checkpoints.loggers import get_logger
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
@@ -35,26 +36,38 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     by the recovery points and the clean-shutdown marker on file. Afterwards the directory counts
     as cleanly shut down, unless only a partition of it was recovered.
 
-    Exit code 0: nothing was cut. 1: something was, or with --dry-run would be. 2: an error.
+    Exit code 0: nothing was cut, lost or in doubt. 1: something was, or with --dry-run would be.
+    2: an error.
     """
     from logstore.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
-        fail(f"{path}: not a directory")
+        fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
-    if is_partition(path):
-        reports = [_recover_partition(path, options, dry_run)]
-    elif dry_run:
-        reports = list(_rehearse(path, options))
-    else:
-        reports = _recover_all(path, options)
+    with _warnings_in_reports():
+        if is_partition(path):
+            reports = [_recover_partition(path, options, dry_run)]
+        elif dry_run:
+            reports = list(_rehearse(path, options))
+        else:
+            reports = _recover_all(path, options)
     if as_json:
         result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
-        click.echo(json.dumps(result, indent=2))
+        terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
-    cut = any(report.bytes_cut for report in reports)
-    ctx.exit(EXIT_FINDINGS if cut else 0)
+    ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
+
+
+@contextmanager
+def _warnings_in_reports() -> Iterator[None]:
+    """They are printed from there, so nobody needs the lines of the logger."""
+    logger = get_logger("logstore.recovery")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def is_partition(path: str) -> bool:
@@ -67,7 +80,7 @@ def is_partition(path: str) -> bool:
     except InvalidTopicError:
         return False
     if parsed.suffix:
-        fail(f"{path}: a {parsed.suffix} directory is not recovered by itself")
+        fail(f"{printable(path)}: a {parsed.suffix} directory is not recovered by itself")
     return not _is_log_dir(path)
 
 
@@ -87,7 +100,7 @@ def _partitions(path: str) -> list[str]:
     names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     found = [n for n in names if n not in skipped and not filenames.parse_partition_dir(n).suffix]
     if not found and not _is_log_dir(path):
-        fail(f"{path}: neither a log directory nor a partition")
+        fail(f"{printable(path)}: neither a log directory nor a partition")
     return found
 
 
@@ -144,17 +157,18 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     storage: Storage = OverlayStorage(LocalStorage()) if dry_run else LocalStorage()
     name = os.path.basename(os.path.abspath(path))
     tp: TopicPartition = filenames.parse_partition_dir(name).topic_partition
-    clean, offsets = False, {RECOVERY_POINT: 0, LOG_START: 0}
+    clean, point, start = False, None, None
     if log_dir is not None:
         clean = clean_shutdown.exists(os.path.join(log_dir, CLEAN_SHUTDOWN), storage)
-        offsets = {n: _offset(os.path.join(log_dir, n), tp, storage) for n in offsets}
+        point = _offset(os.path.join(log_dir, RECOVERY_POINT), tp, storage)
+        start = _offset(os.path.join(log_dir, LOG_START), tp, storage)
     log = ReplicaLog.open(
         path,
         managed=True,
         storage=storage,
         clean_shutdown=clean,
-        recovery_point=offsets[RECOVERY_POINT],
-        log_start_offset=offsets[LOG_START],
+        recovery_point=point,
+        log_start_offset=start,
         options=options,
     )
     if dry_run:
@@ -164,39 +178,41 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
     return log.recovery_report
 
 
-def _offset(path: str, tp: Any, storage: Any) -> int:
-    """An offset on file; 0 where there is none, or the file cannot be read (F-32, S-55)."""
+def _offset(path: str, tp: Any, storage: Any) -> int | None:
+    """An offset on file; None where there is none, or the file cannot be read (F-32, S-55)."""
     from checkpoints import MalformedCheckpointError, OffsetCheckpoint
 
     try:
-        return OffsetCheckpoint(path, storage).read().get(tp, 0)
+        return OffsetCheckpoint(path, storage).read().get(tp)
     except MalformedCheckpointError as failure:
-        click.echo(f"warning: {failure}; treated as absent", err=True)
-        return 0
+        terminal.line(f"warning: {failure}; treated as absent", err=True)
+        return None
 
 
 def _print(reports: list[Any], dry_run: bool) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from logstore.terminal import tables
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 160, highlight=False)
-    table = Table(box=None, pad_edge=False)
+    table = tables.plain_table()
     table.add_column("partition", no_wrap=True)
-    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut"):
+    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut",
+                 "kept", "lost"):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
-            escape(os.path.basename(os.path.abspath(report.directory))),
+            _name(report),
             f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
             f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
-            f"{report.log_end_offset}", f"{report.bytes_cut:,}",
+            f"{report.log_end_offset}", f"{report.bytes_cut:,}", f"{report.bytes_set_aside:,}",
+            "[{}, {})".format(*report.offsets_lost) if report.offsets_lost else "-",
         )  # fmt: skip
-    console.print(table)
+    tables.print_tables(table, width=160)
     for report in reports:
         for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):
-            click.echo(f"{os.path.basename(os.path.abspath(report.directory))}: {line}")
+            terminal.line(f"{_name(report)}: {line}")
     cut = sum(report.bytes_cut for report in reports)
     verb = "would be cut" if dry_run else "cut"
-    click.echo(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+    terminal.line(f"{len(reports):,} logs, {cut:,} bytes {verb}")
+
+
+def _name(report: Any) -> str:
+    return printable(os.path.basename(os.path.abspath(report.directory)))

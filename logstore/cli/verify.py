@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from logstore import terminal
 from logstore.cli import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli._verify_output import print_report, progress_bar
 from logstore.verify import Progress, VerifyOptions, VerifyReport
@@ -80,11 +80,11 @@ def verify(
         else:
             report = _verify_on_spark(paths, options, progress, master, conf)
     if as_json:
-        click.echo(json.dumps(report.to_dict(), indent=2))
+        terminal.print_json(report.to_dict(), indent=2)
     else:
         print_report(report)
     for line in report.unusable:
-        click.echo(f"error: {line}", err=True)
+        terminal.line(f"error: {line}", err=True)
     if html is not None:
         write_report(report, html, settings=_how(shallow, master))
     if report.unusable:

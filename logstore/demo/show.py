@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-
+from logstore import terminal
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
+from logstore.terminal.tables import Table, counted, print_tables, progress
 
 PLAIN_WIDTH = 100
 
@@ -17,25 +15,17 @@ PLAIN_WIDTH = 100
 class Show:
     """``quiet``: say nothing."""
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
-        self._console = console or Console(quiet=quiet, highlight=False)
-        if not self._console.is_terminal:
-            self._console.width = PLAIN_WIDTH
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
 
     def line(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        if not self._quiet:
+            terminal.line(text)
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
         """Gives a function to call with the number done so far."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        live = Progress(
-            *columns,
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        with live:
+        with progress(*counted(), err=False, hide=self._quiet) as live:
             task = live.add_task(label, total=total)
             yield lambda done: live.update(task, completed=done)
 
@@ -46,7 +36,8 @@ class Show:
             self.line(f"  proven: {claim}")
 
     def tables(self, *tables: Table) -> None:
-        self._console.print(*tables)
+        if not self._quiet:
+            print_tables(*tables, width=PLAIN_WIDTH)
 
 
 def numbers_table(title: str, first: str, *numbers: str) -> Table:

@@ -6,56 +6,47 @@ Its ``decompressobj`` bounds the output natively, and it compresses faster than 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
-from logstore.format.codec_errors import EAGER_BYTES, CodecError, TooLargeError
+from logstore.format import codec_members
 from logstore.types import Buffer
 
 _GZIP_WINDOW = 31  # 15 bits, plus 16: gzip header and trailer instead of zlib's
 _HEADER = bytes.fromhex("1f8b08000000000000ff")  # flags 0, no time, OS "unknown": as JDK 16+
-_STEP = 1 << 20
+
+
+class _Member:
+    """``zlib``'s decompressor, which hands input back, as one that keeps it."""
+
+    __slots__ = ("_inflater", "_kept")
+
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(_GZIP_WINDOW)
+        self._kept = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._inflater.eof
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._kept
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflater.unused_data
+
+    def decompress(self, data: Buffer, max_length: int) -> bytes:
+        chunk = self._inflater.decompress(self._kept or data, max_length)
+        self._kept = self._inflater.unconsumed_tail
+        return chunk
+
+
+_FORMAT = codec_members.MemberFormat("gzip", _Member, zlib.error)
 
 
 def compress(data: Buffer, level: int) -> bytes:
     return _HEADER + zlib.compress(data, level, _GZIP_WINDOW)[len(_HEADER) :]
 
 
-def decompress(data: Buffer, limit: int) -> bytes:
-    chunks, total = [], 0
-    for chunk in _chunks(data):
-        total += len(chunk)
-        if total > limit:
-            raise TooLargeError(limit)
-        if total > EAGER_BYTES:
-            return _decompress_large(data, limit)
-        chunks.append(chunk)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _decompress_large(data: Buffer, limit: int) -> bytes:
-    """Measure in constant memory, and only then unpack."""
-    total = 0
-    for chunk in _chunks(data):
-        total += len(chunk)
-        if total > limit:
-            raise TooLargeError(limit)
-    return b"".join(_chunks(data))
-
-
-def _chunks(data: Buffer) -> Iterator[bytes]:
-    """The content of all members, in pieces of at most ``_STEP`` bytes."""
-    rest: Buffer = data
-    while True:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        while not member.eof:
-            try:
-                chunk = member.decompress(rest, _STEP)
-            except zlib.error as error:
-                raise CodecError(f"gzip: {error}") from None
-            if not chunk and not member.eof:
-                raise CodecError("gzip: the stream ends early")
-            rest = member.unconsumed_tail
-            yield chunk
-        if not member.unused_data:
-            return
-        rest = member.unused_data
+def decompress(data: Buffer, limit: int) -> Buffer:
+    return codec_members.decompress(_FORMAT, data, limit)

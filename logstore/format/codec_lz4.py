@@ -7,14 +7,14 @@ writer, and Kafka's reader insists on independent blocks.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import cramjam
+from xxhash import xxh32_intdigest
 
-from logstore.format.codec_errors import EAGER_BYTES, CodecError, TooLargeError
-from logstore.format.scratch import SCRATCH_BYTES, borrow, give_back
-from logstore.format.xxhash import xxh32
+from logstore.format.codec_blocks import Block, unpack
+from logstore.format.codec_errors import CodecError
 from logstore.types import Buffer
 
 _MAGIC = bytes.fromhex("04224d18")
@@ -26,12 +26,6 @@ _BLOCK_BYTES = 64 << 10
 _MAX_RATIO = 255
 
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM, _RESERVED = 0x20, 0x10, 8, 4, 3
-
-
-class _Block(NamedTuple):
-    data: memoryview
-    raw: bool
-    bound: int  # of its content, in bytes
 
 
 _FAST_LEVEL = 9
@@ -75,55 +69,51 @@ def _compress_thoroughly(view: memoryview, level: int) -> bytes:
 
 def decompress(data: Buffer, limit: int, check_header: bool = True) -> Buffer:
     """``check_header=False`` for magic 0, whose header checksum is computed wrongly (F-88)."""
-    blocks = _parse_frames(memoryview(data), check_header)
-    bound = sum([block.bound for block in blocks])
-    if bound > min(limit, EAGER_BYTES):
-        bound = _measure(blocks, limit)
-    if bound <= SCRATCH_BYTES:
-        scratch = borrow()
-        return give_back(scratch, _unpack_all(blocks, scratch[:bound]))
-    out = memoryview(bytearray(bound))
-    return out[: _unpack_all(blocks, out)]
+    view = memoryview(data)
+    return unpack("lz4", lambda: _blocks(view, check_header), limit)
 
 
-def _unpack_all(blocks: list[_Block], out: memoryview) -> int:
-    size = 0
-    for block in blocks:
-        size += _unpack(block, out[size : size + block.bound])
-    return size
-
-
-def _measure(blocks: list[_Block], limit: int) -> int:
-    """The exact size of the content, in the memory of one block."""
-    scratch = memoryview(bytearray(max(block.bound for block in blocks)))
-    total = 0
-    for block in blocks:
-        total += len(block.data) if block.raw else _unpack(block, scratch[: block.bound])
-        if total > limit:
-            raise TooLargeError(limit)
-    return total
-
-
-def _unpack(block: _Block, out: memoryview) -> int:
-    if block.raw:
-        out[:] = block.data
-        return len(out)
-    try:
-        return int(cramjam.lz4.decompress_block_into(block.data, out))
-    except (cramjam.DecompressionError, ValueError) as error:
-        raise CodecError(f"lz4: {error}") from None
-
-
-def _parse_frames(view: memoryview, check_header: bool) -> list[_Block]:
-    blocks: list[_Block] = []
+def _blocks(view: memoryview, check_header: bool) -> Iterator[Block]:
     position = 0
     while position < len(view) or not position:
-        position = _parse_frame(view, position, check_header, blocks)
-    return blocks
+        flags, max_size, position = _frame_header(view, position, check_header)
+        while True:
+            length = _read_u32(view, position)
+            position += 4
+            size = length & ~_RAW_BIT
+            if not size:  # the end mark, for Kafka even with the bit
+                break
+            if size > max_size or size > len(view) - position:
+                raise CodecError(f"lz4: block of {size} bytes, {len(view) - position} left")
+            data = view[position : position + size]
+            position += size
+            if flags & _BLOCK_CHECKSUM:
+                if _read_u32(view, position) != xxh32_intdigest(data):
+                    raise CodecError("lz4: wrong block checksum")
+                position += 4
+            if length & _RAW_BIT:
+                yield data, size, _copy
+            else:
+                yield data, min(max_size, size * _MAX_RATIO), _decompress
+        if flags & _CONTENT_CHECKSUM:  # skipped, as Kafka does
+            _read_u32(view, position)
+            position += 4
+        if position < len(view):
+            yield view[:0], 0, _copy
 
 
-def _parse_frame(view: memoryview, start: int, check_header: bool, blocks: list[_Block]) -> int:
-    """Add the blocks of the frame at ``start``; returns where it ends."""
+def _copy(data: memoryview, out: memoryview) -> int:
+    out[:] = data
+    return len(out)
+
+
+def _decompress(data: memoryview, out: memoryview) -> int:
+    # Without the last argument it takes the first bytes for a size where they look like one.
+    return int(cramjam.lz4.decompress_block_into(data, out, len(out)))
+
+
+def _frame_header(view: memoryview, start: int, check_header: bool) -> tuple[int, int, int]:
+    """The flags of the frame at ``start``, its largest block in bytes, and where blocks begin."""
     if view[start : start + 4] != _MAGIC or len(view) - start < len(_HEADER):
         raise CodecError("lz4: no frame header")
     flags, descriptor = view[start + 4], view[start + 5]
@@ -131,39 +121,15 @@ def _parse_frame(view: memoryview, start: int, check_header: bool, blocks: list[
         raise CodecError(f"lz4: unsupported frame flags {flags:#04x}")
     if descriptor & 0x8F or descriptor < 0x40:
         raise CodecError(f"lz4: unsupported block descriptor {descriptor:#04x}")
-    max_size = 1 << (8 + 2 * (descriptor >> 4))  # 4…7: 64 KiB, 256 KiB, 1 MiB, 4 MiB
     checksum_at = start + 6 + (8 if flags & _CONTENT_SIZE else 0)
     if checksum_at >= len(view):
         raise CodecError("lz4: the stream ends inside a frame header")
-    if check_header and _header_checksum(bytes(view[start + 4 : checksum_at])) != view[checksum_at]:
-        raise CodecError("lz4: wrong header checksum")
-    position = checksum_at + 1
-    while length := _read_u32(view, position):
-        size = length & ~_RAW_BIT
-        position += 4
-        if size > max_size or size > len(view) - position:
-            raise CodecError(f"lz4: block of {size} bytes, {len(view) - position} left")
-        data = view[position : position + size]
-        position += size
-        if flags & _BLOCK_CHECKSUM:
-            if _read_u32(view, position) != xxh32(data):
-                raise CodecError("lz4: wrong block checksum")
-            position += 4
-        if length & _RAW_BIT:
-            blocks.append(_Block(data, True, size))
-        else:
-            blocks.append(_Block(data, False, min(max_size, size * _MAX_RATIO)))
-    position += 4
-    if flags & _CONTENT_CHECKSUM:  # skipped, as Kafka does
-        _read_u32(view, position)
-        position += 4
-    return position
-
-
-@lru_cache(maxsize=64)
-def _header_checksum(descriptor: bytes) -> int:
-    """Remembered: a writer's frames mostly have one and the same header."""
-    return xxh32(descriptor) >> 8 & 0xFF
+    if check_header:
+        header_checksum = xxh32_intdigest(view[start + 4 : checksum_at]) >> 8 & 0xFF
+        if header_checksum != view[checksum_at]:
+            raise CodecError("lz4: wrong header checksum")
+    max_size = 1 << (8 + 2 * (descriptor >> 4))  # 4…7: 64 KiB, 256 KiB, 1 MiB, 4 MiB
+    return flags, max_size, checksum_at + 1
 
 
 def _read_u32(view: memoryview, position: int) -> int:

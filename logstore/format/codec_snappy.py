@@ -7,10 +7,12 @@ one bare block, and accepts several framed streams one after the other.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import cramjam
 
+from logstore.format.codec_blocks import Block, unpack
 from logstore.format.codec_errors import CodecError, TooLargeError
 from logstore.types import Buffer
 
@@ -37,31 +39,17 @@ def compress(data: Buffer, level: int) -> bytes:
     return b"".join(parts)
 
 
-def decompress(data: Buffer, limit: int) -> memoryview:
+def decompress(data: Buffer, limit: int) -> Buffer:
     view = memoryview(data)
+    return unpack("snappy", lambda: _blocks(view, limit), limit)
+
+
+def _blocks(view: memoryview, limit: int) -> Iterator[Block]:
     if not len(view):
         raise CodecError("snappy: the stream is empty")
-    framed = len(view) >= len(_HEADER) and view[: len(_MAGIC)] == _MAGIC
-    blocks = _blocks(view) if framed else [view]
-    sizes = [_content_size(block) for block in blocks]
-    total = sum(sizes)  # exact: a block that does not unpack to its claim is refused below
-    if total > limit:
-        raise TooLargeError(limit)
-    out = memoryview(bytearray(total))
-    start = 0
-    for block, size in zip(blocks, sizes, strict=True):
-        try:
-            written = cramjam.snappy.decompress_raw_into(block, out[start : start + size])
-        except cramjam.DecompressionError as error:
-            raise CodecError(f"snappy: {error}") from None
-        if written != size:
-            raise CodecError(f"snappy: a block of {size} bytes unpacks to {written}")
-        start += size
-    return out
-
-
-def _blocks(view: memoryview) -> list[memoryview]:
-    blocks = []
+    if len(view) < len(_HEADER) or view[: len(_MAGIC)] != _MAGIC:
+        yield view, _content_size(view, limit), _decompress
+        return
     position = 0
     while position < len(view):
         if len(view) - position < _LENGTH.size:
@@ -69,17 +57,21 @@ def _blocks(view: memoryview) -> list[memoryview]:
         (length,) = _LENGTH.unpack_from(view, position)
         if length == _HEADER_MARK:
             _check_header(view[position : position + len(_HEADER)])
+            if position:
+                yield view[:0], 0, _decompress
             position += len(_HEADER)
             continue
         position += _LENGTH.size
         if not 0 < length <= len(view) - position:
             raise CodecError(f"snappy: block length {length}, {len(view) - position} bytes left")
-        blocks.append(view[position : position + length])
+        block = view[position : position + length]
+        yield block, _content_size(block, limit), _decompress
         position += length
-    return blocks
 
 
 def _check_header(header: memoryview) -> None:
+    if header == _HEADER:
+        return
     if len(header) < len(_HEADER) or header[: len(_MAGIC)] != _MAGIC:
         raise CodecError("snappy: malformed stream header")
     version, compatible = _VERSIONS.unpack_from(header, len(_MAGIC))
@@ -87,13 +79,23 @@ def _check_header(header: memoryview) -> None:
         raise CodecError(f"snappy: unknown stream version {version}, compatible {compatible}")
 
 
-def _content_size(block: memoryview) -> int:
+def _decompress(block: memoryview, out: memoryview) -> int:
+    size = int(cramjam.snappy.decompress_raw_into(block, out))
+    if size != len(out):
+        raise CodecError(f"snappy: a block of {len(out)} bytes unpacks to {size}")
+    return size
+
+
+def _content_size(block: memoryview, limit: int) -> int:
     """The size that a bare block claims in its first bytes, a varint of at most 5."""
-    size = 0
-    for index, byte in enumerate(block[:5]):
-        size |= (byte & 0x7F) << (7 * index)
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
         if byte < 0x80:
             if size > _MAX_RATIO * len(block):
                 raise CodecError(f"snappy: {len(block)} bytes claim to hold {size}")
+            if size > limit:
+                raise TooLargeError(limit)
             return size
+        shift += 7
     raise CodecError("snappy: malformed content size")

@@ -14,7 +14,7 @@ MAX_DECOMPRESSED_BATCH_SIZE = 256 << 20
 
 A batch of the default 1 MiB that shrank 255-fold, the most that LZ4 can do, still fits; text and
 JSON shrink 5- to 30-fold. Kafka has no bound. Content above 16 MiB is measured in constant memory
-before room for it is made, so what is refused costs little; see ``codec_errors.EAGER_BYTES``.
+before room for it is made, so what is refused costs little; see ``scratch.EAGER_BYTES``.
 """
 
 
@@ -77,8 +77,13 @@ def decompress(
 ) -> Buffer:
     """The content of one or several concatenated streams; ``NONE`` gives ``data`` itself.
 
-    Every fault of the input is a ``CorruptBatchError`` at position 0 with an empty path. Content
-    above ``limit`` bytes is refused after at most ``EAGER_BYTES`` of memory.
+    Time is linear in the input and the content. Memory is that of the content, of ``EAGER_BYTES``
+    and of one block; a zstd frame adds what it fills of its window, at most 128 MiB.
+
+    Raises:
+        CorruptBatchError: any fault of the input, at position 0 with an empty path: it is
+            malformed, it holds more than ``limit`` bytes, or it is cut into more blocks or members
+            than an encoder makes.
     """
     try:
         match codec:

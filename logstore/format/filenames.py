@@ -69,7 +69,8 @@ def validate_topic(topic: str) -> None:
         raise InvalidTopicError(f"topic name {topic!r} is not allowed")
     if len(topic) > MAX_TOPIC_NAME:
         raise InvalidTopicError(
-            f"topic name of {len(topic)} characters, at most {MAX_TOPIC_NAME} are allowed: {topic!r}"
+            f"topic name of {len(topic)} characters, at most {MAX_TOPIC_NAME} are allowed: "
+            f"{topic!r}"
         )
     if not _TOPIC.fullmatch(topic):
         raise InvalidTopicError(f"topic name {topic!r} has characters outside [a-zA-Z0-9._-]")

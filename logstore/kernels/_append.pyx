@@ -25,11 +25,15 @@ cdef extern from "unistd.h" nogil:
     ssize_t pwrite(int fd, const void* buf, size_t count, off_t offset)
 
 cdef enum:
+    CHANGED = -1           # in place of an errno: the caller's bytes changed while they were read
     SCRATCH = 262144       # small batches are gathered here: stays in the L2 cache
     COPY_BELOW = 4096      # larger bodies are written from the caller's buffer
     MAX_IOV = 512          # below IOV_MAX (1024)
     PREFIX = 16            # base offset, length, leader epoch: all that an append changes
     RESERVE_STEP = 65536
+
+BYTES_CHANGED = "the bytes changed while they were appended"
+
 
 cdef int write_all(int fd, iovec* iov, int count, int64_t position) noexcept nogil:
     """0, or the errno. Short writes are continued, as a signal or a nearly full disk cause them."""
@@ -58,7 +62,21 @@ cdef inline int64_t batch_last(const uint8_t* batch, int64_t placed_offset) noex
     """Last offset of a batch that keeps its base offset, or has it placed (≥ 0)."""
     if batch[16] < 2:
         return ls_load64(batch)
-    return (placed_offset if placed_offset >= 0 else ls_load64(batch)) + ls_load32(batch + 23)
+    return ls_add64(placed_offset if placed_offset >= 0 else ls_load64(batch),
+                    ls_load32(batch + 23))
+
+
+cdef inline int64_t batch_length(const uint8_t* batch, int64_t left) noexcept nogil:
+    """Bytes of the batch at the start of ``left`` bytes; 0 where there is no whole one.
+
+    Asked for at every step: the buffer is the caller's, whose other threads may write to it.
+    """
+    cdef int64_t length
+    if left < 17:
+        return 0
+    length = 12 + <int64_t>ls_load32(batch + 8)
+    return 0 if length > left or length < (61 if batch[16] >= 2 else 34 if batch[16] else 26) \
+        else length
 
 
 cdef inline int64_t batch_max_timestamp(const uint8_t* batch) noexcept nogil:
@@ -120,6 +138,11 @@ cdef class LogSnapshot:
     def __repr__(self):
         return (f"LogSnapshot([{self.log_start_offset}, {self.log_end_offset}), high watermark "
                 f"{self.high_watermark}, {len(self.sealed) + 1} segments, version {self.version})")
+
+
+ctypedef struct Counters:
+    # What an append changes of a segment, to be put back when it fails behind the write.
+    int64_t size, max_timestamp, offset_of_max, since_entry, offset_entries, time_entries, last_time
 
 
 @cython.no_gc  # else a collector could clear a map's view before the buffer taken of it: a crash
@@ -229,21 +252,26 @@ cdef class SegmentState:
                          int64_t now_ms) except -1:
         """Whether the segment must roll before an append of ``size`` bytes (F-142, F-143)."""
         cdef int64_t waited
-        if self.size > self.segment_bytes - size:
+        if self.size > ls_sub64(self.segment_bytes, size):
             return True
-        if last_offset - self.base_offset > 0x7FFFFFFF or last_offset < self.base_offset:
+        if not self.has_room_for(last_offset):
             return True
         if self.size > 0:
             if self.rolling_timestamp >= 0:
-                waited = max_timestamp - self.rolling_timestamp
+                waited = ls_sub64(max_timestamp, self.rolling_timestamp)
             else:
-                waited = now_ms - self.created_ms
+                waited = ls_sub64(now_ms, self.created_ms)
             if waited > self.max_segment_ms:
                 return True
         return (self.offset_entries >= self.offset_entries_max
                 or self.time_entries >= self.time_entries_max - 1)
 
-    def append_plain(self, data, bint deep, int64_t leader_epoch, int64_t max_batch_size,
+    cdef inline bint has_room_for(self, int64_t offset) noexcept nogil:
+        """Whether the offset fits the indexes, and one more may follow it."""
+        return (offset >= self.base_offset and offset != <int64_t>0x7FFFFFFFFFFFFFFF
+                and 0 <= ls_sub64(offset, self.base_offset) <= 0x7FFFFFFF)
+
+    def append_plain(self, data, bint deep, int32_t leader_epoch, int64_t max_batch_size,
                      int64_t timestamp_limit, int64_t log_start_offset):
         """Analyse and append in one call, when nothing needs a second look.
 
@@ -263,7 +291,8 @@ cdef class SegmentState:
                     or not found.is_plain() or found.too_large_position >= 0
                     or (deep and found.max_timestamp != found.record_max_timestamp)
                     or found.size > self.segment_bytes
-                    or self.must_roll(found.size, self.next_offset + found.record_count - 1,
+                    or self.must_roll(found.size,
+                                      ls_add64(self.next_offset, found.record_count - 1),
                                       found.max_timestamp, 0)):
                 return found
             info = AppendInfo.__new__(AppendInfo)
@@ -280,7 +309,7 @@ cdef class SegmentState:
         return info
 
     cpdef int64_t append(self, data, int64_t size, int64_t first_offset,
-                         int64_t leader_epoch) except -2:
+                         int32_t leader_epoch) except -2:
         """Append ``size`` bytes of whole, analysed batches; returns the last offset.
 
         ``first_offset`` ≥ 0 places offsets from there on and ``leader_epoch`` in each header (both
@@ -289,6 +318,8 @@ cdef class SegmentState:
 
         Raises:
             OSError: the medium refused; what it holds past ``size`` is unknown.
+            ValueError: not whole batches, an offset does not fit the segment, the segment is not
+                open for appends, or the bytes changed meanwhile: as with ``OSError``.
         """
         cdef Py_buffer view
         if not self._attached or self.cut_pending:
@@ -302,23 +333,22 @@ cdef class SegmentState:
             PyBuffer_Release(&view)
 
     cdef int64_t _append(self, uint8_t* data, int64_t size, int64_t first_offset,
-                         int64_t leader_epoch) except -2:
+                         int32_t leader_epoch) except -2:
         cdef int64_t last_offset = -1, next_offset = first_offset, position = 0, length
-        cdef int64_t batch_max, first_max = -1
-        cdef int64_t max_timestamp, offset_of_max, since = self.bytes_since_index_entry, due = 0
+        cdef int64_t first_max = -1, since = self.bytes_since_index_entry, due = 0
         cdef uint8_t* batch
 
         # What the append will mean, before anything is written.
         while position < size:
             batch = data + position
-            if size - position < 17:
-                raise ValueError("not whole batches")
-            length = 12 + <int64_t>ls_load32(batch + 8)
-            if length > size - position or length < (61 if batch[16] >= 2 else 26):
+            length = batch_length(batch, size - position)
+            if length == 0:
                 raise ValueError("not whole batches")
             if batch[16] < 2 and first_offset >= 0:
                 raise ValueError("offsets are placed in magic 2 batches only")
             last_offset = batch_last(batch, next_offset if first_offset >= 0 else -1)
+            if not self.has_room_for(last_offset):
+                raise ValueError("an offset does not fit the segment")
             next_offset = last_offset + 1
             first_max = max(first_max, batch_max_timestamp(batch))
             if since > self.index_interval_bytes:
@@ -326,8 +356,6 @@ cdef class SegmentState:
                 since = 0
             since += length
             position += length
-        if last_offset - self.base_offset > 0x7FFFFFFF or last_offset < self.base_offset:
-            raise ValueError("an offset does not fit the segment")
         if due:
             self._reserve(due)
 
@@ -336,26 +364,54 @@ cdef class SegmentState:
         elif first_offset < 0:
             self._write_plain(data, size)
         else:
-            self._write_placed(data, size, first_offset, <int32_t>leader_epoch)
-
-        position, next_offset = 0, first_offset
-        while position < size:
-            batch = data + position
-            length = 12 + <int64_t>ls_load32(batch + 8)
-            last_offset = batch_last(batch, next_offset if first_offset >= 0 else -1)
-            next_offset = last_offset + 1
-            batch_max = batch_max_timestamp(batch)
-            if batch_max > self.max_timestamp:
-                self.max_timestamp, self.offset_of_max_timestamp = batch_max, last_offset
-            if self.bytes_since_index_entry > self.index_interval_bytes:
-                self._add_entries(last_offset)
-            self.bytes_since_index_entry += length
-            self.size += length
-            position += length
+            self._write_placed(data, size, first_offset, leader_epoch)
+        if not self._attached:
+            raise ValueError("the segment is not open for appends")
+        self._count(data, size, first_offset, last_offset)
         if self.rolling_timestamp < 0:
             self.rolling_timestamp = first_max
         self.next_offset = last_offset + 1
         return last_offset
+
+    cdef int _count(self, uint8_t* data, int64_t size, int64_t first_offset,
+                    int64_t last_offset) except -1:
+        """Sizes, timestamps and index entries of what was written, which ends at ``last_offset``.
+
+        Nothing changes when it raises: entries behind those that are counted mean nothing.
+        """
+        cdef int64_t position = 0, length, batch_max, last = -1, next_offset = first_offset
+        cdef uint8_t* batch
+        cdef Counters before
+        before.size, before.since_entry = self.size, self.bytes_since_index_entry
+        before.max_timestamp = self.max_timestamp
+        before.offset_of_max = self.offset_of_max_timestamp
+        before.offset_entries, before.time_entries = self.offset_entries, self.time_entries
+        before.last_time = self.last_time_entry
+        while position < size:
+            batch = data + position
+            length = batch_length(batch, size - position)
+            if length == 0:
+                break
+            last = batch_last(batch, next_offset if first_offset >= 0 else -1)
+            if not self.has_room_for(last):
+                break
+            next_offset = last + 1
+            batch_max = batch_max_timestamp(batch)
+            if batch_max > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = batch_max, last
+            if self.bytes_since_index_entry > self.index_interval_bytes:
+                self._add_entries(last)
+            self.bytes_since_index_entry += length
+            self.size += length
+            position += length
+        if position == size and last == last_offset:
+            return 0
+        self.size, self.bytes_since_index_entry = before.size, before.since_entry
+        self.max_timestamp = before.max_timestamp
+        self.offset_of_max_timestamp = before.offset_of_max
+        self.offset_entries, self.time_entries = before.offset_entries, before.time_entries
+        self.last_time_entry = before.last_time
+        raise ValueError(BYTES_CHANGED)
 
     cdef int _add_entries(self, int64_t last_offset) except -1:
         """Entries for the batch that begins at ``size``; a full index goes without (it rolls next).
@@ -364,7 +420,7 @@ cdef class SegmentState:
         to name the batch at its position (F-133 rather than F-132).
         """
         cdef uint8_t* entry
-        if self.offset_entries < self.offset_entries_max:
+        if 0 <= self.offset_entries < min(self.offset_entries_max, self._offset_buffer.len // 8):
             entry = <uint8_t*>self._offset_buffer.buf + 8 * self.offset_entries
             ls_store32(entry, <int32_t>(last_offset - self.base_offset))
             ls_store32(entry + 4, <int32_t>self.size)
@@ -396,6 +452,8 @@ cdef class SegmentState:
         if not self._attached or self.max_timestamp <= self.last_time_entry:
             return False
         if self.time_entries >= self.time_entries_max or self.max_timestamp < 0:
+            return False
+        if not 0 <= self.time_entries < self._time_buffer.len // 12:
             return False
         entry = <uint8_t*>self._time_buffer.buf + 12 * self.time_entries
         ls_store64(entry, self.max_timestamp)
@@ -436,7 +494,10 @@ cdef class SegmentState:
                 raise MemoryError
         with nogil:
             while done < size:
-                length = 12 + <int64_t>ls_load32(data + done + 8)
+                length = batch_length(data + done, size - done)
+                if length < 61:
+                    error = CHANGED
+                    break
                 copy = length if length <= COPY_BELOW else PREFIX
                 if used + copy > room or count + 3 > MAX_IOV:
                     error = write_all(fd, iov, count, start)
@@ -447,7 +508,7 @@ cdef class SegmentState:
                 memcpy(scratch + used, data + done, copy)
                 ls_store64(scratch + used, next_offset)
                 ls_store32(scratch + used + 12, leader_epoch)
-                next_offset += <int64_t>ls_load32(data + done + 23) + 1
+                next_offset = ls_add64(next_offset, <int64_t>ls_load32(data + done + 23) + 1)
                 if count and <uint8_t*>iov[count - 1].iov_base + iov[count - 1].iov_len == (
                         scratch + used):
                     iov[count - 1].iov_len += copy
@@ -466,21 +527,26 @@ cdef class SegmentState:
                 error = write_all(fd, iov, count, start)
         if scratch != small:
             free(scratch)
+        if error == CHANGED:
+            raise ValueError(BYTES_CHANGED)
         if error:
             raise OSError(error, "write to a segment failed", self._file.path)
         return 0
 
     cdef int _write_through_file(self, uint8_t* data, int64_t size, int64_t next_offset,
-                                 int64_t leader_epoch) except -1:
+                                 int32_t leader_epoch) except -1:
         """For storages without a descriptor: one copy, through ``File.write_at``."""
         cdef bytearray copy = bytearray(data[:size])
         cdef uint8_t* placed = copy
-        cdef int64_t done = 0
+        cdef int64_t done = 0, length
         if next_offset >= 0:
             while done < size:
+                length = batch_length(placed + done, size - done)
+                if length < 61:
+                    raise ValueError(BYTES_CHANGED)
                 ls_store64(placed + done, next_offset)
-                ls_store32(placed + done + 12, <int32_t>leader_epoch)
-                next_offset += <int64_t>ls_load32(placed + done + 23) + 1
-                done += 12 + <int64_t>ls_load32(placed + done + 8)
+                ls_store32(placed + done + 12, leader_epoch)
+                next_offset = ls_add64(next_offset, <int64_t>ls_load32(placed + done + 23) + 1)
+                done += length
         self._file.write_at(self.size, copy)
         return 0

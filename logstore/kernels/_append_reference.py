@@ -130,7 +130,7 @@ class SegmentState:
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         if self.size > self.segment_bytes - size:
             return True
-        if not 0 <= last_offset - self.base_offset <= MAX_INT:
+        if not self._has_room_for(last_offset):
             return True
         if self.size > 0:
             if self.rolling_timestamp >= 0:
@@ -143,6 +143,10 @@ class SegmentState:
             self.offset_entries >= self.offset_entries_max
             or self.time_entries >= self.time_entries_max - 1
         )
+
+    def _has_room_for(self, offset: int) -> bool:
+        """Whether the offset fits the indexes, and one more may follow it."""
+        return 0 <= offset - self.base_offset <= MAX_INT and offset < 2**63 - 1
 
     def append_plain(
         self,
@@ -187,12 +191,13 @@ class SegmentState:
         placed = bytearray(memoryview(data)[:size])
         batches: list[tuple[int, int, int]] = []  # (last offset, max timestamp, length)
         position, next_offset, since, due = 0, first_offset, self.bytes_since_index_entry, 0
+        last_offset = -1
         while position < size:
             if size - position < 17:
                 raise ValueError("not whole batches")
             length = 12 + _INT.unpack_from(placed, position + 8)[0]
             magic = placed[position + 16]
-            if length > size - position or length < (61 if magic >= 2 else 26):
+            if length > size - position or length < (61 if magic >= 2 else 34 if magic else 26):
                 raise ValueError("not whole batches")
             if magic < 2 and first_offset >= 0:
                 raise ValueError("offsets are placed in magic 2 batches only")
@@ -205,15 +210,14 @@ class SegmentState:
                 batch_max = _LONG.unpack_from(placed, position + 35)[0]
             else:
                 batch_max = _LONG.unpack_from(placed, position + 18)[0] if magic == 1 else -1
+            if not self._has_room_for(last_offset):
+                raise ValueError("an offset does not fit the segment")
             batches.append((last_offset, batch_max, length))
             if since > self.index_interval_bytes:
                 due, since = due + 1, 0
             since += length
             next_offset = last_offset + 1
             position += length
-        last_offset = batches[-1][0]
-        if not 0 <= last_offset - self.base_offset <= MAX_INT:
-            raise ValueError("an offset does not fit the segment")
         if due:
             self._reserve(due)
 

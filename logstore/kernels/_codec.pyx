@@ -6,7 +6,8 @@ Encoding has three passes: take the pointers and sizes out of the Python objects
 write into one allocation. The second and third touch no Python object.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_GET_SIZE)
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_Check, PyBytes_CheckExact, PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE)
@@ -97,7 +98,7 @@ cdef int take_any_bytes(object data, str field, const uint8_t **bytes, int32_t *
         if not isinstance(data, (bytearray, memoryview)):
             raise TypeError(f"{field} must be bytes or None, not {type(data).__name__}")
         data = data.tobytes() if isinstance(data, memoryview) else PyBytes_FromStringAndSize(
-            PyByteArray_AS_STRING(data), len(data))
+            PyByteArray_AS_STRING(data), PyByteArray_GET_SIZE(data))  # no subclass's len()
         kept.append(data)
     n = PyBytes_GET_SIZE(data)
     if n > INT32_LAST:
@@ -421,7 +422,7 @@ cdef class _Strings:
         if validity is not None:
             PyObject_GetBuffer(validity, &self.validity, PyBUF_SIMPLE)
             self.have_validity = True
-            if self.validity.len < (stop + 7) // 8:
+            if stop > 0 and self.validity.len <= (stop - 1) // 8:
                 raise ValueError("the validity bitmap ends before stop")
 
     def __dealloc__(self):
@@ -512,7 +513,8 @@ cdef class _HeaderLists:
             if unlikely(not reserve(block, <int64_t> 10 + name_size + max(value_size, 0))):
                 return HEADERS_MEMORY
             p = ls_put_varint(block.data + block.size, name_size)
-            memcpy(p, name, name_size)
+            if name_size > 0:  # else there may be no data at all
+                memcpy(p, name, name_size)
             p = ls_put_varint(p + name_size, value_size)
             if value_size > 0:
                 memcpy(p, value, value_size)
@@ -1009,7 +1011,7 @@ cdef class ColumnBuilder:
         cdef int32_t i, done = 0, left = record_count, previous = -1
         # No difference of offsets overflows; sections of unknown origin may have a base below 0.
         cdef bint fast = (self.with_keys and self.with_values and self.with_timestamps
-                          and base_offset >= 0 and from_offset >= 0)
+                          and base_offset >= 0 and from_offset >= 0 and end_offset >= 0)
         cdef int code = LS_RECORD_OK
         at[0] = p
         if record_count < 0 or record_count > size // LS_RECORD_SIZE_MIN:

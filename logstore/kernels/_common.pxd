@@ -16,6 +16,8 @@ cdef extern from "crc32c.h" nogil:
 
 
 cdef extern from "memory.h" nogil:
+    cdef enum:
+        LS_GROWTH, LS_BLOCK_MIN
     void ls_free(uint8_t *data, int64_t capacity) noexcept nogil
     uint8_t *ls_grow(
         uint8_t *data, int64_t used, int64_t old, int64_t *capacity) noexcept nogil
@@ -59,6 +61,7 @@ cdef extern from "wire.h" nogil:
 
     ctypedef struct ls_ahead:
         uint32_t crc[4]
+        int32_t size[4]
         int left
 
     ctypedef struct ls_record:
@@ -78,7 +81,7 @@ cdef extern from "wire.h" nogil:
     int ls_fields(ls_batch *b) noexcept nogil
     bint ls_crc_ok(const ls_batch *b) noexcept nogil
     int ls_values(const ls_batch *b) noexcept nogil
-    bint ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t *crc) noexcept nogil
+    bint ls_look_ahead(const uint8_t *p, const uint8_t *end, ls_ahead *ahead) noexcept nogil
     int ls_check(
         ls_batch *b, const uint8_t *end, bint check_crc, ls_ahead *ahead) noexcept nogil
     const uint8_t *ls_header(
@@ -105,11 +108,13 @@ cdef inline bint reserve(Block *block, int64_t extra) noexcept nogil:
     cdef uint8_t *moved
     if likely(block.capacity - block.size >= extra):
         return True
+    if unlikely(extra > <int64_t> 0x7fffffffffffffff - block.size):
+        return False
     capacity = block.size + extra
-    if capacity < 2 * block.capacity:  # doubling: amortised O(1); untouched pages cost nothing
-        capacity = 2 * block.capacity
-    if capacity < 256:
-        capacity = 256
+    if capacity < LS_GROWTH * block.capacity:  # amortised O(1); untouched pages cost nothing
+        capacity = LS_GROWTH * block.capacity
+    if capacity < LS_BLOCK_MIN:
+        capacity = LS_BLOCK_MIN
     moved = ls_grow(block.data, block.size, block.capacity, &capacity)
     if moved == NULL:
         return False

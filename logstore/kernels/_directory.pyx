@@ -46,11 +46,13 @@ cdef enum:
     OTHER = 2
 
 cdef struct Row:
-    char name[256]
+    char name[1024]  # d_name says 256, but 255 characters of exFAT are up to 765 bytes of UTF-8
     int64_t size, mtime_ms
     int kind
 
 _new = tuple.__new__
+
+cdef int64_t SECONDS_LAST = 0x7fffffffffffffff // 1000 - 1
 
 
 cdef int stat_entry(int directory, const char *name, stat_t *status) noexcept nogil:
@@ -75,6 +77,7 @@ cdef int stat_entry(int directory, const char *name, stat_t *status) noexcept no
 cdef int read_rows(DIR *directory, Row *rows, int *failed) noexcept nogil:
     """Up to ROWS entries; fewer at the end. ``failed`` is the errno of a call that was refused."""
     cdef dirent *entry
+    cdef size_t name_size
     cdef stat_t status
     cdef Row *row
     cdef int count = 0, refused
@@ -93,7 +96,13 @@ cdef int read_rows(DIR *directory, Row *rows, int *failed) noexcept nogil:
             failed[0] = refused
             break
         row = rows + count
-        memcpy(row.name, entry.d_name, strlen(entry.d_name) + 1)
+        name_size = strlen(entry.d_name) + 1
+        if name_size > sizeof(row.name):
+            failed[0] = errno.ENAMETOOLONG
+            break
+        memcpy(row.name, entry.d_name, name_size)
+        # Milliseconds of a time that a file system took as it was given may not fit.
+        status.st_mtim.tv_sec = min(max(status.st_mtim.tv_sec, -SECONDS_LAST), SECONDS_LAST)
         row.size = status.st_size
         row.mtime_ms = status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec // 1000000
         row.kind = OTHER

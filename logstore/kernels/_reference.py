@@ -406,6 +406,8 @@ class RecoveryScan:
             raise ValueError(f"position {position} does not follow {self.valid_bytes}")
         if position < 0:
             raise ValueError(f"position {position} is negative")
+        if position > 2**63 - 1 - len(view):
+            raise ValueError(f"position {position} leaves no room for the window")
         self._started, self.valid_bytes, self.needed_bytes = True, position, 0
         while True:
             consumed = self.valid_bytes - position

@@ -329,10 +329,10 @@ cdef class RecoveryScan:
         cdef int i
         if not self.strict or self.batch_count == 0 or self.expected != following:
             return p
-        while ls_look_ahead(p, end, ahead.crc):
+        while ls_look_ahead(p, end, ahead):
             for i in range(4):
                 at = position + (p - start)
-                size = <int64_t> ls_load32(p + 8) + 12
+                size = ahead.size[i]  # read once: who maps a file sees what others write to it
                 first = ls_load64(p)
                 delta = ls_load32(p + 23)
                 last = ls_add64(first, delta)
@@ -453,6 +453,9 @@ cdef class RecoveryScan:
         if position < 0:
             raise ValueError(f"position {position} is negative")
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        if position > <int64_t> 0x7fffffffffffffff - view.len:
+            PyBuffer_Release(&view)
+            raise ValueError(f"position {position} leaves no room for the window")
         self.busy = True
         try:
             self.started = True

@@ -53,8 +53,6 @@ def late_batches(data, columns, int64_t rows, int64_t timestamp):
     cdef const uint8_t *batch
     cdef int64_t capacity, row, position, size
     cdef uint8_t *late
-    out = bytearray(rows)
-    late = <uint8_t *> PyByteArray_AS_STRING(out)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(columns, &table, PyBUF_SIMPLE)
@@ -63,8 +61,10 @@ def late_batches(data, columns, int64_t rows, int64_t timestamp):
         raise
     try:
         capacity = table.len // 8 // COLUMNS
-        if not 0 <= rows <= capacity:
-            raise ValueError(f"{rows} rows in a table of {capacity}")
+        if not 0 <= rows <= capacity or <size_t> table.buf % sizeof(int64_t):
+            raise ValueError(f"{rows} rows in a table of {capacity}, aligned as int64")
+        out = bytearray(rows)
+        late = <uint8_t *> PyByteArray_AS_STRING(out)
         start = <const uint8_t *> view.buf
         cells = <const int64_t *> table.buf
         with nogil:

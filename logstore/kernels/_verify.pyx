@@ -200,7 +200,7 @@ cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t
             if not note(&s.epochs, i):
                 return False
         if likely(t.count[i] > 0):
-            s.records += t.count[i]
+            s.records = ls_add64(s.records, t.count[i])
         stamp = t.max_timestamp[i]
         if stamp > s.max_timestamp:
             s.max_timestamp = stamp
@@ -449,7 +449,7 @@ def section_fits(payload, columns, int64_t row):
     cdef const uint8_t *p
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
-        take_table(columns, row + 1, &held, &t)
+        take_table(columns, ls_add64(row, 1), &held, &t)
         p = <const uint8_t *> view.buf
         with nogil:
             result = row >= 0 and fits(p, p + view.len, &t, row)
@@ -479,14 +479,18 @@ def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, fac
     PyObject_GetBuffer(offsets, &kept, PyBUF_SIMPLE)
     try:
         bases = <const int64_t *> kept.buf
-        if not 0 <= first <= end <= kept.len // <int64_t> sizeof(int64_t):
-            raise ValueError(f"batches {first}…{end} of {kept.len // <int64_t> sizeof(int64_t)}")
+        if (not 0 <= first <= end <= kept.len // <int64_t> sizeof(int64_t)
+                or <size_t> kept.buf % sizeof(int64_t)):
+            raise ValueError(f"batches {first}…{end} of {kept.len // <int64_t> sizeof(int64_t)}, "
+                             "aligned as int64")
         take_table(columns, end, &held, &t)
         try:
             for i in range(first, end):
-                start = t.position[i] + (21 if t.magic[i] == 2 else 16)  # what the checksum covers
-                if t.position[i] < 0 or start > n or t.size[i] > n - t.position[i]:
+                start = 21 if t.magic[i] == 2 else 16  # what the checksum covers
+                if (t.position[i] < 0 or t.position[i] > n - start
+                        or t.size[i] > n - t.position[i]):
                     raise ValueError(f"a batch at {t.position[i]} is outside 0…{n}")
+                start += t.position[i]
                 stop = t.position[i] + t.size[i]
                 if heads:  # the checksum before it, and the header
                     start, stop = start - 4, min(stop, t.position[i] + 61)

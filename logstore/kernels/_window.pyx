@@ -92,7 +92,7 @@ cdef class MappedWindow:
 
     def __cinit__(self, int descriptor, int64_t position, int64_t size):
         cdef void *start
-        if position < 0 or size < 1:
+        if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
             raise ValueError(f"{size} bytes at {position} are no window")
         self.before = position % PAGE
         self.size = size
@@ -171,7 +171,7 @@ def dirty_pages(int descriptor, int64_t position, int64_t size):
     cdef size_t mapped
     cdef void *start
     cdef int failed
-    if position < 0 or size < 1:
+    if position < 0 or size < 1 or size > <int64_t> 0x7fffffffffffffff - PAGE:
         raise ValueError(f"{size} bytes at {position} are no pages")
     before = position % PAGE
     mapped = <size_t> (before + size)

@@ -355,14 +355,15 @@ static inline int ls_values(const ls_batch *b)
 /* Checksums of the next batches, computed ahead of the walk over them. */
 typedef struct {
     uint32_t crc[4];
-    int left; /* of them, from the end */
+    int32_t size[4]; /* of the whole batches, as they were when their bounds were checked */
+    int left;        /* of them, from the end */
 } ls_ahead;
 
 enum { LS_AHEAD_SIZE = 512 }; /* larger batches keep the processor busy one by one */
 
 /* Compute the checksums of the four batches from p on; false where not all of them are whole, small
  * and of magic 2. */
-static inline int ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t crc[4])
+static inline int ls_look_ahead(const uint8_t *p, const uint8_t *end, ls_ahead *ahead)
 {
     const uint8_t *data[4];
     size_t sizes[4];
@@ -375,9 +376,10 @@ static inline int ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t c
             return 0;
         data[i] = p + 21;
         sizes[i] = (size_t)size - 21;
+        ahead->size[i] = (int32_t)size;
         p += size;
     }
-    logstore_crc32c_four(data, sizes, crc);
+    logstore_crc32c_four(data, sizes, ahead->crc);
     return 1;
 }
 
@@ -386,7 +388,7 @@ static inline int ls_look_ahead(const uint8_t *p, const uint8_t *end, uint32_t c
 static inline int ls_crc_ok_ahead(const ls_batch *b, const uint8_t *end, ls_ahead *ahead)
 {
     if (ahead->left == 0) {
-        if (!ls_look_ahead(b->data, end, ahead->crc))
+        if (!ls_look_ahead(b->data, end, ahead))
             return ls_crc_ok(b);
         ahead->left = 4;
     }

@@ -36,10 +36,10 @@ _SIZE_MAX = 4096  # bytes
 
 
 class StartPoint(NamedTuple):
-    """What a start may rely on."""
+    """What a start may rely on; ``recovery_point`` is None where nobody has noted one."""
 
     clean: bool
-    recovery_point: int
+    recovery_point: int | None
     log_start_offset: int
 
 
@@ -138,7 +138,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
     parsed = filenames.parse_partition_dir(os.path.basename(os.path.normpath(directory)))
     tp = parsed.topic_partition
     if parsed.suffix:  # the entries are of another log
-        return StartPoint(False, 0, 0)
+        return StartPoint(False, None, 0)
     there = storage.info(directory) is not None
     stop = read_clean_stop(storage, directory) if there else None
     start = _entry(storage, parent, LOG_START, tp)
@@ -158,7 +158,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
     if not there:
         if start is not None:  # of a log of this name that was deleted
             _set_entry(storage, parent, LOG_START, tp, None)
-        return StartPoint(True, 0, 0)
+        return StartPoint(True, None, 0)
     if start is not None:
         end = DirectoryReader(directory, storage=storage).end_on_file()
         if start > end:
@@ -166,8 +166,8 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
                 "%s: %s has log start %d, but the log ends at %d: ignored",
                 directory, LOG_START, start, end,
             )  # fmt: skip
-            return StartPoint(False, 0, 0)
-    return StartPoint(clean, point or 0, start or 0)
+            return StartPoint(False, None, 0)
+    return StartPoint(clean, point, start or 0)
 
 
 def leave_start_point(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.errors import CheckpointError
 from checkpoints.files import UnusableFileError
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import (
@@ -22,7 +22,7 @@ from logstore.kernels import LogSnapshot
 from logstore.log.news import News
 from logstore.storage.base import Storage
 
-logger = logging.getLogger("logstore.log")
+logger = get_logger("logstore.log")
 
 _BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 

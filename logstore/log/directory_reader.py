@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
+from checkpoints.files import UnusableFileError
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.clock import Clock, SystemClock
@@ -456,7 +457,7 @@ class _DirectorySource:
         path = self._reader.log_path(base, filenames.INDEX_SUFFIX)
         try:
             file = self._reader.storage.open(path, writable=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnusableFileError):
             return 0
         try:
             low, position, high = 0, 0, file.size() // _ENTRY.size

@@ -102,8 +102,9 @@ class PartitionLog(LogReads):
                 or left behind, and the next three count alone (unclean, 0 and 0 by default).
             clean_shutdown, recovery_point, log_start_offset: what is known of the last stop, if
                 one of them is given; otherwise what the last owner left in the directory.
-            clean_shutdown: trust the files; without it everything from the segment of
-                ``recovery_point`` on is scanned, and cut at the first bad batch.
+            clean_shutdown: trust the files, as long as headers and ``recovery_point`` agree;
+                without it everything from the segment of ``recovery_point`` on is scanned, and cut
+                at the first bad batch.
             producer_id_expiration_ms: forget a producer that is silent for so long; never by
                 default.
             replicated: leave the high watermark to the caller; otherwise it follows the log end.
@@ -132,9 +133,9 @@ class PartitionLog(LogReads):
         given = (clean_shutdown, recovery_point, log_start_offset)
         hold = None if managed else hold_partition(storage, path)
         try:
-            start = StartPoint(False, 0, 0) if hold is None else take_start_point(storage, path)
+            start = StartPoint(False, None, 0) if hold is None else take_start_point(storage, path)
             if given != (None, None, None):
-                start = StartPoint(bool(clean_shutdown), recovery_point or 0, log_start_offset or 0)
+                start = StartPoint(bool(clean_shutdown), recovery_point, log_start_offset or 0)
             loaded = load_log(
                 storage, path, config, clock, clean_shutdown=start.clean,
                 recovery_point=start.recovery_point, log_start_offset=start.log_start_offset,

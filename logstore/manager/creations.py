@@ -8,19 +8,19 @@ after a crash its partitions are empty; where one is missing, the others go too.
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.offset_checkpoint import OffsetCheckpoint
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PREFIX = "topic-creation-"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from checkpoints.loggers import get_logger
 from logstore.errors import (
     ConfigError,
     LogClosedError,
@@ -18,7 +18,7 @@ from logstore.log import ReplicaLog
 from logstore.manager.log_dir import LogDir
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Logs = dict[TopicPartition, ReplicaLog]
 OnFailure = Callable[[str, LogstoreError], None]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock
 from logstore.config import MAX_LONG, BrokerConfig
 from logstore.errors import LogstoreError, ResourceBusyError, StorageFailedError
@@ -17,7 +17,7 @@ from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start
 from logstore.manager.pending import PendingDeletes
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 PURGE_INTERVAL_MS = 1000
 CHECKPOINT_PAUSE_MS = 1000  # between two checkpoints that rolls ask for

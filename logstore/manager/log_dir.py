@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from functools import partial
 from checkpoints import clean_shutdown
 from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
 from logstore.errors import (
     InvalidTopicError,
@@ -35,7 +35,7 @@ from logstore.manager.workers import Outcome, run_all
 from logstore.storage.base import DirLock, Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 LOCK = ".lock"
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
@@ -160,7 +160,7 @@ class LogDir:
             try:
                 parsed = filenames.parse_partition_dir(name)
             except InvalidTopicError as error:
-                logger.warning("left alone in %r: %s", self.path, error)
+                logger.warning("left alone in %s: %s", self.path, error)
                 continue
             if parsed.suffix == filenames.DELETE_DIR_SUFFIX:
                 found.deleted.append(path)

@@ -153,7 +153,7 @@ class LogManager:
         """Logs of the live directories that are too damaged to be opened, and why.
 
         They are left as they are on the disk, with what the checkpoints say of them, and are not
-        in ``logs``. A log may be deleted; once it is mended it comes back with a new ``LogManager``.
+        in ``logs``. A log may be deleted; once it is mended a new ``LogManager`` brings it back.
         """
         return self._directories.unavailable()
 

@@ -8,12 +8,12 @@ anew is left out until it has done so. Without an entry a log is looked through 
 
 from __future__ import annotations
 
-import logging
 import posixpath
 from collections.abc import Callable, Collection, Iterable
 
 from checkpoints.checkpoint_file import FileState
 from checkpoints.errors import MalformedCheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.offset_checkpoint import (
     CLEANER,
     HIGH_WATERMARK,
@@ -26,7 +26,7 @@ from logstore.log import ReplicaLog
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # In the order in which entries are dropped. A recovery point may stand at a log start only because
 # nothing below that start is needed (F-222): without the start it would be wrong.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock
 from logstore.config import LogConfig
 from logstore.errors import LogstoreError, StorageFailedError
@@ -21,7 +21,7 @@ from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Task = Callable[[], None]
 
@@ -63,7 +63,7 @@ class LogOpener:
         log = self._open(
             log_dir, tp, config,
             clean_shutdown=log_dir.clean,
-            recovery_point=offsets.stored(RECOVERY_POINT).get(tp, 0),
+            recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
         )  # fmt: skip
         if self.replicated:

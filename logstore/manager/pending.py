@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
+from checkpoints.loggers import get_logger
 from logstore.locks import Rank, make_lock
 from logstore.storage.base import Storage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_MS = 60_000
 

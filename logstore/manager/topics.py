@@ -7,7 +7,6 @@ their names are free, and a creation never takes over a directory that it finds.
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from checkpoints.errors import CheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import (
     PARTITION_METADATA,
     PartitionMetadata,
@@ -46,7 +46,7 @@ from logstore.manager.workers import run_all
 from logstore.random_id import new_uuid
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")

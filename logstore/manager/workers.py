@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, NamedTuple, TypeVar
 
-logger = logging.getLogger(__name__)
+from checkpoints.loggers import get_logger
+
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 

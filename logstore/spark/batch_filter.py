@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,12 +10,13 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkpoints.loggers import get_logger
 from logstore.format import attributes as bits
 from logstore.format.header import MAGIC
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.splits import ReadSettings, Split
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ without the credentials of a URI.
 
 from __future__ import annotations
 
+from checkpoints.printable import printable
 from logstore.errors import LogstoreError
 from logstore.storage.uri import shown
 
@@ -21,8 +22,9 @@ class NotALogDirectoryError(LogstoreError):
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return f"{self.path} is no log directory and no partition's directory: {self.reason}"
+    def _text(self) -> str:
+        path = printable(self.path)
+        return f"{path} is no log directory and no partition's directory: {self.reason}"
 
 
 class DuplicatePartitionError(LogstoreError):
@@ -33,11 +35,15 @@ class DuplicatePartitionError(LogstoreError):
         super().__init__(topic, partition, places)
         self.topic, self.partition, self.places = topic, partition, places
 
-    def __str__(self) -> str:
-        found = ", ".join(f"broker {broker}: {directory}" for broker, directory in self.places)
+    def _text(self) -> str:
+        found = ", ".join(
+            f"broker {printable(broker)}: {printable(directory)}"
+            for broker, directory in self.places
+        )
         return (
-            f"{self.topic}-{self.partition} is there {len(self.places)} times ({found}); read one "
-            "copy with the option broker, an id or a path of these, or every copy with replicas=all"
+            f"{printable(self.topic)}-{self.partition} is there {len(self.places)} times "
+            f"({found}); read one copy with the option broker, an id or a path of these, or every "
+            "copy with replicas=all"
         )
 
 
@@ -52,8 +58,8 @@ class DataLossError(LogstoreError):
         super().__init__(path, start, end, reason)
         self.path, self.start, self.end, self.reason = path, start, end, reason
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return (
-            f"{self.path}: offsets {self.start} to {self.end}: {self.reason}; "
+            f"{printable(self.path)}: offsets {self.start} to {self.end}: {self.reason}; "
             "failOnDataLoss=false reads what is there"
         )

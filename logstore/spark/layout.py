@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from checkpoints.errors import MalformedCheckpointError
+from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
 from checkpoints.types import TopicPartition
@@ -33,7 +33,7 @@ _PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METAD
 
 _T = TypeVar("_T")
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 TopicFilter = Callable[[str, int, bool], bool]
 """Whether a topic's partition is wanted; the third argument: the path is the partition's own."""

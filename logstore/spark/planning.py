@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from checkpoints.loggers import get_logger
 from logstore.errors import ConfigError
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.at_once import at_once
@@ -25,7 +25,7 @@ from logstore.spark.transactions import aborted_transactions, overlapping
 
 _OPEN_COST = 256 << 10  # opening a file and a window, in bytes that could be read meanwhile
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

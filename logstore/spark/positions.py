@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
+from checkpoints.loggers import get_logger
 from logstore.errors import ConfigError, CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
@@ -13,7 +13,7 @@ from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.transactions import last_stable_offset
 from logstore.storage.uri import shown
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def log_end_offset(layout: PartitionLayout) -> int:

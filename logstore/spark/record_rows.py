@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkpoints.loggers import get_logger
 from logstore.arrow import to_record_batch
 from logstore.errors import CorruptBatchError
 from logstore.format.reader import ReadOptions, fill_columns
@@ -24,7 +24,7 @@ from logstore.spark.splits import ReadSettings, Split
 _ROWS_MAX = 32_768
 _BYTES_MAX = 4 << 20  # of keys and values
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True)

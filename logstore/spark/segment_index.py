@@ -7,13 +7,13 @@ the segment is not split.
 
 from __future__ import annotations
 
-import logging
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple, overload
 
+from checkpoints.loggers import get_logger
 from logstore.format import filenames
 from logstore.format.index_entry import (
     OFFSET_ENTRY,
@@ -32,7 +32,7 @@ _BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry doe
 _INDEX_STEP = 64 << 10  # doubled for each further read
 _FIRST_READ = 32 << 10  # holds most batches: one request to an object store
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Batch(NamedTuple):

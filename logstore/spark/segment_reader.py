@@ -6,13 +6,13 @@ then the rest as rows.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from checkpoints.loggers import get_logger
 from logstore.format import filenames
 from logstore.spark.batch_filter import BatchFilter
 from logstore.spark.batch_rows import BatchRows
@@ -23,7 +23,7 @@ from logstore.spark.windows import Windows
 from logstore.storage.base import File
 from logstore.storage.uri import join_uri, open_storage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def read_task(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGES = ("checkpoints", "logstore")
-_DEPENDENCIES = ("cramjam", "crcmod", "mmh3", "portalocker")  # what a task may import of others
+_DEPENDENCIES = (  # what a task may import of others
+    *(("backports.zstd",) if sys.version_info < (3, 14) else ()),
+    "cramjam",
+    "crcmod",
+    "mmh3",
+    "portalocker",
+    "xxhash",
+)
 _IMPORTED = ("logstore", "logstore.kernels", "cramjam", "mmh3", "pyarrow")
 _LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyi", ".pyx"})
 _UNPACKED = "logstore-packages"  # in an executor's working directory
@@ -57,9 +65,10 @@ def _content(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
         if not spec.submodule_search_locations:
             yield origin.name, origin
             continue
+        root = origin.parents[1 + module.count(".")]
         for file in sorted(origin.parent.rglob("*")):
             if file.is_file() and file.suffix not in _LEFT_OUT:
-                yield file.relative_to(origin.parent.parent).as_posix(), file
+                yield file.relative_to(root).as_posix(), file
 
 
 def shipped(archive: str | os.PathLike[str]) -> dict[str, str]:

@@ -9,7 +9,6 @@ goes on where the log and what was read part.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from checkpoints.loggers import get_logger
 from logstore.clock import Clock, SystemClock
 from logstore.errors import ConfigError
 from logstore.spark.at_once import at_once
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Views: TypeAlias = Mapping[TopicPartition, LogView]
 _T = TypeVar("_T")

@@ -5,12 +5,12 @@ Everything is found by way of the files, as a process that is not the writer see
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.loggers import get_logger
 from logstore.format import attributes as bits
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.errors import DataLossError
@@ -21,7 +21,7 @@ from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

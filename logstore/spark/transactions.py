@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
+from checkpoints.loggers import get_logger
 from logstore.errors import CorruptSnapshotError
 from logstore.format import attributes as bits
 from logstore.format import filenames
@@ -17,7 +17,7 @@ from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.splits import AbortedTransaction
 from logstore.storage.uri import open_storage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def aborted_transactions(layout: PartitionLayout) -> list[AbortedTransaction]:

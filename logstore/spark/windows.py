@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from checkpoints.loggers import get_logger
 from logstore.errors import CorruptBatchError
 from logstore.kernels import SCAN_INCOMPLETE, SCAN_REASONS, SCAN_TAIL
 from logstore.spark.batch_table import BatchTable
@@ -17,7 +17,7 @@ WINDOW = 16 << 20
 _NO_LIMIT = 1 << 32
 _LENGTH_AT, _PREFIX_SIZE = 8, 12  # the length in a header counts neither itself nor the offset
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

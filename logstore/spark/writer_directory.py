@@ -10,7 +10,6 @@ lies in ``.<name>.writing-<id>`` beside it, which a commit and an abort both rem
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from checkpoints import clean_shutdown
+from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
 from logstore.errors import ConfigError, InvalidTopicError, StorageFailedError
@@ -31,7 +31,7 @@ from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 from logstore.types import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _WINDOW = 16 << 20  # bytes of a task's file looked at together
 _PREFIX = 12  # base offset and length of a batch

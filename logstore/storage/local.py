@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from checkpoints.files import OsFiles, open_regular
+from checkpoints.printable import printable
 from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 from logstore.types import Buffer
@@ -279,7 +280,9 @@ class LocalFile:
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
-            warnings.warn(f"unclosed {self.path}", ResourceWarning, stacklevel=2, source=self)
+            warnings.warn(
+                f"unclosed {printable(self.path)}", ResourceWarning, stacklevel=2, source=self
+            )
             self.close()
 
 
@@ -390,7 +393,7 @@ def _acquire(path: str) -> LocalLock:
     with _registry_guard:
         for _ in range(_LOCK_ATTEMPTS_MAX):
             _refuse_own(path, real_path)
-            descriptor, _ = open_regular(real_path, os.O_RDWR | os.O_CREAT)
+            descriptor, _ = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
                 _lock_descriptor(path, descriptor)
                 locked = os.fstat(descriptor)

@@ -25,6 +25,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_to_text,
 )
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.errors import InvalidTopicError
 from logstore.format import filenames
@@ -547,5 +548,5 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
 def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
     """A text file breaks its format; the position is a line number."""
     line = failure.line_number or UNKNOWN
-    shown = f": {failure.line!r}" if failure.line_number else ""
+    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
     return error(rule, line, UNKNOWN, failure.reason + shown)

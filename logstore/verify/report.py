@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from checkpoints.printable import one_line, printable
+
 UNKNOWN = -1
 """Stands for a position, offset or partition that a finding does not have."""
 
@@ -73,8 +75,8 @@ class Finding:
         return asdict(self) | {"severity": str(self.severity)}
 
     def __str__(self) -> str:
-        place = self.file + (f" at {self.position}" if self.position >= 0 else "")
-        return f"{self.severity} {self.rule} {place}: {self.message}"
+        place = printable(self.file) + (f" at {self.position}" if self.position >= 0 else "")
+        return one_line(f"{self.severity} {self.rule} {place}: {self.message}")
 
 
 @dataclass(slots=True)
@@ -133,8 +135,8 @@ class VerifyReport:
 
     def refuse(self, path: str, reason: object) -> None:
         """Note that ``path`` could not be checked."""
-        text = str(reason)
-        self.unusable.append(text if path in text else f"{path}: {text}")
+        text, place = str(reason), printable(path)
+        self.unusable.append(text if place in text else f"{place}: {text}")
 
     def extend(self, findings: Iterable[Finding]) -> None:
         self.findings.extend(findings)

@@ -10,10 +10,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from checkpoints.checkpoint_file import MAX_I64, frame, parse_entries, shown
+from checkpoints.checkpoint_file import MAX_I64, frame, parse_entries
 from checkpoints.files import Files
 from checkpoints.meta_properties import parse_properties
 from checkpoints.partition_metadata import PartitionMetadata, topic_id_to_text
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.verify.report import UNKNOWN, Problem, warning
 
@@ -45,7 +46,7 @@ def check_form(data: bytes, written: bytes, rule: str = "L-1") -> Iterator[Probl
     lines, expected = data.replace(b"\r\n", b"\n").split(b"\n"), written.split(b"\n")
     for number, (line, right) in enumerate(zip(lines, expected, strict=False), 1):
         if line != right:
-            message = f"{shown(line)!r} is written as {shown(right)!r}"
+            message = f"'{printable(line, 200)}' is written as '{printable(right, 200)}'"
             yield warning(rule, number, UNKNOWN, message)
             return
 
@@ -58,7 +59,8 @@ def check_offsets(path: str, data: bytes, offsets: dict[TopicPartition, int]) ->
     for line, (topic, partition, _) in parse_entries(path, data, 3):
         key = topic + b" " + partition
         if key in seen:
-            yield warning("F-31", line, UNKNOWN, f"a second entry of {shown(key)}: the last counts")
+            message = f"a second entry of {printable(key, 200)}: the last counts"
+            yield warning("F-31", line, UNKNOWN, message)
         seen.add(key)
     if len(seen) == len(offsets) == data.count(b"\n") - 2:
         body = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
@@ -93,17 +95,17 @@ def check_clean_marker(data: bytes) -> Iterator[Problem]:
         return
     whole = all(type(value) is int and -1 <= value <= MAX_I64 for value in values)
     if not whole or values[0] != 0 or len(fields) != len(_MARKER_FIELDS):
-        yield warning("F-46", 1, UNKNOWN, f"{shown(data)!r} is not what version 0 has")
+        yield warning("F-46", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has")
 
 
 def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
     """Keys that no release writes, values that are no text, a last line that was cut (F-39)."""
     for key, (value, line, _) in parse_properties(path, data).items():
         if key not in _META_KEYS[version]:
-            message = f"key {shown(key.encode())!r} is unknown in version {version}"
+            message = f"key '{printable(key, 200)}' is unknown in version {version}"
             yield warning("F-39", line, UNKNOWN, message)
         elif not (value.isascii() and value.isprintable()):
-            message = f"{key} is {shown(value.encode(errors='backslashreplace'))!r}"
+            message = f"{key} is '{printable(value, 200)}'"
             yield warning("F-39", line, UNKNOWN, message)
     if not data.endswith(b"\n"):
         message = "no newline at the end: the last line may be cut short"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import click
 
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
 
 _PARTITIONS_MAX = 100
@@ -74,7 +75,7 @@ def demo(
     seed = random.SystemRandom().randrange(1000) if seed is None else seed
     outcome = run(directory, records, partitions, seed, show, spark=not no_spark)
     if as_json:
-        click.echo(json.dumps(outcome.to_dict()))
+        terminal.print_json(outcome.to_dict())
     else:
         tables = [partition_table(outcome.partitions)]
         if outcome.cluster is not None:
@@ -82,14 +83,17 @@ def demo(
         if outcome.spark is not None:
             tables.append(answer_table(outcome.spark))
         show.tables(*tables, step_table(outcome.steps))
-        show.line(_last_words(directory, outcome.seconds, outcome.faults))
+        for line in _last_words(directory, outcome.seconds, outcome.faults):
+            show.line(line)
     ctx.exit(EXIT_FINDINGS if outcome.faults else 0)
 
 
-def _last_words(directory: str, seconds: float, faults: list[str]) -> str:
+def _last_words(directory: str, seconds: float, faults: list[str]) -> list[str]:
     if faults:
-        return "\nNOT PROVEN:\n" + "\n".join(f"  {fault}" for fault in faults)
-    return (
-        f"\nAll proven in {seconds:.1f} s. Look around: logstore read {directory}/single flights "
-        f"--max 3; logstore verify {directory}/cluster/broker-*"
-    )
+        return ["", "NOT PROVEN:", *(f"  {fault}" for fault in faults)]
+    place = printable(directory)
+    return [
+        "",
+        f"All proven in {seconds:.1f} s. Look around: logstore read {place}/single flights "
+        f"--max 3; logstore verify {place}/cluster/broker-*",
+    ]

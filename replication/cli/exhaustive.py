@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
 
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS
 from logstore.clock import SystemClock
 from replication.simulator.exhaustive import (
@@ -58,17 +58,15 @@ def run_exhaustive(
     seconds = (clock.monotonic_ns() - begun_ns) / 1e9
     if as_json:
         result = {"mutant": mutant, **to_dict(model, outcome), "seconds": round(seconds, 2)}
-        click.echo(json.dumps(result, indent=2))
+        terminal.print_json(result, indent=2)
     else:
-        click.echo(to_text(model, outcome))
-        click.echo(f"took {seconds:.1f} s")
+        terminal.lines(to_text(model, outcome).split("\n"))
+        terminal.line(f"took {seconds:.1f} s")
     return EXIT_FINDINGS if outcome.violations else 0
 
 
 def _show(progress: Progress) -> None:
-    end = "\r" if progress.frontier else "\n"
-    click.echo(
+    terminal.status(
         f"depth {progress.depth:3}: {progress.states:12,} states, {progress.generated:12,} steps",
-        err=True, nl=False,
-    )  # fmt: skip
-    click.echo(end, err=True, nl=False)
+        last=not progress.frontier,
+    )

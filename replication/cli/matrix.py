@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import click
-
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS
 from replication.simulator.matrix import (
     reasons_of,
@@ -38,21 +38,20 @@ def run_matrix(out: Path | None = None, *, as_json: bool = False) -> int:
             (out / name).write_text(text, encoding="utf-8")
     failed = [cell for cell in cells if cell.failed]
     if as_json:
-        click.echo(to_json(cells), nl=False)
+        terminal.lines(to_json(cells).removesuffix("\n").split("\n"))
         return EXIT_FINDINGS if failed else 0
-    from rich.console import Console
+    from logstore.terminal import tables
 
-    Console(width=None if sys.stdout.isatty() else 180, highlight=False).print(to_table(cells))
+    tables.print_tables(to_table(cells), width=180)
     for number, reason in enumerate(reasons_of(cells), 1):
-        click.echo(f"({number}) {reason}")
+        terminal.line(f"({number}) {reason}")
     for cell in failed:
         found = cell.findings
-        click.echo(f"{cell.scenario.name} under the default rule: {found.verdict} {found.stuck}")
+        terminal.line(f"{cell.scenario.name} under the default rule: {found.verdict} {found.stuck}")
     if out is not None:
-        click.echo(f"written to {out}: matrix.md, matrix.svg, matrix.json")
+        terminal.line(f"written to {printable(out)}: matrix.md, matrix.svg, matrix.json")
     return EXIT_FINDINGS if failed else 0
 
 
 def _show(done: int, total: int) -> None:
-    click.echo(f"{done} of {total} runs", err=True, nl=False)
-    click.echo("\r" if done < total else "\n", err=True, nl=False)
+    terminal.status(f"{done} of {total} runs", last=done == total)

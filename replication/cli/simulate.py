@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from checkpoints.printable import printable
+from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, json_option
 from logstore.errors import ConfigError
 from replication.config import TRUNCATION_RULES
@@ -71,7 +72,7 @@ def simulate(
 
     if mutant == "?":
         for name, (what, _) in MUTANTS.items():
-            click.echo(f"{name:42} {what}")
+            terminal.line(f"{name:42} {what}")
         return
     try:
         chosen = tuple(faults.split(","))
@@ -89,18 +90,19 @@ def simulate(
         ctx.exit(_search(seed, schedules, options, workers, save, shrink, as_json))
     result = run_plan(plan, keep_trace=True)
     if as_json:
-        click.echo(json.dumps({"seed": plan.seed, "events": result.events,
-                               "trace_hash": result.trace_hash, "violations": result.violations,
-                               "counters": result.counters}))  # fmt: skip
+        terminal.print_json({
+            "seed": plan.seed, "events": result.events, "trace_hash": result.trace_hash,
+            "violations": result.violations, "counters": result.counters,
+        })  # fmt: skip
     else:
         _show_plan(plan)
         if trace:
-            click.echo("\n".join(result.trace or []))
+            terminal.lines(result.trace or [])
         else:
             _show_story(result.trace or [])
-        click.echo(f"{result.events} events, trace {result.trace_hash}")
+        terminal.line(f"{result.events} events, trace {result.trace_hash}")
         for violation in result.violations:
-            click.secho(violation, fg="red")
+            terminal.line(violation, style="red")
         if result.failed and shrink and replay is None:
             _show_failure(plan, options, save)
     ctx.exit(EXIT_FINDINGS if result.failed else 0)
@@ -110,10 +112,8 @@ def _search(
     seed: int, schedules: int, options: object, workers: int | None, save: Path | None,
     shrink: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    from rich.console import Console
-    from rich.progress import Progress
-
     from logstore.clock import SystemClock
+    from logstore.terminal import tables
     from replication.simulator.plan import Options
     from replication.simulator.search import Summary, search
     from replication.simulator.swarm import draw_plan
@@ -121,7 +121,7 @@ def _search(
     assert isinstance(options, Options)
     clock = SystemClock()
     begun_ns = clock.monotonic_ns()
-    with Progress(console=Console(stderr=True), disable=as_json) as bar:
+    with tables.progress(*tables.counted(), hide=as_json) as bar:
         task = bar.add_task("schedules", total=schedules)
 
         def show(summary: Summary) -> None:
@@ -134,16 +134,16 @@ def _search(
         )  # fmt: skip
     seconds = (clock.monotonic_ns() - begun_ns) / 1e9
     if as_json:
-        click.echo(json.dumps({**summary.to_dict(), "seconds": round(seconds, 2)}))
+        terminal.print_json({**summary.to_dict(), "seconds": round(seconds, 2)})
         return EXIT_FINDINGS if summary.failures else 0
-    click.echo(
+    terminal.line(
         f"{summary.schedules} schedules, {summary.events} events in {seconds:.1f} s, "
         f"{summary.schedules / seconds:.0f} schedules/s: {len(summary.failures)} failed"
     )
     for name, count in sorted(summary.counters.items(), key=_by_kind):
-        click.echo(f"    {_title(name):44} {count}")
+        terminal.line(f"    {_title(name):44} {count}")
     for failed in summary.failures[:10]:
-        click.secho(f"seed {failed.seed}: {failed.violations[0]}", fg="red")
+        terminal.line(f"seed {failed.seed}: {failed.violations[0]}", style="red")
     if summary.failures and shrink:
         _show_failure(draw_plan(summary.failures[0].seed, options), options, save)
     return EXIT_FINDINGS if summary.failures else 0
@@ -153,7 +153,7 @@ def _show_story(trace: list[str]) -> None:
     from replication.simulator.scheduler import STORY
 
     story = [line for line in trace if line[10:11] == STORY]
-    click.echo("\n".join(story[-TRACE_LINES - 1 : -1]))
+    terminal.lines(story[-TRACE_LINES - 1 : -1])
 
 
 def _by_kind(item: tuple[str, int]) -> tuple[int, str]:
@@ -171,14 +171,14 @@ def _show_plan(plan: object) -> None:
     from replication.simulator.plan import Plan
 
     assert isinstance(plan, Plan)
-    click.echo(
+    terminal.line(
         f"seed {plan.seed}: {plan.brokers} brokers, {plan.partitions} partitions, "
         f"min.insync.replicas {plan.min_isr}, flush={plan.flush}, truncation={plan.truncation}"
     )
     steps = [(fault.at_ms, str(fault)) for fault in plan.faults]
     steps += [(step.at_ms, str(step)) for step in plan.operations]
     for _, text in sorted(steps):
-        click.echo(f"  {text}")
+        terminal.line(f"  {text}")
 
 
 def _show_failure(plan: object, options: object, save: Path | None) -> None:
@@ -191,18 +191,18 @@ def _show_failure(plan: object, options: object, save: Path | None) -> None:
     assert isinstance(options, Options)
     small, _ = shrink(plan)
     result = run_plan(small, keep_trace=True)
-    click.echo("\nThe first failure, made small:")
+    terminal.lines(["", "The first failure, made small:"])
     _show_plan(small)
-    click.echo("What happened:")
+    terminal.line("What happened:")
     _show_story(result.trace or [])
     for violation in result.violations:
-        click.secho(violation, fg="red")
+        terminal.line(violation, style="red")
     more = "" if options.mutant is None else f" --mutant {options.mutant}"
-    click.echo(
+    terminal.line(
         f"Repeat it with: logstore simulate --seed {plan.seed} --schedules 1 "
         f"--truncation {options.truncation} --faults {','.join(options.faults)} "
         f"--flush {options.flush} --brokers {options.brokers} --events {options.events}{more}"
     )
     if save is not None:
         save.write_text(small.to_json())
-        click.echo(f"or: logstore simulate --replay {save}")
+        terminal.line(f"or: logstore simulate --replay {printable(str(save))}")

@@ -6,10 +6,10 @@ newer state takes the place of an older one that was not sent yet.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
+from checkpoints.loggers import get_logger
 from replication.controller.context import ControllerContext, Partitions
 from replication.error_codes import ErrorCode
 from replication.messages import (
@@ -33,7 +33,7 @@ from replication.state import (
 )
 from replication.transport import Transport
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_MS = 100
 

@@ -5,11 +5,11 @@ What is here is also in the coordinator's tree: it changes after a write succeed
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
 from logstore.errors import ConfigError
 from replication.isr import effective_min_isr
@@ -22,7 +22,7 @@ from replication.state import (
     TopicPartition,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # Sets whose order is that of insertion: what is sent must not depend on hashes.
 Partitions: TypeAlias = dict[TopicPartition, None]

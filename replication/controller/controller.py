@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
 from replication.config import ReplicationConfig
 from replication.controller.channels import Channel, OnResponse
@@ -38,7 +38,7 @@ from replication.runtime import Cancellable, Runtime, Task
 from replication.state import LiveBroker, TopicPartition
 from replication.transport import OnReply, Transport
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_MS = 100  # after the coordinator gave no answer
 MAX_CONFLICTS = 10  # at once; then the event waits like one without an answer

@@ -6,10 +6,10 @@ that was replaced, and has not yet heard of it, changes nothing.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
 from replication.controller.context import Changes, ControllerContext
 from replication.coordination import (
@@ -34,7 +34,7 @@ from replication.state import (
     TopicPartition,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CHUNK = 400  # nodes in a transaction: some 100 kB, a tenth of what ZooKeeper takes
 

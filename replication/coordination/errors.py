@@ -11,6 +11,7 @@ CoordinationError
 
 from __future__ import annotations
 
+from checkpoints.printable import printable
 from logstore.errors import CorruptDataError, LogstoreError
 
 
@@ -27,8 +28,8 @@ class _PathError(CoordinationError):
         super().__init__(path)
         self.path = path
 
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+    def _text(self) -> str:
+        return f"{printable(self.path)}: {self.reason}"
 
 
 class NoNodeError(_PathError):

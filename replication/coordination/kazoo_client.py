@@ -6,7 +6,6 @@ begin a new session by itself. Only this module reaches into kazoo, and only it 
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.serialization import Watch, write_string
 from kazoo.protocol.states import Callback, KeeperState
 
+from checkpoints.loggers import get_logger
 from replication.coordination import errors
 
 _PERSISTENT_RECURSIVE = struct.pack(">i", 1)
@@ -71,7 +71,7 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
     chroot: str
 
     def __init__(self, on_event: Callable[[int, str], None], **options: Any) -> None:
-        logger = logging.getLogger(__name__)
+        logger = get_logger(__name__)
         super().__init__(connection_retry=dict(_RECONNECT), logger=logger, **options)
         self._on_event = on_event
         self._connection._read_watch_event = self._read_watch_event

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
+from checkpoints.loggers import get_logger
 from replication.coordination.base import Deliver
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Notifications:

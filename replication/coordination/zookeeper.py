@@ -6,13 +6,13 @@ here: bounded waiting, typed errors, watches that survive a reconnect, one objec
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from checkpoints.loggers import get_logger
 from logstore.errors import ConfigError
 from replication.coordination.base import (
     ANY_VERSION,
@@ -45,7 +45,7 @@ from replication.coordination.errors import (
 if TYPE_CHECKING:
     from replication.coordination.kazoo_client import OneSessionClient
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _STATES = {
     "CONNECTED": SessionState.CONNECTED,

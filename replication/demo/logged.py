@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LOGGERS = ("checkpoints", "logstore", "replication")
+from checkpoints.loggers import package_loggers
 
 
 class _Collector(logging.Handler):
@@ -23,10 +23,10 @@ class _Collector(logging.Handler):
 def errors_as_faults(faults: list[str]) -> Iterator[None]:
     """Add every error that is logged to ``faults``; nothing of it goes to stderr."""
     collector = _Collector(faults)
-    for name in _LOGGERS:
-        logging.getLogger(name).addHandler(collector)
+    for logger in package_loggers():
+        logger.addHandler(collector)
     try:
         yield
     finally:
-        for name in _LOGGERS:
-            logging.getLogger(name).removeHandler(collector)
+        for logger in package_loggers():
+            logger.removeHandler(collector)

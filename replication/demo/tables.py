@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rich.table import Table
-
 from logstore.demo.show import numbers_table
+from logstore.terminal.tables import Table
 from replication.demo.outcome import ClusterOutcome, SparkOutcome
 
 

@@ -12,6 +12,16 @@ import heapq
 
 cdef object heappush = heapq.heappush
 cdef object heappop = heapq.heappop
+cdef long long LAST_MS = 0x7FFFFFFFFFFFFFFF
+
+
+cdef inline long long add_ms(long long a, long long b) noexcept nogil:
+    """The sum; the end of time where it lies behind, and likewise the beginning."""
+    if b > 0 and a > LAST_MS - b:
+        return LAST_MS
+    if b < 0 and a < -LAST_MS - b:
+        return -LAST_MS
+    return a + b
 
 
 cdef class TimerTask:
@@ -80,17 +90,20 @@ cdef class TimingWheel:
     cdef readonly TimingWheel overflow
 
     def __init__(self, long long tick_ms, Py_ssize_t size, long long start_ms):
+        if start_ms < 0 or tick_ms < 1 or size < 2:
+            raise ValueError(f"start {start_ms} ms, tick {tick_ms} ms, {size} buckets")
         self.tick_ms, self.size = tick_ms, size
-        self.interval_ms = tick_ms * size
+        self.interval_ms = tick_ms * size if tick_ms <= LAST_MS // size else LAST_MS
         self.current_ms = start_ms - start_ms % tick_ms
-        self.end_ms = self.current_ms + self.interval_ms
+        self.end_ms = add_ms(self.current_ms, self.interval_ms)
         self.buckets = [None] * size
 
     cpdef void advance(self, long long now_ms):
         cdef TimingWheel wheel = self
-        while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
+        while (wheel is not None and now_ms > wheel.current_ms
+               and now_ms - wheel.current_ms >= wheel.tick_ms):
             wheel.current_ms = now_ms = now_ms - now_ms % wheel.tick_ms
-            wheel.end_ms = now_ms + wheel.interval_ms
+            wheel.end_ms = add_ms(now_ms, wheel.interval_ms)
             wheel = wheel.overflow
 
     cpdef TimingWheel coarser(self):
@@ -106,18 +119,18 @@ cdef class Timer:
     cdef list queue  # (start, number of the bucket, bucket)
 
     def __init__(self, long long start_ms, long long tick_ms=1, Py_ssize_t wheel_size=20):
-        if start_ms < 0 or tick_ms < 1 or wheel_size < 2:
-            raise ValueError(f"start {start_ms} ms, tick {tick_ms} ms, {wheel_size} buckets")
-        self.now_ms = start_ms
         self.wheel = TimingWheel(tick_ms, wheel_size, start_ms)
+        self.now_ms = start_ms
         self.queue = []
 
     cpdef add(self, TimerTask task, long long delay_ms, now_ms=None):
         cdef long long base_ms = self.now_ms if now_ms is None else now_ms
+        if task is None:
+            raise TypeError("a task must be a TimerTask, not None")
         with self.lock:
             if task.bucket is not None:
                 leave(task)
-            task.expiry_ms = base_ms + delay_ms
+            task.expiry_ms = add_ms(base_ms, delay_ms)
             self.place(task)
 
     def advance(self, long long now_ms):
@@ -171,7 +184,7 @@ cdef class Timer:
         cdef long long number, expiry_ms = max(task.expiry_ms, wheel.current_ms)
         cdef Py_ssize_t slot
         cdef Bucket bucket
-        while expiry_ms >= wheel.end_ms:
+        while expiry_ms >= wheel.end_ms and wheel.end_ms < LAST_MS:
             wheel = wheel.coarser()
         number = expiry_ms // wheel.tick_ms
         slot = number % wheel.size
@@ -196,20 +209,21 @@ cdef class Timer:
         cdef TimerTask task
         cdef object entry
         cdef list due
-        cdef long long tick_end_ms
+        cdef long long current_ms
         with self.lock:
             if not self.queue or <long long>self.queue[0][0] > now_ms:
                 self.tick(now_ms)
                 return None
             bucket = self.pop()
             self.tick(bucket.start_ms)
-            tick_end_ms = self.wheel.current_ms + self.wheel.tick_ms
+            current_ms = self.wheel.current_ms
             due = []
             for entry in bucket.tasks:
                 if entry is None:
                     continue
                 task = <TimerTask>entry
-                if task.expiry_ms < tick_end_ms:
+                if (task.expiry_ms <= current_ms
+                        or task.expiry_ms - current_ms < self.wheel.tick_ms):
                     task.bucket = None
                     due.append(task)
                 else:
@@ -382,6 +396,8 @@ cdef class Watchers:
             return len(self.operations)
 
     cpdef bint add(self, DelayedOperation operation) except -1:
+        if operation is None:
+            raise TypeError("an operation must be a DelayedOperation, not None")
         with self.lock:
             if self.dropped:
                 return False

@@ -97,6 +97,8 @@ class TimingWheel:
     __slots__ = ("buckets", "current_ms", "end_ms", "interval_ms", "overflow", "size", "tick_ms")
 
     def __init__(self, tick_ms: int, size: int, start_ms: int) -> None:
+        if start_ms < 0 or tick_ms < 1 or size < 2:
+            raise ValueError(f"start {start_ms} ms, tick {tick_ms} ms, {size} buckets")
         self.tick_ms, self.size = tick_ms, size
         self.interval_ms = tick_ms * size
         self.current_ms = start_ms - start_ms % tick_ms
@@ -133,8 +135,6 @@ class Timer:
     """
 
     def __init__(self, start_ms: int, tick_ms: int = 1, wheel_size: int = 20) -> None:
-        if start_ms < 0 or tick_ms < 1 or wheel_size < 2:
-            raise ValueError(f"start {start_ms} ms, tick {tick_ms} ms, {wheel_size} buckets")
         self._lock = Lock()
         self._now_ms = start_ms
         self.wheel = TimingWheel(tick_ms, wheel_size, start_ms)

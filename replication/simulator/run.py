@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from checkpoints.loggers import get_logger, package_loggers
 from checkpoints.types import TopicPartition
 from logstore.errors import StorageFailedError
 from logstore.testing.faulty import SimulatedCrash
@@ -24,6 +25,8 @@ from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
 from replication.simulator.validations import is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
+
+logger = get_logger(__name__)
 
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
@@ -92,7 +95,7 @@ class _Run:
 
     def run(self) -> Result:
         handler = _Errors(self.errors)
-        loggers = [logging.getLogger(name) for name in ("replication", "logstore")]
+        loggers = package_loggers()
         before = [(logger.level, logger.propagate) for logger in loggers]
         for logger in loggers:
             logger.addHandler(handler)
@@ -223,7 +226,7 @@ class _Run:
                 assert process is not None
                 self.cluster.disk_crashed(machines[process.node])
             except Exception as error:
-                logging.getLogger("replication").exception("a task failed: %r", error)
+                logger.exception("a task failed: %s: %s", type(error).__name__, error)
             if process is None:
                 after_event(None)
             elif process.node >= 0:

@@ -25,6 +25,11 @@ DISK_MODULES = {"checkpoints/files.py", "logstore/storage/local.py"}
 CLOCK_MODULES = {"logstore/clock.py"}
 # Beside the data's path: what a person starts, and what needs no seam because it only reports.
 BESIDE = ("logstore/cli/", "logstore/demo/")
+# The one way to a terminal, and the one way to a log line: they escape what strangers wrote.
+TERMINAL = "logstore/terminal/"
+LOGGERS = "checkpoints/loggers.py"
+PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "progressbar"}
+STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 # An independent second reader: it may share the format, never the log's own read path.
 READ_PATH = {"log", "segment", "segments", "recovery", "producer_state", "epochs", "append"}
 
@@ -91,3 +96,66 @@ def test_values_of_the_format_do_no_io(path: Path) -> None:
     if name_of(path).startswith("logstore/format/"):
         used = set(imports_of(path))
         assert not {n for n in used if n.startswith(("logstore.storage", "logstore.clock"))}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_only_the_terminal_prints(path: Path) -> None:
+    """A name that clears the screen or forges a line comes by no other way."""
+    if name_of(path).startswith(TERMINAL):
+        return
+    tree = ast.parse(path.read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not names & {"print", *PRINTS}
+    assert not calls_of(path, "click") & PRINTS
+    imported = set(imports_of(path))
+    assert not [name for name in imported if name.split(".")[0] == "rich"]
+    assert not imported & {f"sys.{stream}" for stream in STREAMS}
+    assert not list(uses_of_streams(tree))
+
+
+def uses_of_streams(tree: ast.AST) -> Iterator[str]:
+    """What is done with ``sys.stdout`` and ``sys.stderr``; to ask what they are is free."""
+    asked = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "isatty"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in STREAMS and id(node) not in asked:
+            text = ast.unparse(node)
+            if text.startswith("sys."):
+                yield text
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_loggers_escape_what_they_are_given(path: Path) -> None:
+    if name_of(path) != LOGGERS:
+        assert not calls_of(path, "logging") & {
+            "getLogger", "debug", "info", "warning", "error", "critical", "exception", "log",
+        }  # fmt: skip
+        assert "logging.getLogger" not in set(imports_of(path))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_log_messages_are_constant(path: Path) -> None:
+    """Foreign text is an argument, which is escaped as a value; and never ``%r`` of it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if not (isinstance(node.func.value, ast.Name) and node.func.value.id == "logger"):
+            continue
+        if node.args and node.func.attr in {"debug", "info", "warning", "error", "exception"}:
+            text = node.args[0]
+            assert not isinstance(text, ast.JoinedStr | ast.BinOp), ast.unparse(node)
+            assert "%r" not in str(getattr(text, "value", "")), ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_errors_leave_their_text_to_their_base(path: Path) -> None:
+    """``PrintableError`` escapes what ``_text`` gives: no error defines ``__str__`` itself."""
+    if name_of(path) == "checkpoints/printable.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Error"):
+            methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            assert not methods & {"__str__", "__repr__"}, node.name

@@ -154,9 +154,9 @@ class TestLogLoader:
         """testCleanShutdownFile: a marker means recovery point = LEO (F-247)."""
         disk = Disk()
         filled(disk, 8).close()
-        for clean, expected in ((True, 24), (False, 3)):
-            log = disk.open(clean_shutdown=clean, recovery_point=3)
-            assert log.recovery_point == expected
+        for clean, point in ((True, 24), (False, 3)):
+            log = disk.open(clean_shutdown=clean, recovery_point=point)
+            assert log.recovery_point == point
             log.crash()
 
     @pytest.mark.parametrize("lost", [b"", b"0\n1\n0 0\n", b"0\n2\n0 0\n1 4\n"])

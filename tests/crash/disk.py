@@ -36,7 +36,8 @@ def batches_of(
 
 def open_log(
     storage: Storage, config: LogConfig = CONFIG, *, clean: bool = False,
-    recovery_point: int = 0, log_start_offset: int = 0, options: RecoveryOptions | None = None,
+    recovery_point: int | None = None, log_start_offset: int = 0,
+    options: RecoveryOptions | None = None,
 ) -> ReplicaLog:  # fmt: skip
     return ReplicaLog.open(
         DIRECTORY, config, managed=True, storage=storage, clock=ManualClock(T0 + 100_000),

@@ -192,9 +192,9 @@ def wrong_length(data: bytes, batch: int) -> bytes:
 
 VALID_BEHIND = {
     "the first batch cut is whole": (WHOLE + BATCHES[2].data, len(WHOLE), SIZE),
-    "behind a wrong length": (wrong_length(WHOLE, 2), 2 * SIZE, 3 * SIZE),
-    "behind a negative length": (
-        WHOLE[: 2 * SIZE + 8] + b"\xff" + WHOLE[2 * SIZE + 9 :], 2 * SIZE, 3 * SIZE,
+    "a wrong length": (wrong_length(WHOLE, 2), 2 * SIZE, 4 * SIZE),
+    "a negative length": (
+        WHOLE[: 2 * SIZE + 8] + b"\xff" + WHOLE[2 * SIZE + 9 :], 2 * SIZE, 4 * SIZE,
     ),
     "behind a torn batch": (WHOLE[: 4 * SIZE - 9] + WHOLE[4 * SIZE :], 3 * SIZE, 2 * SIZE),
     "behind zeros": (WHOLE[:SIZE] + bytes(5000) + WHOLE[SIZE:], SIZE, 5 * SIZE),

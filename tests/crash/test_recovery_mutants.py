@@ -13,7 +13,7 @@ from logstore.kernels import SCAN_BAD_OFFSET
 from logstore.producer_state import ProducerStateManager
 from logstore.replacements import Piece, Replacements
 from logstore.segment import Segment
-from logstore.set_aside import Remover
+from logstore.set_aside import Remover, Stock
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage
 from tests.crash import test_enumerated_damage as damage
@@ -43,12 +43,12 @@ def falling_epochs_end_the_scan(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_first_batch_cut_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
-    def mutant(segment: Segment, position: int) -> int:
+    def mutant(segment: Segment, position: int) -> Stock:
         span = next(segment.walk(position), None)
-        return valid_bytes(segment, position + span.size) if span else 0
+        return take_stock(segment, position + span.size) if span else Stock(0, True, False)
 
-    valid_bytes = set_aside.valid_bytes
-    patch.setattr(set_aside, "valid_bytes", mutant)
+    take_stock = set_aside.take_stock
+    patch.setattr(set_aside, "take_stock", mutant)
 
 
 def the_copy_is_not_synced(patch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,11 @@ def nobody_is_told(patch: pytest.MonkeyPatch) -> None:
     """The bytes are kept, and the report says nothing."""
     cut = Remover.cut
 
-    def mutant(self: Remover, segment: Segment, position: int, reason: str) -> None:
+    def mutant(
+        self: Remover, segment: Segment, position: int, reason: str, *, flushed: bool
+    ) -> None:
         before = list(self._report.warnings)
-        cut(self, segment, position, reason)
+        cut(self, segment, position, reason, flushed=flushed)
         self._report.warnings[:] = before
 
     patch.setattr(Remover, "cut", mutant)

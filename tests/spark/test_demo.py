@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
 from logstore import LogManager
 from logstore.demo.flights import Rows, by_partition, flights
@@ -37,7 +36,7 @@ def asked(spark: SparkSession, directory: Path, sent: list[Rows]) -> tuple[DemoO
     outcome = DemoOutcome(str(directory), sum(map(len, sent)), 1, cluster=ClusterOutcome([0], 1))
     told = SparkOutcome()
     places = Places("", str(directory), "")
-    analysis._ask(outcome, told, places, sent, spark, Show(Console(quiet=True)))
+    analysis._ask(outcome, told, places, sent, spark, Show(quiet=True))
     return outcome, told
 
 

@@ -337,7 +337,14 @@ def test_typed_errors_are_one_line(
     assert "broken" in CliRunner().invoke(main, ["--help"]).stdout
 
 
-def test_a_broken_invariant_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = FakePoint(InvariantError("impossible"))
+@pytest.mark.parametrize("kind", [InvariantError, ValueError])
+def test_a_mistake_in_logstore_keeps_its_traceback_printable(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    point = FakePoint(kind("impossible: \x1b[2J\nerror: 0"))
     monkeypatch.setattr("logstore.cli._points", lambda: {"broken": point})
-    assert isinstance(CliRunner().invoke(main, ["broken"]).exception, InvariantError)
+    result = CliRunner().invoke(main, ["broken"])
+    assert result.exit_code == 2
+    first, *_, last = result.stderr.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last.endswith(kind.__name__ + r": impossible: \x1b[2J\nerror: 0")

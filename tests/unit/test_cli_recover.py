@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from test_cli_verify import hashes
 
 from logstore.cli import main
+from logstore.config import LogConfig
 from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 from logstore.verify import verify
@@ -124,3 +125,61 @@ def test_damaged_checkpoints_are_mentioned(data: Path) -> None:
     result = run(data, "--dry-run")
     assert result.exit_code == 1
     assert "treated as absent" in result.stderr
+
+
+def flip(path: Path, position: int, mask: int = 0x80) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= mask
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """One partition of 20 batches of a record each in three segments, after a clean stop."""
+    path = tmp_path / "data"
+    with LogManager([path], LogConfig(segment_bytes=1024)) as manager:
+        (log,) = manager.create_topic("orders", 1)
+        for _ in range(20):
+            log.append([(b"key", b"value" * 10)])
+    return path
+
+
+def last_batch(path: Path) -> tuple[Path, int]:
+    log = max((path / "orders-0").glob("*.log"))
+    data, at, last = log.read_bytes(), 0, 0
+    while at < len(data):
+        last, at = at, at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
+    return log, last
+
+
+@pytest.mark.parametrize("byte", range(17))
+def test_a_flipped_bit_behind_a_clean_stop_is_told(stopped: Path, byte: int) -> None:
+    log, position = last_batch(stopped)
+    before = {path.name: path.stat().st_size for path in (stopped / "orders-0").glob("*.log")}
+    flip(log, position + byte, 1)
+    rehearsal = run(stopped, "--dry-run", "--json")
+    real = run(stopped, "--json")
+    assert reports(real) == reports(rehearsal)
+    (report,) = reports(real)
+    if 12 <= byte < 16:  # a leader epoch changes nothing of what was stored
+        assert (real.exit_code, report["bytes_cut"]) == (0, 0)
+        return
+    assert real.exit_code == rehearsal.exit_code == 1
+    assert "clean stop disbelieved" in str(report["warnings"])
+    left = list((stopped / "orders-0").glob("*.log")) + list((stopped / "orders-0").glob("*.cut"))
+    assert sum(path.stat().st_size for path in left) == sum(before.values())
+    if report["bytes_cut"]:
+        assert report["offsets_lost"] == [19, 20]
+        assert report["bytes_set_aside"] == report["bytes_cut"]
+    assert run(stopped).exit_code == 0
+
+
+def test_a_loss_is_in_the_table_and_in_the_exit_code(stopped: Path) -> None:
+    for path in (stopped / "orders-0").glob("*.log"):
+        path.write_bytes(b"")
+    result = run(stopped)
+    assert result.exit_code == 1
+    assert "[16, 20)" in result.stdout.splitlines()[1]
+    assert "0 bytes cut" in result.stdout
+    assert "warning: " in result.stdout
+    assert result.stderr == ""

@@ -86,8 +86,9 @@ BASE = "0" * 19 + "5"
     [".log", "x.log", "-5.log", "5.log", "5.lo", "5", BASE, f"{BASE}.log.tmp", ".lock",
      f"{2**63:020}.log", f"{10**20 - 1}.log", "0" + BASE + ".log", BASE[1:] + ".log",
      "+" + BASE[1:] + ".log", " " + BASE[1:] + ".log", BASE[:-1] + "٥.log", BASE[:-1] + "².log",
-     f"{BASE}.log\n", f"{BASE}\n.log", f"{BASE}.LOG", f"{BASE}.log\udcff", "leader-epoch-checkpoint",
-     f"{BASE}.deleted", f"{BASE}.log.swap.swap", f"{BASE}x.log", "1_000_000_000_000_000.log"],
+     f"{BASE}.log\n", f"{BASE}\n.log", f"{BASE}.LOG", f"{BASE}.log\udcff",
+     "leader-epoch-checkpoint",
+     f"{BASE}.deleted", f"{BASE}.log.swap.swap", "1_000_000_000_000_000.log"],
 )  # fmt: skip
 def test_other_files_are_no_segment(name: str) -> None:
     assert names.parse_segment_file(name) is None

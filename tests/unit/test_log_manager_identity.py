@@ -224,11 +224,22 @@ class TestLoading:
             assert f"/a/{name}" in str(manager.offline_directories["/a"])
             manager.create_topic("t", 2)
 
-    def test_a_directory_of_no_log_is_named_by_its_path(self) -> None:
+    def test_a_directory_of_no_log_is_left_alone(self, caplog: pytest.LogCaptureFixture) -> None:
         machine = Machine()
-        machine.storage.make_dir("/logs/lost+found")
-        with pytest.raises(Exception, match=r"/logs/lost\+found"):
-            machine.start()
+        names = ["lost+found", "a b-0", "-0", "t-00", "t-2147483648", "t-0\n", "\udcff-0", "t"]
+        for name in names:
+            machine.storage.make_dir(f"/logs/{name}")
+        for _ in range(2):
+            caplog.clear()
+            with machine.start() as manager:
+                manager.get_or_create(*T0)
+                assert list(manager.logs) == [T0]
+            warnings = [record.getMessage() for record in caplog.records]
+            assert [sum(repr(name) in text for text in warnings) for name in names] == [1] * 8
+            assert all(text.isprintable() and text.isascii() for text in warnings)
+        for name in names:
+            assert machine.storage.info(f"/logs/{name}") is not None
+        assert machine.storage.info("/logs/.kafka_cleanshutdown") is not None
 
 
 class TestCreation:

@@ -405,10 +405,12 @@ class TestConfiguration:
             manager.create_topic("t", 2, {"retention.ms": "-1"})
         machine.storage.write_file("/a/t-0/topic.properties", content)
         with machine.start() as manager:
-            assert manager.live_directories == ["/b"]
-            assert "/a/t-0/topic.properties" in str(manager.offline_directories["/a"])
-        with machine.start(topic_configs={"t": machine.config}) as manager:
             assert manager.live_directories == ["/a", "/b"]
+            assert list(manager.logs) == [("t", 1)]
+            assert "/a/t-0/topic.properties" in str(manager.unavailable_logs["t", 0])
+        with machine.start(topic_configs={"t": machine.config}) as manager:
+            assert sorted(manager.logs) == [("t", 0), ("t", 1)]
+            assert manager.unavailable_logs == {}
 
 
 class TestClaims:

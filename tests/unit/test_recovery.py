@@ -328,3 +328,20 @@ def test_a_log_that_was_emptied_never_comes_back_beside_the_new_one() -> None:
             assert (log.log_end_offset, held) in ((1, []), (9, list(range(1, 9)))), (points, seed)
             assert len(log.segments) == 1
             log.crash()
+
+
+def test_each_warning_of_a_recovery_is_a_line_of_the_logger(
+    disk: FaultyStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(disk, flushed=10)
+    log.flush()
+    path = log.active_segment.log_path
+    killed(disk, log)
+    data = bytearray(disk.read_file(path))
+    data[len(data) // 2] ^= 1
+    disk.write_file(path, bytes(data))
+    with caplog.at_level("WARNING", "logstore"):
+        report = open_log(disk, recovery_point=30).recovery_report
+    assert report.offsets_lost == (15, 30)
+    assert len(report.warnings) == 2
+    assert caplog.messages == [f"{DIRECTORY}: {warning}" for warning in report.warnings]

@@ -11,7 +11,7 @@ from replication.simulator.matrix.run import Cell
 from replication.simulator.matrix.scenarios import Scenario
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from logstore.terminal.tables import Table
 
 LEGEND = (
     "lost: records that were acknowledged with acks=all and are not in the leader's log at the end",
@@ -115,12 +115,11 @@ def _emphasised(cell: Cell, reasons: Sequence[str]) -> str:
 
 
 def to_table(cells: Sequence[Cell]) -> Table:
-    """For rich; what is wrong is red, what is allowed yellow."""
-    from rich.markup import escape
-    from rich.table import Table
+    """What is wrong is red, what is allowed yellow."""
+    from logstore.terminal import tables
 
     columns, reasons = columns_of(cells), reasons_of(cells)
-    table = Table(box=None, pad_edge=False)
+    table = tables.plain_table()
     table.add_column("scenario", no_wrap=True)
     table.add_column("what happens")
     for column in columns:
@@ -130,6 +129,6 @@ def to_table(cells: Sequence[Cell]) -> Table:
         for cell in row:
             style = "red" if not cell.findings.ok else "green"
             style = "yellow" if _is_excused(cell) else style
-            verdicts.append(f"[{style}]{escape(text_of(cell, reasons))}[/]")
-        table.add_row(escape(scenario.name), escape(scenario.title), *verdicts)
+            verdicts.append(tables.cell(text_of(cell, reasons), style))
+        table.add_row(scenario.name, scenario.title, *verdicts)
     return table

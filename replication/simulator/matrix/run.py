@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from checkpoints.loggers import package_loggers
 from replication.simulator.matrix.findings import Findings, Observer
 from replication.simulator.matrix.rules import COLUMNS, DEFAULT, Column
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
@@ -66,7 +67,7 @@ def run_cells(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What goes wrong is the subject here: the log would be full of it."""
-    loggers = [logging.getLogger(name) for name in ("replication", "logstore")]
+    loggers = package_loggers()
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)

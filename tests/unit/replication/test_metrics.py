@@ -152,6 +152,15 @@ def test_log_directories() -> None:
     assert scrape("kafka_server_replicamanager_offlinereplicacount") == 1
 
 
+def test_a_hostile_label_does_not_end_the_scrape() -> None:
+    """The client takes no lone surrogates, and leaves all but line breaks as they are."""
+    registry = prometheus.CollectorRegistry()
+    registry.register(collector(broker_of(Host(directories=("/a\x1b\r\udcff",)))))
+    text = prometheus.generate_latest(registry).decode()
+    assert r'logDirectory="/a\\x1b\\r\\xff"' in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
 def test_controller(scrape: Scrape) -> None:
     """R-172, R-173."""
     assert scrape("kafka_controller_kafkacontroller_offlinepartitionscount") == 4

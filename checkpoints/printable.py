@@ -1,0 +1,71 @@
+"""One way to print what came from a disk or from a network.
+
+A name, a key or a message of strangers may hold escape sequences, line breaks, marks that turn a
+line around, and bytes that are no text. Printed raw it clears a terminal or forges a line of a
+report. So a foreign *value* goes through `printable` where it becomes part of a text, and every
+text goes through `one_line` where it leaves: an error's ``str``, a log line, a line or a cell on a
+terminal.
+
+================================  ================================================================
+in the text                       as printed
+================================  ================================================================
+printable (``str.isprintable``)   itself: also é and 日本
+line break, return, tab           ``\\n``, ``\\r``, ``\\t``
+other characters below U+0080     ``\\x1b``
+unprintable ones from U+0080 on   ``\\u0085``, ``\\u202e``, ``\\U000e0001``
+a byte that is not UTF-8          ``\\xff``
+a backslash                       ``\\\\`` by `printable`, so that no two values look the same;
+                                  itself by `one_line`, since it may begin an escape
+================================  ================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BYTES = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of the bytes 0x80 to 0xff
+
+
+def printable(value: str | bytes | os.PathLike[Any], limit: int | None = None) -> str:
+    """``value`` as part of a line; beyond ``limit`` characters of it, an ellipsis."""
+    path = os.fspath(value)
+    text = decoded(path) if isinstance(path, bytes) else path
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 3] + "..."
+    return one_line(text.replace("\\", "\\\\"))
+
+
+def one_line(text: str) -> str:
+    """A text that may hold printed values already, with nothing left in it that is unprintable."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def decoded(data: bytes) -> str:
+    """Foreign bytes as text: what is not UTF-8 becomes lone surrogates, as in names of files."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if code in _BYTES:
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x80:
+        return _SHORT.get(character, f"\\x{code:02x}")
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class PrintableError(Exception):
+    """Base of the errors of all packages: ``str`` is one printable line, fields hold raw facts.
+
+    A class with fields composes its text in ``_text``, with `printable` for each foreign value.
+    """
+
+    def __str__(self) -> str:
+        return one_line(self._text())
+
+    def _text(self) -> str:
+        return super().__str__()

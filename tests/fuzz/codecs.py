@@ -1,0 +1,88 @@
+"""``python -m tests.fuzz.codecs --seed S --rounds N``: random and damaged streams of each codec.
+
+A stream of any structure gives its content; a cut or damaged one gives content within the limit or
+``CorruptBatchError``, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from contextlib import suppress
+
+import pytest
+
+from logstore.errors import CorruptBatchError
+from logstore.format.compression import Compression, decompress
+from tests.fuzz.codec_streams import random_stream
+
+CODECS = [codec for codec in Compression if codec is not Compression.NONE]
+DAMAGES = 12
+LIMIT = 1 << 20
+
+
+def random_content(rng: random.Random) -> bytes:
+    size = rng.choice([0, 1, 100, 5_000, 200_000])
+    parts, length = [], 0
+    while length < size:
+        part = rng.choice(
+            [rng.randbytes(rng.randint(1, 300)), b"\0" * rng.randint(1, 70_000), b"text, text " * 9]
+        )
+        parts.append(part)
+        length += len(part)
+    return b"".join(parts)[:size]
+
+
+def damaged(rng: random.Random, stream: bytes) -> bytes:
+    copy = bytearray(stream)
+    match rng.randrange(4):
+        case 0:
+            del copy[rng.randrange(len(copy)) :]
+        case 1:
+            at = rng.randrange(min(len(copy), rng.choice([8, 64, len(copy)])))
+            copy[at] ^= 1 << rng.randrange(8)
+        case 2:
+            at = rng.randrange(len(copy))
+            copy[at : at + rng.choice([1, 4, 8])] = rng.choice(
+                [b"", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", bytes(4), rng.randbytes(3)]
+            )
+        case _:
+            at = rng.randrange(len(copy))
+            copy[at:at] = copy[: rng.randint(1, 64)]
+    return bytes(copy)
+
+
+def check(seed: int) -> None:
+    """One round; ``AssertionError`` or any error but ``CorruptBatchError`` is a defect."""
+    rng = random.Random(seed)
+    codec = rng.choice(CODECS)
+    content = random_content(rng)
+    stream = random_stream(rng, codec, content)
+    assert bytes(decompress(codec, stream)) == content
+    assert bytes(decompress(codec, stream, len(content))) == content
+    if content:
+        with pytest.raises(CorruptBatchError, match="limit"):
+            decompress(codec, stream, len(content) - 1)
+    for _ in range(DAMAGES):
+        with suppress(CorruptBatchError):
+            assert len(decompress(codec, damaged(rng, stream), LIMIT)) <= LIMIT
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.codecs", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--rounds", type=int, default=10_000)
+    args = parser.parse_args()
+    started = time.monotonic()
+    for seed in range(args.seed, args.seed + args.rounds):
+        try:
+            check(seed)
+        except BaseException:
+            print(f"Repeat it with: python -m tests.fuzz.codecs --seed {seed} --rounds 1")
+            raise
+    print(f"{args.rounds} rounds, {time.monotonic() - started:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What opening a log believes of ``.swap`` and ``.cleaned`` files; whatever it does not is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.disk import (
+    Files,
+    assert_nothing_gone,
+    batches_of,
+    disk_with,
+    joined,
+    log_bytes,
+    open_log,
+    segment_path,
+    tree,
+    written,
+)
+
+BATCHES = batches_of(20)
+SIZE = len(BATCHES[0].data)
+FILES = written(BATCHES, rolls=4)  # segments 0, 12, 24, 36, 48
+SWAP = segment_path(12, ".log.swap")
+BOTH = joined(BATCHES[4:12])  # of the segments 12 and 24
+START = pytest.mark.parametrize("clean", [True, False])
+
+
+def kept(files: Files) -> dict[str, bytes]:
+    return {p.rpartition("/")[2]: d for p, d in files.items() if p.endswith(".cut")}
+
+
+def flipped_crc(data: bytes) -> bytes:
+    return data[: 5 * SIZE + 70] + bytes([data[5 * SIZE + 70] ^ 1]) + data[5 * SIZE + 71 :]
+
+
+def far_last_offset(data: bytes) -> bytes:
+    at = len(data) - SIZE
+    return data[:at] + (33 + (1 << 20)).to_bytes(8, "big") + data[at + 8 :]
+
+
+def low_last_offset(data: bytes) -> bytes:
+    at = len(data) - SIZE
+    return data[:at] + (3).to_bytes(8, "big") + data[at + 8 :]
+
+
+@START
+def test_a_whole_replacement_takes_the_place_of_its_originals(clean: bool) -> None:
+    compacted = joined([*BATCHES[4:6], BATCHES[11]])
+    storage = disk_with(FILES | {SWAP: compacted, segment_path(12, ".index.swap"): b""})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined([*BATCHES[:6], BATCHES[11], *BATCHES[12:]])
+    assert kept(dict(tree(storage))) == {}
+    assert not log.recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize(
+    "change",
+    [
+        flipped_crc,
+        far_last_offset,
+        low_last_offset,
+        lambda data: data[:-1],
+        lambda data: data[: 5 * SIZE],
+        lambda data: data[: 2 * SIZE],
+        lambda data: data + b"\0" * 10,
+    ],
+)
+def test_a_replacement_that_is_not_as_its_originals_is_kept_aside(
+    change: Callable[[bytes], bytes], clean: bool
+) -> None:
+    swap = change(BOTH)
+    storage = disk_with(FILES | {SWAP: swap, segment_path(12, ".index.swap"): b""})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined(BATCHES)
+    files = dict(tree(storage))
+    assert kept(files) == {f"{12:020}.log.0.cut": swap}
+    assert not any(".swap" in path for path in files)
+    report = log.recovery_report
+    assert report.bytes_set_aside == len(swap)
+    assert [w for w in report.warnings if f"{12:020}.log.swap" in w]
+    assert report.has_findings
+    assert report.clean == clean
+    log.close()
+    assert not open_log(storage, clean=True, recovery_point=60).recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize("swap", [b"", bytes(500), b"\xee" * 500])
+def test_a_replacement_without_a_batch_destroys_nothing(swap: bytes, clean: bool) -> None:
+    storage = disk_with(FILES | {SWAP: swap})
+    open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined(BATCHES)
+    assert kept(dict(tree(storage))) == {}
+
+
+@START
+def test_a_damaged_replacement_is_recovered_where_its_originals_are_gone(clean: bool) -> None:
+    files = {p: d for p, d in FILES.items() if f"/{12:020}" not in p and f"/{24:020}" not in p}
+    storage = disk_with(files | {SWAP: flipped_crc(BOTH)})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined(BATCHES[:9])
+    assert_nothing_gone(storage, [*BATCHES[:9], *BATCHES[10:]])
+    report = log.recovery_report
+    assert report.offsets_lost == (27, 60)
+    assert not report.clean
+
+
+@START
+def test_an_unfinished_copy_goes_where_there_are_originals(clean: bool) -> None:
+    storage = disk_with(FILES | {segment_path(12, ".log.cleaned"): joined(BATCHES[4:6])})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined(BATCHES)
+    assert kept(dict(tree(storage))) == {}
+    assert not log.recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize("transition", [".log.cleaned", ".log.swap"])
+def test_an_unfinished_copy_that_is_all_there_is_is_kept(transition: str, clean: bool) -> None:
+    files = {p: d for p, d in FILES.items() if f"/{12:020}" not in p}
+    files |= {segment_path(12, transition): joined(BATCHES[4:8])}
+    if transition == ".log.swap":
+        files |= {segment_path(0, ".log.cleaned"): b""}
+    storage = disk_with(files)
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert kept(dict(tree(storage))) == {f"{12:020}.log.0.cut": joined(BATCHES[4:8])}
+    assert log.recovery_report.has_findings
+
+
+def test_what_a_crash_leaves_behind_the_first_original_is_finished() -> None:
+    files = {p: d for p, d in FILES.items() if f"/{12:020}" not in p}
+    storage = disk_with(files | {SWAP: BOTH})
+    log = open_log(storage)
+    assert log_bytes(storage) == joined(BATCHES)
+    assert not log.recovery_report.has_findings
