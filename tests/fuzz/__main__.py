@@ -1,4 +1,4 @@
-"""``python -m tests.fuzz --seed N --directories M``: mutate log directories, judge what comes of it."""
+"""``python -m tests.fuzz --seed N --directories M``: mutate log directories, judge the outcome."""
 
 from __future__ import annotations
 

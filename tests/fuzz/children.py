@@ -152,11 +152,9 @@ def _live(body: Callable[[], int], targets: list[int]) -> NoReturn:
             os.dup2(target, number)
         # As the interpreter sets them up; under a terminal without colours.
         os.environ["TERM"] = "dumb"
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115
-        sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), "utf-8", line_buffering=True)
-        sys.stderr = io.TextIOWrapper(
-            open(2, "wb", closefd=False), "utf-8", "backslashreplace", line_buffering=True
-        )
+        sys.stdin = os.fdopen(0, closefd=False)
+        sys.stdout = _text(1, "strict")
+        sys.stderr = _text(2, "backslashreplace")
         try:
             code = body()
         except SystemExit as end:
@@ -171,6 +169,12 @@ def _live(body: Callable[[], int], targets: list[int]) -> NoReturn:
         code = CRASHED
     finally:
         os._exit(code)
+
+
+def _text(number: int, errors: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(
+        os.fdopen(number, "wb", closefd=False), "utf-8", errors, line_buffering=True
+    )
 
 
 def _limit() -> None:

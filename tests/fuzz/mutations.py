@@ -1,4 +1,4 @@
-"""A mutation as a value: what it does to a tree, in bytes. It can be stored, replayed and dropped."""
+"""A mutation as a value: what it does to a tree, in bytes. It can be stored and replayed."""
 
 from __future__ import annotations
 

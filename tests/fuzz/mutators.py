@@ -305,21 +305,24 @@ def _new_number(rng: random.Random, line: str) -> str:
     return line[: found.start()] + rng.choice((near, *NUMBERS)) + line[found.end() :]
 
 
-TEXT_EDITS: dict[str, Callable[[random.Random, list[str], int], str]] = {
-    "number": lambda r, lines, n: "\n".join([*lines[:n], _new_number(r, lines[n]), *lines[n + 1 :]]),
-    "line doubled": lambda r, lines, n: "\n".join([*lines[: n + 1], *lines[n:]]),
-    "line dropped": lambda r, lines, n: "\n".join([*lines[:n], *lines[n + 1 :]]),
-    "line garbled": lambda r, lines, n: "\n".join([*lines[:n], r.choice(ESCAPES), *lines[n + 1 :]]),
-    "escape": lambda r, lines, n: "\n".join([*lines[:n], r.choice(ESCAPES) + lines[n], *lines[n + 1 :]]),
-    "crlf": lambda r, lines, n: "\r\n".join(lines),
-    "no newline": lambda r, lines, n: "\n".join(lines).rstrip("\n"),
-    "emptied": lambda r, lines, n: "",
-    "blank line": lambda r, lines, n: "\n".join([*lines[:n], "", *lines[n:]]),
-    "long line": lambda r, lines, n: "\n".join([*lines[:n], "x" * 100_000, *lines[n:]]),
-    "spaces": lambda r, lines, n: "\n".join([*lines[:n], f" {lines[n]}  ", *lines[n + 1 :]]),
-    "not utf-8": lambda r, lines, n: "\n".join([*lines[:n], lines[n] + "\udcff\udcfe", *lines[n + 1 :]]),
-    "nul": lambda r, lines, n: "\n".join([*lines[:n], lines[n] + "\0", *lines[n + 1 :]]),
+LineEdit = Callable[[random.Random, str], list[str]]
+LINE_EDITS: dict[str, LineEdit] = {
+    "number": lambda rng, line: [_new_number(rng, line)],
+    "line doubled": lambda rng, line: [line, line],
+    "line dropped": lambda rng, line: [],
+    "line garbled": lambda rng, line: [rng.choice(ESCAPES)],
+    "escape": lambda rng, line: [rng.choice(ESCAPES) + line],
+    "blank line": lambda rng, line: ["", line],
+    "long line": lambda rng, line: ["x" * 100_000, line],
+    "spaces": lambda rng, line: [f" {line}  "],
+    "not utf-8": lambda rng, line: [line + "\udcff\udcfe"],
+    "nul": lambda rng, line: [line + "\0"],
 }  # fmt: skip
+TEXT_EDITS: dict[str, Callable[[str], str]] = {
+    "crlf": lambda text: text.replace("\n", "\r\n"),
+    "no newline": lambda text: text.rstrip("\n"),
+    "emptied": lambda text: "",
+}
 
 
 def text_edit(rng: random.Random, tree: Tree) -> Mutation | None:
@@ -328,10 +331,16 @@ def text_edit(rng: random.Random, tree: Tree) -> Mutation | None:
         return None
     path = rng.choice(paths)
     data = tree[path].data
-    lines = os.fsdecode(data).split("\n")
-    name = rng.choice(tuple(TEXT_EDITS))
-    new = os.fsencode(TEXT_EDITS[name](rng, lines, rng.randrange(len(lines))))
-    return Mutation(f"{kind_of(path)} {name}", "splice", path, 0, len(data), new)
+    text = os.fsdecode(data)
+    name = rng.choice((*LINE_EDITS, *TEXT_EDITS))
+    if name in TEXT_EDITS:
+        text = TEXT_EDITS[name](text)
+    else:
+        lines = text.split("\n")
+        n = rng.randrange(len(lines))
+        lines[n : n + 1] = LINE_EDITS[name](rng, lines[n])
+        text = "\n".join(lines)
+    return Mutation(f"{kind_of(path)} {name}", "splice", path, 0, len(data), os.fsencode(text))
 
 
 def new_entry(rng: random.Random, tree: Tree) -> Mutation | None:
@@ -357,7 +366,8 @@ def _names(rng: random.Random, path: str) -> Sequence[str]:
     near = f"{int(stem) + rng.choice((-1, 1, 10)):020}" if stem.isdigit() and int(stem) else "5"
     return (
         f"{'9' * 20}{dot}{suffix}", f"{2**63 - 1:020}{dot}{suffix}", f"{near}{dot}{suffix}",
-        f"+{stem}{dot}{suffix}", f"{stem.lstrip('0') or '0'}{dot}{suffix}", f"{stem}{dot}{suffix}.bak",
+        f"+{stem}{dot}{suffix}", f"{stem.lstrip('0') or '0'}{dot}{suffix}",
+        f"{stem}{dot}{suffix}.bak",
         f"{stem}{dot}{suffix}.deleted", f"{stem}{dot}{suffix}.cleaned", f"{stem}{dot}{suffix}.swap",
         f"{stem}{dot}{suffix}.tmp", f"{stem}\n{FORGED}{dot}{suffix}", f"\x1b[2J{stem}{dot}{suffix}",
         f"\udcff{dot}{suffix}", f"{stem}{dot}{suffix}{dot}{suffix}", f"-{stem}{dot}{suffix}",
@@ -365,7 +375,8 @@ def _names(rng: random.Random, path: str) -> Sequence[str]:
 
 
 DIRECTORY_NAMES = (
-    "a b-0", "\udcff\udcfe-0", f"x\n{FORGED}-0", "\x1b[31mred-0", "noname", "-0", "t-2147483648", "t--1",
+    "a b-0", "\udcff\udcfe-0", f"x\n{FORGED}-0", "\x1b[31mred-0", "noname", "-0", "t-2147483648",
+    "t--1",
     "t-00", "t-+1", "..-0", "x" * 250 + "-0", "t-0.zz-delete", "t-0.\x1b[2J-stray", "t-0-future",
     "[bold]b-0", "t-١", "\x9bc1-0", "topic-creation-x", "t-0 ", "\u202ertl-3",
 )  # fmt: skip

@@ -30,7 +30,8 @@ from tests.fuzz.tree import DIRECTORY, Tree, file_of, read_tree
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "data"
 GOLDEN_SEGMENTS = (
-    "v2-none", "v2-txn", "v2-lz4", "v2-zstd", "v2-compacted-none", "v1-snappy", "v1-none", "v0-gzip",
+    "v2-none", "v2-txn", "v2-lz4", "v2-zstd", "v2-compacted-none",
+    "v1-snappy", "v1-none", "v0-gzip",
 )  # fmt: skip
 OWN = 32
 COUNT = OWN + len(GOLDEN_SEGMENTS)
