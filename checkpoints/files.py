@@ -182,10 +182,17 @@ def replace_file(files: Files, path: str, data: bytes) -> None:
     """Replace ``path`` so that a crash leaves the old content or the new, never a mix (F-26).
 
     The directory is synced even when the rename fails, as Kafka does: an earlier rename in it may
-    still be on its way to the disk.
+    still be on its way to the disk. A FIFO and its like under either name are in nobody's way: the
+    rename replaces the one, and the other is renamed.
     """
     temporary = path + ".tmp"
-    files.write_file(temporary, data)
+    try:
+        files.write_file(temporary, data)
+    except UnusableFileError as error:
+        if error.errno == errno.EISDIR:
+            raise
+        files.rename(temporary, temporary + ".aside")
+        files.write_file(temporary, data)
     try:
         files.rename(temporary, path)
     finally:

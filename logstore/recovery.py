@@ -282,7 +282,7 @@ class _Loader:
         active = segments[-1]
         if deleting:
             with suppress(CorruptBatchError):
-                active.state.next_offset, active.state.size = active.read_next_offset()
+                active.state.next_offset, _ = active.read_next_offset()
         return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:

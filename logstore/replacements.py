@@ -158,7 +158,12 @@ class Replacements:
         """
         if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
-        parsed = {n: p for n in names if (p := filenames.parse_segment_file(n)) is not None}
+        parsed = {
+            name: p
+            for name in names
+            if (p := filenames.parse_segment_file(name)) is not None
+            and name == filenames.segment_file_name(*p)  # another spelling is no file of the log
+        }
         cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
         unfinished: dict[str, SegmentFile] = {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from itertools import count
 from typing import NamedTuple
 
 from logstore.format import filenames
@@ -91,10 +93,11 @@ class Remover:
     def _keeps(self, valid: bool) -> bool:
         return self._keep == "always" or (valid and self._keep == "valid")
 
-    def _names(self, name: str, position: int) -> list[str]:
+    def _names(self, name: str, position: int) -> Iterator[str]:
         """Where bytes from ``position`` on may be kept, in the order in which to try."""
         stem = f"{self._directory}/{name}.{position}"
-        return [f"{stem}{CUT_SUFFIX}", *(f"{stem}.{n}{CUT_SUFFIX}" for n in range(1, 1000))]
+        yield f"{stem}{CUT_SUFFIX}"
+        yield from (f"{stem}.{n}{CUT_SUFFIX}" for n in count(1))
 
     def _note(self, target: str, size: int) -> None:
         self._report.actions.append(f"kept {os.path.basename(target)}")

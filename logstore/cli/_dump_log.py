@@ -11,7 +11,6 @@ from logstore.cli._dump_output import Output, readable, shown, to_base64
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
 from logstore.format.header import (
-    CRC_POSITION,
     HEADER_SIZE,
     BatchHeader,
     add_sequence,
@@ -20,7 +19,7 @@ from logstore.format.header import (
 )
 from logstore.format.legacy import LegacyBatch, legacy_crc
 from logstore.format.reader import HEADER_UP_TO_MAGIC, Batch, batch_records, parse_batch
-from logstore.kernels import crc32c
+from logstore.large_batch import content_crc
 from logstore.storage import File
 from logstore.types import Record
 
@@ -113,9 +112,7 @@ def _large(file: File, position: int, size: int) -> _Found:
         batch = parse_header(head)
     except CorruptBatchError as error:
         raise error.located(file.path, position) from None
-    crc = 0
-    for start in range(position + CRC_POSITION + 4, position + size, _WINDOW_BYTES):
-        crc = crc32c(file.read_at(start, min(_WINDOW_BYTES, position + size - start)), crc)
+    crc = content_crc(file, position, size)
     return _Found(memoryview(head), batch, position, whole=False, crc=crc)
 
 

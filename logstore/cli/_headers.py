@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from logstore.format.header import PREFIX_SIZE
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
+from logstore.large_batch import worth_reading
 from logstore.storage import File
 
 WINDOW_BYTES = 4 << 20
@@ -46,6 +47,8 @@ def batch_rows(file: File) -> Iterator[BatchRow]:
                 yield row._replace(position=position + row.position)
         needed = framed_size(data[start:])
         if (start == 0 and needed <= len(data)) or needed > file.size() - position - start:
+            return
+        if not worth_reading(file, position + start, needed):
             return
         position, window = position + start, max(WINDOW_BYTES, needed)
 

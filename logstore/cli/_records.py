@@ -21,6 +21,7 @@ from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_records, read_records
 from logstore.kernels import DECODE_FULL, DECODE_LIMIT
+from logstore.large_batch import worth_reading
 from logstore.replacements import roll_marks
 from logstore.storage import File, Storage
 from logstore.types import Record
@@ -161,6 +162,9 @@ class PartitionReader:
                     if end is None:
                         return
                     raise CorruptBatchError(file.path, start, "a torn batch before a newer segment")
+                if not worth_reading(file, start, window):
+                    reason = f"a batch of {window} bytes with another checksum"
+                    raise CorruptBatchError(file.path, start, reason)
 
     def _window(
         self, data: bytes, aborted: Sequence[Aborted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -37,25 +37,33 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     as cleanly shut down, unless only a partition of it was recovered.
 
     Exit code 0: nothing was cut, lost or in doubt. 1: something was, or with --dry-run would be.
-    2: an error.
+    2: an error, or a log is too damaged to be opened; the others are recovered.
     """
     from logstore.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
+    unavailable: dict[str, str] = {}
     with _warnings_in_reports():
         if is_partition(path):
             reports = [_recover_partition(path, options, dry_run)]
         elif dry_run:
-            reports = list(_rehearse(path, options))
+            reports = list(_rehearse(path, options, unavailable))
         else:
-            reports = _recover_all(path, options)
+            reports = _recover_all(path, options, unavailable)
     if as_json:
-        result = {"dryRun": dry_run, "reports": [report.to_dict() for report in reports]}
+        result = {
+            "dryRun": dry_run,
+            "reports": [report.to_dict() for report in reports],
+            "unavailable": unavailable,
+        }
         terminal.print_json(result, indent=2)
     else:
         _print(reports, dry_run)
+    if unavailable:
+        names = (f"{name} cannot be opened: {why}" for name, why in unavailable.items())
+        fail(printable("; ".join(names)))
     ctx.exit(EXIT_FINDINGS if any(report.has_findings for report in reports) else 0)
 
 
@@ -93,32 +101,44 @@ def _is_log_dir(path: str) -> bool:
 
 
 def _partitions(path: str) -> list[str]:
-    """Names of the partitions that a start would load; an odd name stops it (F-6)."""
+    """Names of the partitions that a start would load; it leaves odd ones alone."""
+    from logstore.errors import InvalidTopicError
     from logstore.format import filenames
 
     skipped = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
-    names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    found = [n for n in names if n not in skipped and not filenames.parse_partition_dir(n).suffix]
+    found = []
+    for name in sorted(entry.name for entry in os.scandir(path) if entry.is_dir()):
+        with suppress(InvalidTopicError):
+            if name not in skipped and not filenames.parse_partition_dir(name).suffix:
+                found.append(name)
     if not found and not _is_log_dir(path):
         fail(f"{printable(path)}: neither a log directory nor a partition")
     return found
 
 
-def _recover_all(path: str, options: Any) -> list[Any]:
+def _recover_all(path: str, options: Any, unavailable: dict[str, str]) -> list[Any]:
     """Through the log manager, as a broker starts and stops."""
     from logstore.manager import LogManager
 
     _partitions(path)
     with LogManager([path], options=options) as manager:
+        for tp, error in sorted(manager.unavailable_logs.items()):
+            unavailable[str(tp)] = error.reason
         return manager.recovery_reports
 
 
-def _rehearse(path: str, options: Any) -> Iterator[Any]:
+def _rehearse(path: str, options: Any, unavailable: dict[str, str]) -> Iterator[Any]:
     """Partition by partition, each on an overlay of its own, so that memory stays that of one."""
+    from checkpoints import MalformedCheckpointError
+    from logstore.errors import CorruptDataError
+
     names = _partitions(path)
     with _locked(path):
         for name in names:
-            yield _open(os.path.join(path, name), path, options, dry_run=True)
+            try:
+                yield _open(os.path.join(path, name), path, options, dry_run=True)
+            except (CorruptDataError, MalformedCheckpointError) as error:
+                unavailable[name] = str(error)
 
 
 def _recover_partition(path: str, options: Any, dry_run: bool) -> Any:

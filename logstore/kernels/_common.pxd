@@ -17,7 +17,7 @@ cdef extern from "crc32c.h" nogil:
 
 cdef extern from "memory.h" nogil:
     cdef enum:
-        LS_GROWTH, LS_BLOCK_MIN
+        LS_EXACT_BELOW, LS_BLOCK_MIN
     void ls_free(uint8_t *data, int64_t capacity) noexcept nogil
     uint8_t *ls_grow(
         uint8_t *data, int64_t used, int64_t old, int64_t *capacity) noexcept nogil
@@ -111,8 +111,8 @@ cdef inline bint reserve(Block *block, int64_t extra) noexcept nogil:
     if unlikely(extra > <int64_t> 0x7fffffffffffffff - block.size):
         return False
     capacity = block.size + extra
-    if capacity < LS_GROWTH * block.capacity:  # amortised O(1); untouched pages cost nothing
-        capacity = LS_GROWTH * block.capacity
+    if block.capacity >= LS_EXACT_BELOW and capacity < 2 * block.capacity:
+        capacity = 2 * block.capacity  # amortised O(1); untouched pages cost nothing
     if capacity < LS_BLOCK_MIN:
         capacity = LS_BLOCK_MIN
     moved = ls_grow(block.data, block.size, block.capacity, &capacity)

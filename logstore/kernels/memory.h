@@ -13,10 +13,10 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__)
-/* Exactly what was asked for, from malloc: a byte behind it is one that the sanitizer sees. */
-enum { LS_GROWTH = 0, LS_BLOCK_MIN = 1 };
+/* Small blocks are exactly what was asked for, from malloc: the sanitizer sees a byte too far. */
+enum { LS_EXACT_BELOW = 65536, LS_BLOCK_MIN = 1 };
 #else
-enum { LS_GROWTH = 2, LS_BLOCK_MIN = 256 };
+enum { LS_EXACT_BELOW = 0, LS_BLOCK_MIN = 256 };
 #endif
 
 #if defined(__linux__) && !defined(__SANITIZE_ADDRESS__)

@@ -33,6 +33,7 @@ from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
 from logstore.format.reader import read_records
 from logstore.kernels import (
+    SCAN_BAD_CRC,
     SCAN_COLUMNS,
     SCAN_END,
     SCAN_INCOMPLETE,
@@ -40,6 +41,7 @@ from logstore.kernels import (
     SCAN_TAIL,
     scan_batches,
 )
+from logstore.large_batch import worth_reading
 from logstore.log.core import medium_error
 from logstore.log.following import FETCH_BYTES, Follower, Portion
 from logstore.log.news import Place
@@ -494,6 +496,11 @@ def _scan(file: File, position: int, rows: int = _ROWS) -> _Scan:
         found, end, status = scan_batches(data, 0, columns)
         first_size = _batch_size(data)
         if found or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
+            break
+        if first_size > file.size() - position:
+            break
+        if not worth_reading(file, position, first_size):
+            status = SCAN_BAD_CRC
             break
         want = first_size  # a batch longer than what was read
     positions = columns[:found]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
 from logstore.errors import CorruptSnapshotError
 from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.index_entry import decode_aborted
-from logstore.format.producer_snapshot import decode_snapshot
+from logstore.format.producer_snapshot import SIZE_MAX, decode_snapshot
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.layout import PartitionLayout
 from logstore.spark.segment_index import SegmentIndex
@@ -72,10 +73,10 @@ def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
         uri = layout.path_of(offset, filenames.SNAPSHOT_SUFFIX)
         storage, path = open_storage(uri)
         try:
-            entries = decode_snapshot(storage.read_file(path), uri)
+            entries = decode_snapshot(storage.read_file(path, SIZE_MAX), uri)
         except FileNotFoundError:
             continue
-        except CorruptSnapshotError as error:
+        except (CorruptSnapshotError, UnusableFileError) as error:
             logger.warning("the snapshot is not used: %s", error)
             continue
         first_offsets = {e.producer_id: e.current_txn_first_offset for e in entries}

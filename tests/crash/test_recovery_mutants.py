@@ -138,8 +138,8 @@ def pieces_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_jump_is_believed(patch: pytest.MonkeyPatch) -> None:
-    def mutant(segment: Segment, scan: Any, limit: int) -> Any:
-        plan = plan_split(segment, scan, 2**63)
+    def mutant(segment: Segment, scan: Any, limit: int, flushed: int) -> Any:
+        plan = plan_split(segment, scan, 2**63, 2**63)
         span = next(segment.walk(plan.end), None)
         if len(plan.pieces) == 1 and span is not None:
             pieces = [*plan.pieces, Piece(span.base_offset, plan.end)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -118,6 +119,20 @@ def test_what_cannot_be_recovered(data: Path, tmp_path: Path) -> None:
         assert result.exit_code == 2, path
         assert result.stderr.startswith("error: ")
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_a_log_that_cannot_be_opened_is_told(data: Path, arguments: list[str]) -> None:
+    """The others are recovered; what is of no log does not stop them."""
+    (data / "orders-0" / "topic.properties").unlink(missing_ok=True)
+    os.mkfifo(data / "orders-0" / "topic.properties")
+    (data / "a b-0").mkdir()
+    result = run(data, "--json", *arguments)
+    assert result.exit_code == 2
+    assert list(json.loads(result.stdout)["unavailable"]) == ["orders-0"]
+    assert "orders-1" in str(reports(result))
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "topic.properties" in error
 
 
 def test_damaged_checkpoints_are_mentioned(data: Path) -> None:

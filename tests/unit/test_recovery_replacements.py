@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.crash.disk import (
+    DIRECTORY,
     Files,
     assert_nothing_gone,
     batches_of,
@@ -136,3 +137,20 @@ def test_what_a_crash_leaves_behind_the_first_original_is_finished() -> None:
     log = open_log(storage)
     assert log_bytes(storage) == joined(BATCHES)
     assert not log.recovery_report.has_findings
+
+
+def test_another_spelling_of_a_name_is_no_file_of_the_log() -> None:
+    odd = f"{DIRECTORY}/12.log.swap"
+    storage = disk_with(FILES | {odd: BOTH[:SIZE]})
+    open_log(storage)
+    assert log_bytes(storage) == joined(BATCHES)
+    assert storage.read_file(odd) == BOTH[:SIZE]
+
+
+def test_any_number_of_files_can_be_kept() -> None:
+    others = {segment_path(12, ".log.0.cut"): b"0"}
+    others |= {segment_path(12, f".log.0.{n}.cut"): b"x" for n in range(1, 1000)}
+    storage = disk_with(FILES | others | {SWAP: BOTH[:SIZE]})
+    report = open_log(storage).recovery_report
+    assert storage.read_file(segment_path(12, ".log.0.1000.cut")) == BOTH[:SIZE]
+    assert report.bytes_set_aside == SIZE

@@ -195,7 +195,11 @@ def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) ->
                 assert name in str(error)
                 continue
             assert str(logs) in manager.live_directories
-            assert [len(values(manager.get(*tp))) for tp in (T0, U0)] == [60, 60]
+            assert len(values(manager.get(*T0))) == 60
+            log = manager.get(*U0)
+            log.append([(b"key", b"more")])
+            log.delete_records(log.log_end_offset - 1)
+            log.flush()
             manager.checkpoint_recovery_points()
             manager.checkpoint_log_start_offsets()
             manager.checkpoint_high_watermarks()
@@ -203,6 +207,8 @@ def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) ->
     if expected == OFFLINE:
         assert os.path.lexists(logs / name)
     else:
+        written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
+        assert "u 0 62" in written
         assert (logs / ".kafka_cleanshutdown").is_file()
     assert descriptors() == before
 
