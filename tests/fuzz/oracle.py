@@ -303,11 +303,11 @@ def check_records(case: Case, results: Results) -> Iterator[Failure]:
         for directory, log in told["logs"].items():
             rows = [tuple(row) for row in log["rows"]]
             offsets = [offset for offset, _ in rows]
-            falls = [a for a, b in pairwise(offsets) if a >= b]
+            falls = [b for a, b in pairwise(offsets) if a >= b]
             if falls and _is_order_trusted(name, directory, falls, results):
                 excuse_order()
             elif falls:
-                yield Failure(f"offsets go back: {name}", f"{directory}: behind {falls}")
+                yield Failure(f"offsets go back: {name}", f"{directory}: back to {falls}")
             wrong = _unknown(case, directory, rows)
             if wrong:
                 yield Failure(f"wrong record: {name}", f"{directory}: offsets {wrong[:20]}")
