@@ -119,6 +119,15 @@ def _behind_torn_tail(m: Mutation, before: Tree, after: Tree) -> bool:
     return end < log.size and int(os.path.basename(m.path)[:20]) + offset > last
 
 
+def _no_epoch_falls(m: Mutation, before: Tree, after: Tree) -> bool:
+    """Without a checkpoint of epochs, and no lower one behind: it is in no checksum."""
+    data = after[m.path].data
+    epochs = [
+        int.from_bytes(data[at + 12 : at + 16], "big", signed=True) for at, _ in batch_places(data)
+    ]
+    return epochs == sorted(epochs) and f"{m.path[:-25]}/leader-epoch-checkpoint" not in after
+
+
 def _leads_to_batch(m: Mutation, before: Tree, after: Tree) -> bool:
     """From the position on, which is that of a batch, one ends at the offset; entries ascend."""
     base = int(os.path.basename(m.path)[:20])
@@ -206,6 +215,7 @@ EXPLANATIONS = (
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
+    Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
     Explanation(r"batch\.max_timestamp mended", "no record has a time", _has_no_records),
     Explanation("(time|txn)?index" + _IN_PLACE, "room behind the entries", _behind_entries),
     Explanation("timeindex" + _IN_PLACE, "the entry is true of the log", _times_hold),

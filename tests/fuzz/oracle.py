@@ -67,6 +67,7 @@ def judge(case: Case, results: Results) -> Iterator[Failure]:
             yield Failure(f"changed by {run.name}: {_general(run.changed[0])}", str(run.changed))
     yield from check_rehearsal(results)
     yield from check_nothing_lost(case, results)
+    yield from check_prefix_stays(case, results)
     yield from check_second_recovery(case, results)
     yield from check_records(case, results)
     yield from check_noticed(case, results)
@@ -215,6 +216,33 @@ def check_nothing_lost(case: Case, results: Results) -> Iterator[Failure]:
         if out and not told and run.outcome.code is not None:
             detail = f"{directory}: {_list(out)}, exit {run.outcome.code}"
             yield Failure("batch left the log untold", detail)
+
+
+def check_prefix_stays(case: Case, results: Results) -> Iterator[Failure]:
+    """What lies before the first changed byte of a log stays in the log."""
+    start_changed = any("log-start" in m.label for m in case.mutations)
+    reports = reports_of(results.run("recover"))
+    for directory in case.original.starts:
+        kept = b"|".join(settled_logs(results.recovered, directory))
+        if start_changed or directory not in reports:
+            continue
+        gone = [b for b in _unchanged_prefix(case, directory) if b.data not in kept]
+        if gone:
+            yield Failure("batch before the damage left the log", f"{directory}: {_list(gone)}")
+
+
+def _unchanged_prefix(case: Case, directory: str) -> Iterator[Known]:
+    known = {b.data: b for b in case.original.batches if b.partition == directory}
+    for path in sorted(p for p in case.original.tree if directory_of(p) == directory):
+        if not SETTLED_LOG.fullmatch(path):
+            continue
+        before, after = case.original.tree[path], case.tree.get(path)
+        for at, size in batch_places(before.data):
+            if after is None or after.data[at : at + size] != before.data[at : at + size]:
+                return
+            yield known[before.data[at : at + size]]
+        if after != before:
+            return
 
 
 def _holds(batch: Known, blobs: list[bytes]) -> bool:
