@@ -193,7 +193,9 @@ def is_of_waiting_roll(m: Mutation, tree: Tree) -> bool:
 _VALID = "a batch with a matching checksum is as somebody wrote it, and nothing contradicts it"
 
 EXPLANATIONS = (
-    Explanation(r"\.kafka_cleanshutdown" + _EDITS, "only whether the marker is there counts"),
+    Explanation(
+        r"\.kafka_cleanshutdown( huge|" + _EDITS + ")", "only whether the marker is there counts"
+    ),
     Explanation(r"\.kafka_cleanshutdown removed", "as after a crash"),
     Explanation(r"\.lock .*", "the lock says nothing, and is left to those who write"),
     Explanation(
