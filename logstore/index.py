@@ -8,19 +8,19 @@ cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``Transaction
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.files import UnusableFileError
+from checkpoints.loggers import get_logger
 from logstore.aside import move_aside
 from logstore.errors import CorruptIndexError
 from logstore.locks import Rank, make_lock
 from logstore.storage.base import File, Mapping, Storage
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
