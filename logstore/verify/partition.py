@@ -154,6 +154,11 @@ class PartitionCheck:
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
 
     @property
+    def whole(self) -> bool:
+        """Whether no segment was refused: else a part would pass for all, and be compared."""
+        return all(suffix != filenames.LOG_SUFFIX for _, suffix in self._refused)
+
+    @property
     def first_offset(self) -> int:
         """From where on this replica should have what the others have; known once prepared."""
         facts = self.facts

@@ -134,7 +134,8 @@ class ReplicaSet:
             except OSError as failure:
                 report.refuse(check.directory, failure)
             else:
-                if len(results) == len(own):  # else a part of the counts would pass for all
+                # Else a part of the counts would pass for all.
+                if len(results) == len(own) and check.whole:
                     report.partitions.append(partition)
                     replicas.append(Replica(check, partition, results))
             report.files += check.files
