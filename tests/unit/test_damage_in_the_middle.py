@@ -51,4 +51,3 @@ def test_every_read_tells(root: Path, read: Callable[[PartitionLog], Any]) -> No
         with pytest.raises(CorruptBatchError):
             read(log)
         assert [r.offset for r in log.records(end_offset=DAMAGED)] == list(range(DAMAGED))
-
