@@ -159,6 +159,8 @@ class _Loader:
         self.epochs.truncate_from_end(leo)
         self._derive_epochs(segments, start)
         self.epochs.truncate_from_start(log_start_offset)
+        if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
+            report.warnings.append(self.epochs_lacking)
         self.epochs.flush()
         container = Segments(segments)
         self.producers.remove_stray_snapshots(container.bases)
@@ -199,24 +201,27 @@ class _Loader:
         return metadata.topic_id if metadata else None
 
     def _load_epochs(self, segments: list[Segment]) -> LeaderEpochCache:
-        """The epoch file; when it cannot be read, what the batches say (S-54)."""
+        """The epoch file; when it cannot be read, what the batches say (S-54).
+
+        ``epochs_lacking`` is the warning if it has no entries, and batches turn out to have some.
+        """
+        self.epochs_lacking = ""
         path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
         checkpoint = LeaderEpochCheckpoint(path, self.storage)
-        has_data = any(s.size for s in segments)
         try:
             state, entries = checkpoint.inspect()
         except MalformedCheckpointError as error:
             self.report.warnings.append(f"{error}; rebuilt from the batches")
-            state, entries = FileState.MISSING, []
-        else:
-            if state is FileState.MISSING:
-                # Kafka creates it empty when a log is first opened (F-33).
-                self.storage.write_file(path, b"")
-            if has_data and not entries:
-                self.report.warnings.append(
-                    f"{filenames.LEADER_EPOCH_CHECKPOINT} is {state.name.lower()} "
-                    "although the log holds data; rebuilt from the batches"
-                )
+            return LeaderEpochCache(checkpoint, [], saved=False)
+        if state is FileState.MISSING:
+            # Kafka creates it empty when a log is first opened (F-33).
+            self.storage.write_file(path, b"")
+        if not entries and any(s.size for s in segments):
+            what = "missing" if state is FileState.MISSING else "empty"
+            self.epochs_lacking = (
+                f"{filenames.LEADER_EPOCH_CHECKPOINT} is {what} although the log holds data; "
+                "rebuilt from the batches"
+            )
         cache = LeaderEpochCache(checkpoint, [EpochEntry(*entry) for entry in entries])
         if [tuple(entry) for entry in cache.entries] != entries:
             self.report.warnings.append(
