@@ -101,9 +101,39 @@ class _Loader:
     def load(
         self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
     ) -> LoadedLog:
+        """Load; where a segment that is taken as it is turns out to be damaged, again, with a scan
+        of all segments from that one on."""
         started = self.clock.monotonic_ns()
-        recovery_point = point_on_file or 0
-        self.report = report = RecoveryReport(self.directory, clean, recovery_point)
+        self.report = report = RecoveryReport(self.directory, clean)
+        scanned_from = 2**63
+        while True:
+            try:
+                loaded = self._load(
+                    clean, point_on_file, log_start_offset, expiration_ms, scanned_from
+                )
+                break
+            except CorruptBatchError as damage:
+                base = _segment_of(damage)
+                if base is None or base >= scanned_from:
+                    raise
+                if clean:
+                    self._disbelieve(str(damage))
+                else:
+                    report.warnings.append(f"scanned from segment {base} on: {damage}")
+                clean, scanned_from = False, base
+        report.warnings = list(dict.fromkeys(report.warnings))
+        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
+        return loaded
+
+    def _load(
+        self,
+        clean: bool,
+        point_on_file: int | None,
+        log_start_offset: int,
+        expiration_ms: int,
+        scanned_from: int,
+    ) -> LoadedLog:
+        report, recovery_point = self.report, point_on_file or 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
@@ -135,7 +165,8 @@ class _Loader:
         segments = recovery.segments
         first_suspect = len(segments)
         if not trusted:
-            first_suspect = _floor(segments, min((recovery_point, *replacements.damaged)))
+            suspect = min((recovery_point, scanned_from, *replacements.damaged))
+            first_suspect = _floor(segments, suspect)
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
             recovery.check_indexes(segment)
         self.epochs = self._load_epochs(segments)
@@ -185,7 +216,6 @@ class _Loader:
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
-        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
             leo, topic_id, report,
@@ -275,9 +305,12 @@ class _Loader:
             if doubt.startswith("at byte"):
                 doubt = f"{os.path.basename(segments[-1].log_path)} {doubt}"
         if doubt:
-            self.report.clean, self.report.clean_doubt = False, doubt
-            self.report.warnings.append(f"clean stop disbelieved: {doubt}")
+            self._disbelieve(doubt)
         return end, not doubt
+
+    def _disbelieve(self, doubt: str) -> None:
+        self.report.clean, self.report.clean_doubt = False, doubt
+        self.report.warnings.append(f"clean stop disbelieved: {doubt}")
 
     @staticmethod
     def _end_of_log(segments: list[Segment], deleting: bool) -> int:
@@ -316,6 +349,13 @@ class _Loader:
         segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         segment.create()
         return segment
+
+
+def _segment_of(damage: CorruptBatchError) -> int | None:
+    """Base offset of the segment whose ``.log`` is damaged."""
+    parsed = filenames.parse_segment_file(os.path.basename(damage.path))
+    is_log = parsed is not None and parsed.suffix == filenames.LOG_SUFFIX
+    return parsed.offset if parsed is not None and is_log else None
 
 
 def _floor(segments: list[Segment], offset: int) -> int:
