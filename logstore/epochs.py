@@ -45,14 +45,17 @@ class LeaderEpochCache:
     carries it yet; truncations only mark it dirty, since loading a log repeats them (F-207).
     """
 
-    def __init__(self, checkpoint: LeaderEpochCheckpoint, entries: list[EpochEntry]) -> None:
+    def __init__(
+        self, checkpoint: LeaderEpochCheckpoint, entries: list[EpochEntry], *, saved: bool = True
+    ) -> None:
+        """``saved``: ``entries`` are what the file says."""
         self._checkpoint = checkpoint
         self._entries: list[EpochEntry] = []
         self.latest_epoch = UNDEFINED_EPOCH
         self._dirty = False
         for entry in entries:  # replayed, so that an inconsistent file obeys the rules (F-34)
             self._assign(entry.epoch, entry.start_offset)
-        self._dirty = self._entries != entries
+        self._dirty = not saved or self._entries != entries
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:

@@ -101,9 +101,39 @@ class _Loader:
     def load(
         self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
     ) -> LoadedLog:
+        """Load; where a segment that is taken as it is turns out to be damaged, again, with a scan
+        of all segments from that one on."""
         started = self.clock.monotonic_ns()
-        recovery_point = point_on_file or 0
-        self.report = report = RecoveryReport(self.directory, clean, recovery_point)
+        self.report = report = RecoveryReport(self.directory, clean)
+        scanned_from = 2**63
+        while True:
+            try:
+                loaded = self._load(
+                    clean, point_on_file, log_start_offset, expiration_ms, scanned_from
+                )
+                break
+            except CorruptBatchError as damage:
+                base = _segment_of(damage)
+                if base is None or base >= scanned_from:
+                    raise
+                if clean:
+                    self._disbelieve(str(damage))
+                else:
+                    report.warnings.append(f"scanned from segment {base} on: {damage}")
+                clean, scanned_from = False, base
+        report.warnings = list(dict.fromkeys(report.warnings))
+        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
+        return loaded
+
+    def _load(
+        self,
+        clean: bool,
+        point_on_file: int | None,
+        log_start_offset: int,
+        expiration_ms: int,
+        scanned_from: int,
+    ) -> LoadedLog:
+        report, recovery_point = self.report, point_on_file or 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
         self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
@@ -135,7 +165,8 @@ class _Loader:
         segments = recovery.segments
         first_suspect = len(segments)
         if not trusted:
-            first_suspect = _floor(segments, min((recovery_point, *replacements.damaged)))
+            suspect = min((recovery_point, scanned_from, *replacements.damaged))
+            first_suspect = _floor(segments, suspect)
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
             recovery.check_indexes(segment)
         self.epochs = self._load_epochs(segments)
@@ -159,6 +190,8 @@ class _Loader:
         self.epochs.truncate_from_end(leo)
         self._derive_epochs(segments, start)
         self.epochs.truncate_from_start(log_start_offset)
+        if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
+            report.warnings.append(self.epochs_lacking)
         self.epochs.flush()
         container = Segments(segments)
         self.producers.remove_stray_snapshots(container.bases)
@@ -183,7 +216,6 @@ class _Loader:
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
-        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
         return LoadedLog(
             self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
             leo, topic_id, report,
@@ -199,24 +231,27 @@ class _Loader:
         return metadata.topic_id if metadata else None
 
     def _load_epochs(self, segments: list[Segment]) -> LeaderEpochCache:
-        """The epoch file; when it cannot be read, what the batches say (S-54)."""
+        """The epoch file; when it cannot be read, what the batches say (S-54).
+
+        ``epochs_lacking`` is the warning if it has no entries, and batches turn out to have some.
+        """
+        self.epochs_lacking = ""
         path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
         checkpoint = LeaderEpochCheckpoint(path, self.storage)
-        has_data = any(s.size for s in segments)
         try:
             state, entries = checkpoint.inspect()
         except MalformedCheckpointError as error:
             self.report.warnings.append(f"{error}; rebuilt from the batches")
-            state, entries = FileState.MISSING, []
-        else:
-            if state is FileState.MISSING:
-                # Kafka creates it empty when a log is first opened (F-33).
-                self.storage.write_file(path, b"")
-            if has_data and not entries:
-                self.report.warnings.append(
-                    f"{filenames.LEADER_EPOCH_CHECKPOINT} is {state.name.lower()} "
-                    "although the log holds data; rebuilt from the batches"
-                )
+            return LeaderEpochCache(checkpoint, [], saved=False)
+        if state is FileState.MISSING:
+            # Kafka creates it empty when a log is first opened (F-33).
+            self.storage.write_file(path, b"")
+        if not entries and any(s.size for s in segments):
+            what = "missing" if state is FileState.MISSING else "empty"
+            self.epochs_lacking = (
+                f"{filenames.LEADER_EPOCH_CHECKPOINT} is {what} although the log holds data; "
+                "rebuilt from the batches"
+            )
         cache = LeaderEpochCache(checkpoint, [EpochEntry(*entry) for entry in entries])
         if [tuple(entry) for entry in cache.entries] != entries:
             self.report.warnings.append(
@@ -270,9 +305,12 @@ class _Loader:
             if doubt.startswith("at byte"):
                 doubt = f"{os.path.basename(segments[-1].log_path)} {doubt}"
         if doubt:
-            self.report.clean, self.report.clean_doubt = False, doubt
-            self.report.warnings.append(f"clean stop disbelieved: {doubt}")
+            self._disbelieve(doubt)
         return end, not doubt
+
+    def _disbelieve(self, doubt: str) -> None:
+        self.report.clean, self.report.clean_doubt = False, doubt
+        self.report.warnings.append(f"clean stop disbelieved: {doubt}")
 
     @staticmethod
     def _end_of_log(segments: list[Segment], deleting: bool) -> int:
@@ -311,6 +349,13 @@ class _Loader:
         segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
         segment.create()
         return segment
+
+
+def _segment_of(damage: CorruptBatchError) -> int | None:
+    """Base offset of the segment whose ``.log`` is damaged."""
+    parsed = filenames.parse_segment_file(os.path.basename(damage.path))
+    is_log = parsed is not None and parsed.suffix == filenames.LOG_SUFFIX
+    return parsed.offset if parsed is not None and is_log else None
 
 
 def _floor(segments: list[Segment], offset: int) -> int:

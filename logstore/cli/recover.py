@@ -37,7 +37,8 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     as cleanly shut down, unless only a partition of it was recovered.
 
     Exit code 0: nothing was cut, lost or in doubt. 1: something was, or with --dry-run would be.
-    2: an error, or a log is too damaged to be opened; the others are recovered.
+    2: an error, a log is too damaged to be opened (the others are recovered), or the directory
+    could not be closed in order.
     """
     from logstore.recovery import RecoveryOptions
 
@@ -48,10 +49,8 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
     with _warnings_in_reports():
         if is_partition(path):
             reports = [_recover_partition(path, options, dry_run)]
-        elif dry_run:
-            reports = list(_rehearse(path, options, unavailable))
         else:
-            reports = _recover_all(path, options, unavailable)
+            reports = _recover_all(path, options, dry_run, unavailable)
     if as_json:
         result = {
             "dryRun": dry_run,
@@ -100,45 +99,45 @@ def _is_log_dir(path: str) -> bool:
     return any(os.path.exists(os.path.join(path, name)) for name in known)
 
 
-def _partitions(path: str) -> list[str]:
-    """Names of the partitions that a start would load; it leaves odd ones alone."""
+def _check_partitions(path: str) -> None:
+    """Refuse a directory that has nothing of a log directory: it would become one."""
     from logstore.errors import InvalidTopicError
     from logstore.format import filenames
 
+    if _is_log_dir(path):
+        return
     skipped = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
-    found = []
-    for name in sorted(entry.name for entry in os.scandir(path) if entry.is_dir()):
+    for name in (entry.name for entry in os.scandir(path) if entry.is_dir()):
         with suppress(InvalidTopicError):
             if name not in skipped and not filenames.parse_partition_dir(name).suffix:
-                found.append(name)
-    if not found and not _is_log_dir(path):
-        fail(f"{printable(path)}: neither a log directory nor a partition")
-    return found
+                return
+    fail(f"{printable(path)}: neither a log directory nor a partition")
 
 
-def _recover_all(path: str, options: Any, unavailable: dict[str, str]) -> list[Any]:
-    """Through the log manager, as a broker starts and stops."""
-    from logstore.manager import LogManager
+def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, str]) -> list[Any]:
+    """Through the log manager, as a broker starts and stops; a dry run on an overlay."""
+    from checkpoints import CLEAN_SHUTDOWN, clean_shutdown
+    from logstore.manager import LoadProgress, LogManager
+    from logstore.storage.local import LocalStorage
+    from logstore.storage.overlay import OverlayStorage
 
-    _partitions(path)
-    with LogManager([path], options=options) as manager:
+    _check_partitions(path)
+    storage: Any = OverlayStorage(LocalStorage()) if dry_run else LocalStorage()
+
+    def forget(loaded: LoadProgress) -> None:
+        storage.forget(loaded.report.directory)
+
+    with LogManager(
+        [path], storage=storage, options=options, background=False,
+        progress=forget if dry_run else None,
+    ) as manager:  # fmt: skip
         for tp, error in sorted(manager.unavailable_logs.items()):
             unavailable[str(tp)] = error.reason
-        return manager.recovery_reports
-
-
-def _rehearse(path: str, options: Any, unavailable: dict[str, str]) -> Iterator[Any]:
-    """Partition by partition, each on an overlay of its own, so that memory stays that of one."""
-    from checkpoints import MalformedCheckpointError
-    from logstore.errors import CorruptDataError
-
-    names = _partitions(path)
-    with _locked(path):
-        for name in names:
-            try:
-                yield _open(os.path.join(path, name), path, options, dry_run=True)
-            except (CorruptDataError, MalformedCheckpointError) as error:
-                unavailable[name] = str(error)
+        reports = manager.recovery_reports
+    marker = os.path.join(path, CLEAN_SHUTDOWN)
+    if not unavailable and not clean_shutdown.exists(marker, storage):
+        fail(f"{printable(path)} was recovered, and could not be closed in order")
+    return reports
 
 
 def _recover_partition(path: str, options: Any, dry_run: bool) -> Any:

@@ -124,6 +124,9 @@ def legacy_records(
 ) -> list[Record]:
     """The messages of one entry with absolute offsets; a wrapper is unpacked.
 
+    ``check_crc`` is about the entry; the messages in a wrapper are checked in any case, since
+    nobody has done so before.
+
     Raises:
         CorruptBatchError: at the position of the entry, for every fault in it or inside it.
     """
@@ -138,12 +141,12 @@ def legacy_records(
         raise CorruptBatchError("", batch.position, "compressed wrapper with a null value")
     try:
         inner = memoryview(decompress(codec, value, limit, batch.magic))
-        return _unwrap(batch, inner, check_crc)
+        return _unwrap(batch, inner)
     except CorruptBatchError as error:
         raise CorruptBatchError("", batch.position, f"in a wrapper: {error.reason}") from None
 
 
-def _unwrap(wrapper: LegacyBatch, inner: memoryview, check_crc: bool) -> list[Record]:
+def _unwrap(wrapper: LegacyBatch, inner: memoryview) -> list[Record]:
     records: list[Record] = []
     position = 0
     while position < len(inner):
@@ -152,7 +155,7 @@ def _unwrap(wrapper: LegacyBatch, inner: memoryview, check_crc: bool) -> list[Re
             raise CorruptBatchError("", position, f"magic {entry.magic} inside {wrapper.magic}")
         if entry.compression is not Compression.NONE:
             raise CorruptBatchError("", position, "compressed message inside a wrapper")
-        key, value = _check_and_split(inner, entry, check_crc)
+        key, value = _check_and_split(inner, entry, True)
         timestamp = entry.timestamp
         if wrapper.timestamp_type is TimestampType.LOG_APPEND_TIME:
             timestamp = wrapper.timestamp

@@ -19,6 +19,8 @@ from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, FileInfo, Storage
 from logstore.storage.memory import DirNode, FileNode, MemoryStorage, Node
 
+_BULKY = (".log", ".index", ".timeindex", ".txnindex", ".cut", ".swap")
+
 
 class _BelowFile(FileNode):
     """A file of the storage below. ``size`` may be smaller than the file's: it was cut here."""
@@ -31,6 +33,10 @@ class _BelowFile(FileNode):
         self._path = path
         self.size = info.size
         self.regular = info.is_file
+
+    def is_of(self, path: str) -> bool:
+        """Whether it was found under this path, and so under this name of perhaps several."""
+        return self._path == path
 
     def read(self, position: int, size: int) -> bytes:
         if self._below is None:
@@ -169,9 +175,20 @@ class OverlayStorage(MemoryStorage):
     def _parent(self, path: str) -> tuple[DirNode, str]:
         return super()._parent(self._absolute(path))
 
+    def forget(self, directory: str) -> None:
+        """Keep of what was written here to segments, indexes and what was cut off only the sizes.
+
+        For a dry run over many logs, which loads one after the other and reads none again: its
+        memory stays that of one.
+        """
+        with self.guard:
+            for name, node in self._dir(directory).entries.items():
+                if name.endswith(_BULKY) and isinstance(node, FileNode) and not node.mappings:
+                    node.data = bytearray()
+
     def _absolute(self, path: str) -> str:
         """Relative paths mean what they mean below, and links there are followed, unless they lead
-        nowhere, to a special file, or were removed here."""
+        nowhere, to a special file, or were removed or replaced here."""
         above, name = posixpath.split(path)
         if name in ("", ".", ".."):
             return self._below.real_path(path)
@@ -180,9 +197,11 @@ class OverlayStorage(MemoryStorage):
             node = super()._parent(own)[0].entries.get(name)
         except (FileNotFoundError, NotADirectoryError):
             return own
-        if node is None or (isinstance(node, FileNode) and not node.regular):
-            return own
-        return self._below.real_path(path)
+        if isinstance(node, _BelowFile):
+            is_link = node.regular and node.is_of(own)
+        else:
+            is_link = isinstance(node, DirNode)
+        return self._below.real_path(path) if is_link else own
 
 
 __all__ = ["OverlayStorage"]

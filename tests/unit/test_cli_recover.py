@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from test_cli_verify import hashes
 
 from logstore.cli import main
 from logstore.config import LogConfig
-from logstore.manager import LogManager
+from logstore.manager import LoadProgress, LogManager
 from logstore.storage.local import LocalStorage
+from logstore.storage.overlay import OverlayStorage
 from logstore.verify import verify
 
 pytestmark = pytest.mark.slow  # real fsyncs
@@ -135,11 +137,73 @@ def test_a_log_that_cannot_be_opened_is_told(data: Path, arguments: list[str]) -
     assert "topic.properties" in error
 
 
-def test_damaged_checkpoints_are_mentioned(data: Path) -> None:
+@pytest.mark.parametrize("arguments", [[], ["--dry-run"]])
+def test_damaged_checkpoints_are_mentioned(
+    data: Path, arguments: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     (data / "recovery-point-offset-checkpoint").write_text("nonsense\n")
-    result = run(data, "--dry-run")
-    assert result.exit_code == 1
-    assert "treated as absent" in result.stderr
+    assert run(data, *arguments).exit_code == 1
+    assert "treated as absent" in caplog.text
+
+
+def damage_meta(data: Path) -> None:
+    (data / "meta.properties").write_bytes(b"version=1\nnode.id=\xff\n")
+
+
+def damage_topic(data: Path) -> None:
+    (data / "orders-0" / "topic.properties").write_bytes(b"nonsense\n")
+
+
+def put_device(data: Path) -> None:
+    path = data / "orders-1" / "00000000000000000000.timeindex"
+    path.unlink()
+    path.symlink_to("/dev/full")
+
+
+def block_checkpoint(data: Path) -> None:
+    (data / "recovery-point-offset-checkpoint.tmp").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [(damage_meta, 2), (damage_topic, 2), (put_device, 1), (block_checkpoint, 2)],
+)
+def test_a_dry_run_ends_as_the_real_one(
+    data: Path, damage: Callable[[Path], None], code: int
+) -> None:
+    damage(data)
+    before = hashes(data)
+    rehearsal = run(data, "--dry-run", "--json")
+    assert hashes(data) == before
+    real = run(data, "--json")
+    assert (rehearsal.exit_code, real.exit_code) == (code, code)
+    assert rehearsal.stderr == real.stderr
+    if real.stdout:
+        assert reports(rehearsal) == reports(real)
+
+
+def test_a_dry_run_keeps_the_memory_of_one_log(tmp_path: Path) -> None:
+    """What it rebuilt of a log is forgotten before the next one."""
+    with LogManager([tmp_path]) as manager:
+        for log in manager.create_topic("orders", 3):
+            for _ in range(100):
+                log.append([(None, b"")])
+    for path in tmp_path.glob("orders-*/*.index"):
+        path.unlink()
+    overlay = OverlayStorage(LocalStorage())
+    held = []
+
+    def loaded(progress: LoadProgress) -> None:
+        index = f"{progress.report.directory}/00000000000000000000.index"
+        node = overlay.open(index).node  # type: ignore[attr-defined]
+        held.append(len(node.data))
+        overlay.forget(progress.report.directory)
+        held.append(len(node.data))
+
+    with LogManager([tmp_path], storage=overlay, background=False, progress=loaded) as manager:
+        assert [len(report.actions) for report in manager.recovery_reports] == [1, 1, 1]
+    assert held == [8, 0] * 3
+    assert not list(tmp_path.glob("orders-*/*.index"))
 
 
 def flip(path: Path, position: int, mask: int = 0x80) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ from logstore.format import compression as codecs
 from logstore.format.compression import Compression
 from logstore.format.legacy import LegacyBatch, legacy_records, parse_legacy
 from logstore.format.reader import batch_records, iter_batches, parse_batch, read_records
+from logstore.log.directory_reader import DirectoryReader
 from logstore.types import Record
+from logstore.verify import verify
 
 MESSAGES = [
     bytes.fromhex("000000000000000a000000101fecd70a0000000000016b0000000176"),
@@ -176,3 +179,19 @@ def test_timestamps_at_the_ends_of_their_type_survive_columns() -> None:
     data = message(0, b"a", timestamp=-(2**63)) + message(1, b"b", timestamp=2**63 - 1)
     expected = [record.timestamp for record in read_records(data)]
     assert read_columns(data)["timestamp"].to_pylist() == expected == [-(2**63), 2**63 - 1]
+
+
+def test_the_messages_in_a_wrapper_are_checked_by_every_reader(tmp_path: Path) -> None:
+    """The checksum of the wrapper is right, that of a message in it is not."""
+    inner = bytearray(message(0, b"first") + message(1, b"second"))
+    inner[-1] ^= 1
+    data = wrapper(1, bytes(inner))
+    log = tmp_path / "t-0" / "00000000000000000000.log"
+    log.parent.mkdir()
+    log.write_bytes(data)
+    with pytest.raises(CorruptBatchError, match="in a wrapper: checksum"):
+        read_records(data, check_crc=False)
+    with pytest.raises(CorruptBatchError, match="in a wrapper: checksum"):
+        list(DirectoryReader(log.parent).follow(timeout=0))
+    found = verify([log.parent])
+    assert [problem.position for problem in found.findings if problem.severity == "error"] == [0]

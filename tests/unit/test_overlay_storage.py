@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from logstore.errors import LogDirLockedError
+from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.storage.overlay import OverlayStorage
 from logstore.testing import FaultyStorage
@@ -67,3 +70,20 @@ def test_a_lock_below_holds_here(below: MemoryStorage) -> None:
     overlay = OverlayStorage(below)
     overlay.lock("/d/sub/.lock")
     assert below.info("/d/sub/.lock") is None
+
+
+def test_what_replaces_a_link_is_no_link(tmp_path: Path) -> None:
+    """A link that was renamed or removed here says nothing of a new file of its name."""
+    for name in ("target", "other"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "device").symlink_to("/dev/full")
+    path = str(tmp_path / "link")
+    overlay = OverlayStorage(LocalStorage())
+    assert overlay.read_file(path) == b"target"
+    overlay.rename(str(tmp_path / "device"), str(tmp_path / "device.aside"))
+    overlay.write_file(str(tmp_path / "device"), b"made anew")
+    assert overlay.read_file(str(tmp_path / "device")) == b"made anew"
+    overlay.write_file(path, b"written through")
+    assert overlay.read_file(str(tmp_path / "target")) == b"written through"
+    assert (tmp_path / "target").read_bytes() == b"target"
