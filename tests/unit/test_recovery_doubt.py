@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.errors import CorruptBatchError
 from logstore.log import ReplicaLog
 from tests.builders import Disk, all_offsets, batch, file_name, marker, produced
 
