@@ -74,6 +74,13 @@ def _offsets_inside(m: Mutation, before: Tree, after: Tree) -> bool:
     return len(_lines(before[m.path].data)) == len(_lines(after[m.path].data))
 
 
+def _alone_with_properties(m: Mutation, before: Tree, after: Tree) -> bool:
+    """No other partition of the topic has properties."""
+    topic = m.path.rpartition("-")[0]
+    pattern = re.compile(re.escape(topic) + r"-\d+/topic\.properties")
+    return not any(pattern.fullmatch(path) for path in after if path != m.path)
+
+
 # -- segments --------------------------------------------------------------------------------------
 
 
@@ -207,6 +214,10 @@ EXPLANATIONS = (
     ),
     Explanation(
         r"meta\.properties" + _EDITS, "nothing contradicts another identity", _legal_identity
+    ),
+    Explanation(
+        r"topic\.properties removed", "no other file has the configuration",
+        _alone_with_properties,
     ),
     Explanation(_OFFSETS + _EDITS, "only the ends of the lines differ", _same_lines),
     Explanation(_SMALL + " (emptied|removed)", "a missing checkpoint is one without entries"),
