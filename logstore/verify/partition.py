@@ -75,6 +75,7 @@ class LogDirFacts:
     broker: str = ""
     cluster_id: str = ""
     clean: bool | None = None
+    points_known: bool = True  # the file with the recovery points could be read
     recovery_point: int = UNKNOWN
     log_start: int = UNKNOWN
     high_watermark: int = UNKNOWN
@@ -489,7 +490,7 @@ class PartitionCheck:
             message = f"high watermark {facts.high_watermark}, below the log start offset "
             message += f"{facts.log_start} behind a clean shutdown"
             self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
-        elif results and facts.recovery_point < end and self._settled:
+        elif results and facts.recovery_point < end and facts.points_known and self._settled:
             message = f"recovery point {facts.recovery_point}"
             message = message if facts.recovery_point >= 0 else "no recovery point"
             message += f" behind a clean shutdown, the log ends at {end}"
