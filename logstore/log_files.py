@@ -123,6 +123,10 @@ class LogFiles:
                 raise CorruptDataError(self.path(name), 0, reason)
         for base, found in self.segments.items():
             self._check_size(found.get(LOG_SUFFIX, 0), base)
+        for name, size in self._unsettled.items():
+            p = filenames.parse_segment_file(name)
+            if p and p.suffix == LOG_SUFFIX and p.transition != filenames.DELETED_SUFFIX:
+                self._check_size(size, p.offset, p.transition)
 
     def _clear_irregular(self) -> None:
         """What has the name of a file that is written again from the ``.log`` gets out of its way.
@@ -131,7 +135,7 @@ class LogFiles:
         """
         moved = False
         for name, kind in self.irregular.items():
-            if name not in _REPLACEABLE and filenames.parse_segment_file(name) is None:
+            if not _is_replaceable(name):
                 continue
             aside = os.path.basename(move_aside(self.storage, self.path(name)))
             what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
@@ -183,15 +187,23 @@ class LogFiles:
         segment.name_durable = True  # once the directory is synced, at the end of the load
         return segment
 
-    def _check_size(self, size: int, base: int) -> None:
+    def _check_size(self, size: int, base: int, transition: str = "") -> None:
         if size > MAX_INT:
-            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX))
+            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX, transition))
             raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
 
     def open_rolled(self, base: int, suffix: str) -> Segment:
         """A segment that waits for the one before it, under the name its ``.log`` has now."""
         self.segments.setdefault(base, {})[LOG_SUFFIX] = self._unsettled[_rolled_name(base)]
         return self.open_segment(base, suffix)
+
+
+def _is_replaceable(name: str) -> bool:
+    return (
+        name in _REPLACEABLE
+        or name.endswith(UNFINISHED_SUFFIX)
+        or filenames.parse_segment_file(name) is not None
+    )
 
 
 def _rolled_name(base: int) -> str:

@@ -213,7 +213,7 @@ class Replacements:
         The original of the same base goes first, so as long as it is there they all are. A
         replacement, or the pieces of a split together, then ends where they end: a shorter one may
         have lost records, and a longer one has offsets that nobody wrote. Its checksums match in
-        any case; where there is no original, it stays and is recovered.
+        any case; where that original is gone, the replacement stays and is recovered.
         """
         ends: dict[int, int] = {}
         damaged: set[int] = set()
@@ -269,14 +269,15 @@ class Replacements:
             ]
             # Range by range: what lies between two of them may have its final name already.
             replaced = {
-                name: p.offset in bases
+                name: p
                 for name, p in files.items()
                 if name not in swaps and any(low <= p.offset < high for low, high in ranges)
             }
+            compared = {p.offset for p in replaced.values() if p.offset in bases}
             for first in (True, False):  # while a first original is there, all the others are
-                group = sorted(name for name, is_first in replaced.items() if is_first == first)
+                group = sorted(n for n, p in replaced.items() if (p.offset in bases) == first)
                 for name in group:
-                    self._remove(name, "it was replaced")
+                    self._remove_replaced(name, replaced[name], ranges, compared)
                 if group:  # no original comes back beside its replacement
                     self._storage.sync_dir(self._directory)
         # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
@@ -285,6 +286,17 @@ class Replacements:
                 self._rename(name, name.removesuffix(SWAP_SUFFIX))
             if names:
                 self._storage.sync_dir(self._directory)
+
+    def _remove_replaced(
+        self, name: str, p: SegmentFile, ranges: list[tuple[int, int]], compared: set[int]
+    ) -> None:
+        """An original; set aside unless its replacement was compared with all of them."""
+        if p.suffix != LOG_SUFFIX or any(
+            low in compared and low <= p.offset < high for low, high in ranges
+        ):
+            self._remove(name, "it was replaced")
+        else:
+            self._remover.discard(self._open(p.offset, ""), "it was replaced")
 
     def settle_roll(self, base_offset: int) -> None:
         """Give a rolled segment its final name, durably; the one before it must be on the disk."""

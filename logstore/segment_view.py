@@ -193,6 +193,15 @@ class SegmentView:
             position += span.size
             want = _CHUNK if span.size < _CHUNK else _V2.size  # large batches: headers alone
 
+    def _walk_all(self, position: int) -> Iterator[BatchSpan]:
+        """As ``walk`` to the end of the segment, which has whole batches only: anything else is
+        damage, not an end."""
+        for span in self.walk(position):
+            yield span
+            position = span.position + span.size
+        if position < self.size:
+            raise no_whole_batch(self.log_path, position, self.size)
+
     def floor(self, offset: int) -> int:
         """A batch boundary at or before ``offset``: the index's answer, checked (S-32, S-33)."""
         if not self.offset_entries:
@@ -249,8 +258,12 @@ class SegmentView:
         )
 
     def find(self, offset: int, start: int = 0) -> BatchSpan | None:
-        """The first batch whose last offset is ``offset`` or more (F-111); None past the end."""
-        for span in self.walk(max(self.floor(offset), start)):
+        """The first batch whose last offset is ``offset`` or more (F-111); None past the end.
+
+        Raises:
+            CorruptBatchError: the search meets bytes that are no whole batch.
+        """
+        for span in self._walk_all(max(self.floor(offset), start)):
             if span.last_offset >= offset:
                 return span
         return None
@@ -278,7 +291,7 @@ class SegmentView:
         position = self.floor(max(floor.offset, start_offset))
         return (
             span
-            for span in self.walk(position)
+            for span in self._walk_all(position)
             if span.max_timestamp >= timestamp and span.last_offset >= start_offset
         )
 
@@ -326,6 +339,11 @@ class Slice(NamedTuple):
 _WINDOW_ENDED = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 _MAX_TIMESTAMP = SCAN_COLUMNS.index("max_timestamp")
 _LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
+
+
+def no_whole_batch(path: str, position: int, size: int) -> CorruptBatchError:
+    reason = f"{size - position} bytes to the end of the segment, which are no whole batch"
+    return CorruptBatchError(path, position, reason)
 
 
 def parse_span(data: bytes, at: int, position: int, path: str) -> BatchSpan | None:

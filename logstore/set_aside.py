@@ -110,7 +110,9 @@ class Remover:
             info = self._storage.info(target)
             if info is None:
                 self._write_copy(segment, position, target)
-            elif info.size != size or not self._holds(target, segment, position):
+            elif not (
+                info.is_file and info.size == size and self._holds(target, segment, position)
+            ):
                 continue
             self._storage.sync_dir(self._directory)  # the copy is safe before anything is cut
             self._note(target, size)

@@ -12,7 +12,7 @@ from logstore.format.reader import ReadOptions, fill_columns, fill_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
 from logstore.log.readers import LogReaders
 from logstore.log.snapshot import LogView
-from logstore.segment_view import SegmentView
+from logstore.segment_view import SegmentView, no_whole_batch
 from logstore.types import Record
 
 if TYPE_CHECKING:
@@ -154,7 +154,11 @@ def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Ite
                     raise fall
                 low = portion.end
                 yield portion
-        if status == DECODE_LIMIT or (want == size - position and status == DECODE_END):
+        if status == DECODE_LIMIT:
+            return
+        if want == size - position and status == DECODE_END:
+            if done < want:
+                raise no_whole_batch(segment.log_path, position + done, size)
             return
         window_size = WINDOW if done else window_size * 2  # a batch longer than the window
         position += done

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-DIRECTORIES = 120
+DIRECTORIES = 60
 
 
 def _fuzz(*arguments: str) -> subprocess.CompletedProcess[str]:

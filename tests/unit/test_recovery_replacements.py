@@ -131,12 +131,22 @@ def test_an_unfinished_copy_that_is_all_there_is_is_kept(transition: str, clean:
     assert log.recovery_report.has_findings
 
 
-def test_what_a_crash_leaves_behind_the_first_original_is_finished() -> None:
+@START
+@pytest.mark.parametrize("end", [36, 33 + (1 << 20)])
+def test_originals_behind_one_that_is_gone_are_never_removed(end: int, clean: bool) -> None:
+    """How far a replacement reaches is the word of a base offset, which no checksum covers."""
     files = {p: d for p, d in FILES.items() if f"/{12:020}" not in p}
-    storage = disk_with(files | {SWAP: BOTH})
-    log = open_log(storage)
-    assert log_bytes(storage) == joined(BATCHES)
-    assert not log.recovery_report.has_findings
+    last = joined([BATCHES[11]])
+    told = (end - 3).to_bytes(8, "big") + last[8:]
+    storage = disk_with(files | {SWAP: BOTH[:-SIZE] + told, segment_path(12, ".index.swap"): b""})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert_nothing_gone(storage, BATCHES)
+    report = log.recovery_report
+    assert report.has_findings
+    assert report.warnings
+    if end == 36:
+        assert log_bytes(storage) == joined(BATCHES)
+        assert kept(dict(tree(storage))) == {f"{24:020}.log.0.cut": joined(BATCHES[8:12])}
 
 
 def test_another_spelling_of_a_name_is_no_file_of_the_log() -> None:
