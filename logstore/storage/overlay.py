@@ -18,9 +18,10 @@ from typing import Any
 
 from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, FileInfo, Storage
-from logstore.storage.memory import DirNode, FileNode, MemoryStorage, Node
+from logstore.storage.memory import DirNode, FileNode, MemoryFile, MemoryStorage, Node
 
 _BULKY = (".log", ".index", ".timeindex", ".txnindex", ".cut", ".swap")
+_KEPT_ASIDE = ".cut.tmp"
 
 
 class _BelowFile(FileNode):
@@ -194,6 +195,13 @@ class OverlayStorage(MemoryStorage):
 
     def _parent(self, path: str) -> tuple[DirNode, str]:
         return super()._parent(self._absolute(path))
+
+    def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:
+        if not file.path.endswith(_KEPT_ASIDE):
+            super().on_write(file, position, data)
+            return
+        # A copy of what is cut off: up to a whole segment, and nobody reads it again.
+        file.node.size = max(file.node.size, position + len(data))
 
     def forget(self, directory: str) -> None:
         """Keep of what was written here to segments, indexes and what was cut off only the sizes.
