@@ -268,7 +268,7 @@ class _DirectorySource:
                 return self._end_of(bases[-1])
             except FileNotFoundError:
                 continue
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise medium_error(self._reader.directory, "read", error) from error
         return bases[-1]
 
@@ -293,7 +293,7 @@ class _DirectorySource:
             self._expected = offset
         try:
             portion = self._fetch(offset)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise medium_error(self._reader.directory, "read", error) from error
         if portion is not None:
             self._expected = portion.next_offset
