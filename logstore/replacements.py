@@ -11,8 +11,10 @@ Three kinds of leftovers carry these names after a crash (F-238 … F-240, F-309
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import NamedTuple
 
 from logstore.clock import Clock
@@ -27,8 +29,9 @@ from logstore.segment_view import WINDOW
 from logstore.set_aside import Remover
 from logstore.storage.base import Storage
 
-_LAST = SCAN_COLUMNS.index("last_offset")
+_LAST, _SIZE = SCAN_COLUMNS.index("last_offset"), SCAN_COLUMNS.index("size")
 _LEGACY_SPAN = 1 << 30  # offsets that a compressed batch of magic 0 or 1 may span
+_PIECES_MAX = 64  # compacted to one segment, but of 2³⁷ offsets: 16 days of 100,000 a second
 
 
 class Piece(NamedTuple):
@@ -82,7 +85,8 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
     base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
     base is ``limit``, goes on from before the jump. A single batch at the end of the log, which has
-    none behind it (``limit`` is 2⁶³), is believed only below ``flushed``.
+    none behind it (``limit`` is 2⁶³), is believed only below ``flushed``. Of more jumps than any
+    compaction leaves none is believed: each costs four files, whatever lies between them.
     """
     pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
     batches = 0  # of the last piece
@@ -99,6 +103,8 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 
         scan = scan_segment(segment, base_offset=base, start=end)
         if not scan.batch_count:
             break
+        if len(pieces) == _PIECES_MAX:
+            return Split(pieces[:1], pieces[1].position, SCAN_BAD_OFFSET)
         pieces.append(Piece(base, end))
         ends.append(scan.next_offset)
         batches = scan.batch_count
@@ -121,6 +127,19 @@ def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
     if scan.status != SCAN_BAD_OFFSET:
         return None
     return next(segment.walk(scan.valid_bytes), None)
+
+
+class _Ranges:
+    """Whether an offset lies in any of some half-open ranges."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        ascending = sorted(ranges)
+        self._lows = [low for low, _ in ascending]
+        self._highs = list(accumulate((high for _, high in ascending), max))
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._lows, offset)
+        return at > 0 and offset < self._highs[at - 1]
 
 
 class _UnnamedSegment(Segment):
@@ -149,6 +168,9 @@ class Replacements:
         self._act = act
         self._remover = remover
         self.damaged: list[int] = []  # bases of replacements that are all there is of their records
+        # Of one pass: each file is read once, however many others are compared with it.
+        self._ends: dict[tuple[int, str], int] = {}
+        self._sound: dict[int, int] = {}
 
     def finish(self, names: Sequence[str]) -> bool:
         """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
@@ -158,6 +180,7 @@ class Replacements:
         """
         if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
+        self._ends, self._sound = {}, {}
         parsed = {
             name: p
             for name in names
@@ -177,7 +200,7 @@ class Replacements:
                 unfinished[name] = p
             else:
                 kept[name] = p
-        originals = {p.offset for p in kept.values() if _is_log(p, "")}
+        originals = sorted(p.offset for p in kept.values() if _is_log(p, ""))
         # While the lowest .cleaned is left, a load removes all of them (F-238).
         for transition in (SWAP_SUFFIX, CLEANED_SUFFIX):
             self._drop_unfinished(
@@ -187,7 +210,7 @@ class Replacements:
         self._replace_swapped(kept)
         return True
 
-    def _drop_unfinished(self, files: dict[str, SegmentFile], originals: set[int]) -> None:
+    def _drop_unfinished(self, files: dict[str, SegmentFile], originals: list[int]) -> None:
         """The originals are all there, so nothing is lost; a file that has none is set aside."""
         why = "its replacement was never complete"
         for name, p in sorted(files.items()):
@@ -198,16 +221,22 @@ class Replacements:
         if files:
             self._storage.sync_dir(self._directory)
 
-    def _is_covered(self, p: SegmentFile, originals: set[int]) -> bool:
-        """Whether originals span the offsets of an unfinished ``.log``."""
-        floor = max((base for base in originals if base <= p.offset), default=None)
-        if floor is None:
+    def _is_covered(self, p: SegmentFile, originals: list[int]) -> bool:
+        """Whether originals span the offsets of an unfinished ``.log``, and are sound up to there.
+
+        Where one is damaged, the only whole copy of a batch may be here.
+        """
+        floor = bisect_right(originals, p.offset) - 1
+        if floor < 0:
             return False
         end = self._end(p.offset, p.transition)
-        spans = floor == p.offset or self._end(floor, "") > p.offset
-        return spans and end <= max(self._end(max(originals), ""), p.offset)
+        spans = originals[floor] == p.offset or self._end(originals[floor], "") > p.offset
+        if not spans or end > max(self._end(originals[-1], ""), p.offset):
+            return False
+        sources = originals[floor : bisect_left(originals, end)]
+        return all(self._sound_end(base) >= end for base in sources)
 
-    def _unbelievable(self, files: dict[str, SegmentFile], originals: set[int]) -> dict[int, str]:
+    def _unbelievable(self, files: dict[str, SegmentFile], originals: list[int]) -> dict[int, str]:
         """Replacements that must not take the place of their originals, and why not.
 
         The original of the same base goes first, so as long as it is there they all are. A
@@ -215,22 +244,25 @@ class Replacements:
         have lost records, and a longer one has offsets that nobody wrote. Its checksums match in
         any case; where that original is gone, the replacement stays and is recovered.
         """
-        ends: dict[int, int] = {}
+        bases = sorted(p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX))
+        ends: list[int] = []
         damaged: set[int] = set()
-        for base in sorted(p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX)):
+        for base in bases:
             with self._opened(base, SWAP_SUFFIX) as segment:
                 scan = scan_segment(segment)
-                ends[base] = max(scan.next_offset, base)
+                ends.append(max(scan.next_offset, base))
                 if scan.valid_bytes < segment.size:
                     damaged.add(base)
         refused: dict[int, str] = {}
-        for base in ends:
-            if base not in originals or base in refused:
+        for first, base in enumerate(bases):
+            at = bisect_left(originals, base)
+            if originals[at : at + 1] != [base] or base in refused:
                 continue
-            first_end = self._end(base, "")
-            group = [b for b in ends if b == base or base < b < first_end]
-            end = max(ends[b] for b in group)
-            replaced = max(b for b in originals if b == base or base < b < end)
+            # Pieces of a split lie in one original: not at or above the next.
+            piece_limit = min(self._end(base, ""), *originals[at + 1 : at + 2], 2**63)
+            last = max(bisect_left(bases, piece_limit), first + 1)
+            group, end = bases[first:last], max(ends[first:last])
+            replaced = originals[max(bisect_left(originals, end) - 1, at)]
             original_end = self._end(replaced, "")
             if damaged.intersection(group):
                 refused.update(dict.fromkeys(group, "it is damaged, and the original is there"))
@@ -257,27 +289,20 @@ class Replacements:
         swaps = {name: p for name, p in files.items() if p.transition == SWAP_SUFFIX}
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
-            bases = [swaps[name].offset for name in logs]
-            ranges = [
-                (
-                    base,
-                    base + 1
-                    if base in self.damaged
-                    else max(self._end(base, SWAP_SUFFIX), base + 1),
-                )
-                for base in bases
-            ]
-            # Range by range: what lies between two of them may have its final name already.
-            replaced = {
-                name: p
-                for name, p in files.items()
-                if name not in swaps and any(low <= p.offset < high for low, high in ranges)
+            damaged = set(self.damaged)
+            ranges = {
+                base: base + 1 if base in damaged else max(self._end(base, SWAP_SUFFIX), base + 1)
+                for base in (swaps[name].offset for name in logs)
             }
-            compared = {p.offset for p in replaced.values() if p.offset in bases}
+            # Range by range: what lies between two of them may have its final name already.
+            covered = _Ranges(ranges.items())
+            replaced = {n: p for n, p in files.items() if n not in swaps and p.offset in covered}
+            found = {p.offset for p in replaced.values()}
+            compared = _Ranges((low, high) for low, high in ranges.items() if low in found)
             for first in (True, False):  # while a first original is there, all the others are
-                group = sorted(n for n, p in replaced.items() if (p.offset in bases) == first)
+                group = sorted(n for n, p in replaced.items() if (p.offset in ranges) == first)
                 for name in group:
-                    self._remove_replaced(name, replaced[name], ranges, compared)
+                    self._remove_replaced(name, replaced[name], compared)
                 if group:  # no original comes back beside its replacement
                     self._storage.sync_dir(self._directory)
         # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
@@ -287,13 +312,9 @@ class Replacements:
             if names:
                 self._storage.sync_dir(self._directory)
 
-    def _remove_replaced(
-        self, name: str, p: SegmentFile, ranges: list[tuple[int, int]], compared: set[int]
-    ) -> None:
-        """An original; set aside unless its replacement was compared with all of them."""
-        if p.suffix != LOG_SUFFIX or any(
-            low in compared and low <= p.offset < high for low, high in ranges
-        ):
+    def _remove_replaced(self, name: str, p: SegmentFile, compared: _Ranges) -> None:
+        """An original; set aside unless its replacement was ``compared`` with all of them."""
+        if p.suffix != LOG_SUFFIX or p.offset in compared:
             self._remove(name, "it was replaced")
         else:
             self._remover.discard(self._open(p.offset, ""), "it was replaced")
@@ -328,6 +349,7 @@ class Replacements:
                 if self._storage.info(self._path(cleaned)) is not None:
                     self._rename(cleaned, filenames.segment_file_name(base, suffix, SWAP_SUFFIX))
         self._storage.sync_dir(self._directory)
+        self._ends, self._sound = {}, {}
         bases = {piece.base_offset for piece in pieces}
         found: dict[str, SegmentFile] = {}
         for entry in self._storage.scan_dir(self._directory):
@@ -382,11 +404,28 @@ class Replacements:
 
     def _end(self, base_offset: int, transition: str) -> int:
         """Offset behind the last whole batch by headers; the base if there is none."""
-        end = base_offset
-        with self._opened(base_offset, transition) as segment:
-            for rows, columns, capacity in segment.scan(0, check_crc=False):
-                end = columns[_LAST * capacity + rows - 1] + 1
+        end = self._ends.get((base_offset, transition))
+        if end is None:
+            end = base_offset
+            with self._opened(base_offset, transition) as segment:
+                for rows, columns, capacity in segment.scan(0, check_crc=False):
+                    end = columns[_LAST * capacity + rows - 1] + 1
+            self._ends[base_offset, transition] = end
         return end
+
+    def _sound_end(self, base_offset: int) -> int:
+        """Up to which offset the checksums of an original match; 2⁶³ if they all do."""
+        sound = self._sound.get(base_offset)
+        if sound is None:
+            sound, size = base_offset, 0
+            with self._opened(base_offset, "") as segment:
+                for rows, columns, capacity in segment.scan(0, check_crc=True):
+                    sound = columns[_LAST * capacity + rows - 1] + 1
+                    size += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
+                if size == segment.size:
+                    sound = 2**63
+            self._sound[base_offset] = sound
+        return sound
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -337,6 +337,18 @@ def test_damage_behind_what_is_split_is_cut_first(tail: bytes) -> None:
     assert_nothing_gone(storage, [*WIDE, *AFTER])
 
 
+@pytest.mark.parametrize(("pieces", "segments"), [(64, 64), (65, 1)])
+def test_more_jumps_than_a_compaction_leaves_are_damage(pieces: int, segments: int) -> None:
+    """No checksum covers base offsets, and each piece takes four files."""
+    batches = [batches_of(1, base=at << 32)[0] for at in range(pieces)]
+    storage = disk_with({segment_path(0): joined(batches)})
+    report = open_log(storage, recovery_point=(pieces << 32) + 3).recovery_report
+    assert len(bases_of(storage)) == segments
+    assert_nothing_gone(storage, batches)
+    assert (report.bytes_cut > 0) == (segments == 1)
+    assert report.bytes_cut == report.bytes_set_aside == report.bytes_valid_behind_cut
+
+
 def test_a_jump_that_what_follows_contradicts_is_damage() -> None:
     """No checksum covers base offsets: a flipped bit looks like a jump (F-62)."""
     liar = batches_of(1, base=(1 << 40) + 12)[0]

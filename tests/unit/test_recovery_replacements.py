@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from logstore.storage.base import File
+from logstore.testing import FaultyStorage
 from tests.crash.disk import (
     DIRECTORY,
     Files,
@@ -116,6 +118,43 @@ def test_an_unfinished_copy_goes_where_there_are_originals(clean: bool) -> None:
     assert log_bytes(storage) == joined(BATCHES)
     assert kept(dict(tree(storage))) == {}
     assert not log.recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize("transition", [".log.cleaned", ".log.swap"])
+def test_an_unfinished_copy_of_a_damaged_original_is_kept(transition: str, clean: bool) -> None:
+    """It may have the only whole copy of the batch that its original lost."""
+    whole = joined(BATCHES[4:8])
+    damaged = whole[:-1] + bytes([whole[-1] ^ 1])
+    files = FILES | {segment_path(12): damaged, segment_path(12, transition): whole}
+    if transition == ".log.swap":
+        files |= {segment_path(0, ".log.cleaned"): b""}
+    storage = disk_with(files)
+    log = open_log(storage, clean=clean, recovery_point=60)
+    assert_nothing_gone(storage, BATCHES)
+    assert kept(dict(tree(storage))).get(f"{12:020}.log.0.cut") == whole
+    assert log.recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize("transition", [".log.cleaned", ".log.swap"])
+def test_an_original_is_read_once_however_many_files_it_is_compared_with(
+    transition: str, clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the time would grow with the product of files and bytes."""
+    files = FILES | {segment_path(base, transition): b"" for base in range(1, 40)}
+    files |= {segment_path(base, ".index.swap"): b"" for base in range(1, 40)}
+    storage = disk_with(files)
+    opened: list[str] = []
+
+    def counted(path: str, *, create: bool = False, writable: bool = True) -> File:
+        opened.append(path)
+        return FaultyStorage.open(storage, path, create=create, writable=writable)
+
+    monkeypatch.setattr(storage, "open", counted)
+    open_log(storage, clean=clean, recovery_point=60)
+    assert log_bytes(storage) == joined(BATCHES)
+    assert max(opened.count(path) for path in FILES) < 8
 
 
 @START
