@@ -219,14 +219,17 @@ def check_nothing_lost(case: Case, results: Results) -> Iterator[Failure]:
 
 
 def check_prefix_stays(case: Case, results: Results) -> Iterator[Failure]:
-    """What lies before the first changed byte of a log stays in the log."""
+    """What lies before the first changed byte of a log stays in the log, but for what is deleted:
+    below the log start."""
     start_changed = any("log-start" in m.label for m in case.mutations)
     reports = reports_of(results.run("recover"))
     for directory in case.original.starts:
         kept = b"|".join(settled_logs(results.recovered, directory))
         if start_changed or directory not in reports:
             continue
-        gone = [b for b in _unchanged_prefix(case, directory) if b.data not in kept]
+        start = reports[directory]["log_start_offset"]
+        prefix = _unchanged_prefix(case, directory)
+        gone = [b for b in prefix if b.data not in kept and b.last >= start]
         if gone:
             yield Failure("batch before the damage left the log", f"{directory}: {_list(gone)}")
 
