@@ -86,6 +86,11 @@ class CrashRecovery:
         scan = scan_segment(segment, producers=scratch)
         scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        if scan.valid_bytes < segment.size:
+            self._report.warnings.append(
+                f"{os.path.basename(segment.log_path)} is damaged at byte {scan.valid_bytes}: "
+                f"{SCAN_REASONS[scan.status]}; it is left as it is"
+            )
 
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
         """Producer state as it was at the segment's base, for replay only (F-234).

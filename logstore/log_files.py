@@ -105,8 +105,11 @@ class LogFiles:
                 self.read()
         for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
             self.remove(name, "what it was to keep is still in the log")
-        for name in self.others:
-            if os.path.splitext(name)[1] in filenames.PLAIN_SUFFIXES:
+        for name in (*self.others, *self._unsettled):
+            stem = name.removesuffix(SWAP_SUFFIX)
+            if os.path.splitext(stem)[1] in filenames.PLAIN_SUFFIXES and (
+                filenames.parse_segment_file(name) is None
+            ):
                 self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
 
     def _check_files(self) -> None:

@@ -23,6 +23,7 @@ WHOLE_BATCH_MAX = 16 << 20
 
 _PIECE = 4 << 20
 _FIRST_WINDOW = 16 << 10
+_ZEROS = bytes(_PIECE + HEADER_SIZE)
 _SEARCH_COST = 100  # candidates that one call counts for
 # What one search may do, beside what it may do for each byte that it searches.
 _CANDIDATES, _BYTES_PER_CANDIDATE = 200_000, 512
@@ -107,7 +108,7 @@ class BatchSearch:
         window = _FIRST_WINDOW
         while position < self._size:
             data = self._file.read_at(position, min(window + HEADER_SIZE, self._size - position))
-            if data.count(0) < len(data):  # a preallocated tail is long
+            if data != _ZEROS[: len(data)]:  # a preallocated tail is long
                 self.blank = False
                 for match in _HEADER.finditer(data, _MAGIC):
                     at = match.start() - _MAGIC

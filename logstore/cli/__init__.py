@@ -81,6 +81,8 @@ class LazyGroup(click.Group):
             if error.errno == errno.EPIPE:
                 raise  # the reader went away, as `| head` does: click ends quietly
             fail(str(error))
+        except MemoryError as error:
+            fail(f"not enough memory: {error}" if error.args else "not enough memory")
         except Exception as error:
             _fail_with_traceback(error)
 

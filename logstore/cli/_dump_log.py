@@ -162,7 +162,8 @@ def _dump_records(path: str, found: _Found, where: TopicPartition | None, out: O
     if out.form == "json":
         out.json([_record_json(record, found.batch, where) for record in wanted])
     else:
-        out.lines([_record_line(record, found.batch) for record in wanted])
+        kind = str(found.batch.timestamp_type)
+        out.lines([_record_line(record, found.batch, kind) for record in wanted])
 
 
 def _sequence(record: Record, batch: Batch) -> int:
@@ -227,10 +228,10 @@ def _codec_name(batch: Batch) -> str:
         return f"unknown({batch.attributes & 7})"
 
 
-def _record_line(record: Record, batch: Batch) -> str:
+def _record_line(record: Record, batch: Batch, timestamp_type: str) -> str:
     sizes = [-1 if field is None else len(field) for field in (record.key, record.value)]
     start = (
-        f"| offset: {record.offset} {batch.timestamp_type}: {record.timestamp} "
+        f"| offset: {record.offset} {timestamp_type}: {record.timestamp} "
         f"keySize: {sizes[0]} valueSize: {sizes[1]} sequence: {_sequence(record, batch)}"
     )
     if batch.is_control:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from checkpoints import clean_shutdown
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
@@ -23,7 +23,7 @@ from checkpoints.partition_metadata import (
 )
 from checkpoints.printable import printable
 from logstore.cli._dump_output import Output
-from logstore.errors import CorruptSnapshotError
+from logstore.errors import CorruptIndexError, CorruptSnapshotError
 from logstore.format.index_entry import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -31,6 +31,7 @@ from logstore.format.index_entry import (
     decode_aborted,
 )
 from logstore.format.producer_snapshot import decode_snapshot
+from logstore.format.reader import MAX_OFFSET
 from logstore.storage import File, Storage
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
@@ -45,29 +46,35 @@ _WINDOW_ENTRIES = 1 << 16
 _SNAPSHOT_MAX = 64 << 20  # 1.4 million producers
 
 
-def dump_offset_index(file: File, base_offset: int, out: Output) -> None:
-    for _, (relative, position) in _used_entries(file, OFFSET_ENTRY, 0):
+_BATCH_MIN = 26  # bytes: a message of the oldest format without a key or a value
+
+LogSize = Callable[[], int | None]
+"""Bytes of the log that an index is of; None when it is not beside it."""
+
+
+def dump_offset_index(file: File, base_offset: int, log_size: LogSize, out: Output) -> None:
+    for _, (relative, position) in _used_entries(file, OFFSET_ENTRY, 0, log_size):
         offset = base_offset + relative
         if out.from_offset <= offset < out.end_offset:
             out.entry({"offset": offset, "position": position})
 
 
-def dump_time_index(file: File, base_offset: int, out: Output) -> None:
-    for _, (timestamp, relative) in _used_entries(file, TIME_ENTRY, 1):
+def dump_time_index(file: File, base_offset: int, log_size: LogSize, out: Output) -> None:
+    for _, (timestamp, relative) in _used_entries(file, TIME_ENTRY, 1, log_size):
         offset = base_offset + relative
         if out.from_offset <= offset < out.end_offset:
             out.entry({"timestamp": timestamp, "offset": offset})
 
 
 def _used_entries(
-    file: File, layout: struct.Struct, first: int
+    file: File, layout: struct.Struct, first: int, log_size: LogSize
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Entries before the zero tail of an active index (F-137); one at or after ``first`` ends it.
 
     A zero entry before ``first`` counts only when a real one follows it.
     """
     held: tuple[int, tuple[int, int]] | None = None
-    for index, entry in _entries(file, layout):
+    for index, entry in _entries(file, layout, log_size):
         if not any(entry):
             if index >= first:
                 return
@@ -79,23 +86,42 @@ def _used_entries(
         yield index, entry
 
 
-def _entries(file: File, layout: struct.Struct) -> Iterator[tuple[int, tuple[int, int]]]:
-    """All whole entries, read in windows: an index file may have any size."""
-    step = _WINDOW_ENTRIES * layout.size
-    index, position = 0, 0
-    while data := file.read_at(position, step):
+def _entries(
+    file: File, layout: struct.Struct, log_size: LogSize
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """All whole entries."""
+    index = 0
+    for _, data in _windows(file, layout.size, log_size):
         whole = memoryview(data)[: len(data) // layout.size * layout.size]
         for entry in layout.iter_unpack(whole):
             yield index, (entry[0], entry[1])
             index += 1
+
+
+def _windows(file: File, width: int, log_size: LogSize) -> Iterator[tuple[int, bytes]]:
+    """Position and bytes: an index file may have any size, and be sparse.
+
+    Raises:
+        CorruptIndexError: behind more entries than the log can have batches.
+    """
+    step, position = _WINDOW_ENTRIES * width, 0
+    while data := file.read_at(position, step):
+        size = log_size()  # each time, since a running broker writes to it first
+        most = MAX_OFFSET if size is None else (size // _BATCH_MIN + 1) * width
+        yield position, data[: max(most - position, 0)]
+        if position + len(data) > most:
+            reason = f"a log of {size} bytes has at most {most // width} entries"
+            raise CorruptIndexError(file.path, most, reason)
         position += step
 
 
-def dump_txn_index(file: File, out: Output) -> None:
-    step = _WINDOW_ENTRIES * TXN_ENTRY.size
-    position = 0
-    while data := file.read_at(position, step):
-        for aborted in decode_aborted(data, file.path):
+def dump_txn_index(file: File, log_size: LogSize, out: Output) -> None:
+    empty = bytes(TXN_ENTRY.size)
+    for position, data in _windows(file, TXN_ENTRY.size, log_size):
+        for number, aborted in enumerate(decode_aborted(data, file.path)):
+            at = TXN_ENTRY.size * number
+            if data[at : at + TXN_ENTRY.size] == empty:
+                raise CorruptIndexError(file.path, position + at, "zeros, which are no entry")
             out.entry(
                 {
                     "producerId": aborted.producer_id,
@@ -108,7 +134,6 @@ def dump_txn_index(file: File, out: Output) -> None:
             out.note(
                 f"{printable(file.path)}: {len(data) % TXN_ENTRY.size} bytes after the last entry"
             )
-        position += step
 
 
 def dump_snapshot(file: File, out: Output) -> None:

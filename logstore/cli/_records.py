@@ -16,7 +16,7 @@ from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli._headers import WINDOW_BYTES, BatchRow, batch_rows, framed_size
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, ResourceBusyError
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_records, read_records
@@ -133,6 +133,8 @@ class PartitionReader:
                 continue
             try:
                 yield from self._segment(file, end)
+            except MemoryError:
+                raise _too_large(file, f"the batch at byte {self._position}") from None
             finally:
                 file.close()
 
@@ -236,6 +238,8 @@ class PartitionReader:
             return
         try:
             yield from batch_rows(file)
+        except MemoryError:
+            raise _too_large(file, "a batch") from None
         finally:
             file.close()
 
@@ -250,3 +254,7 @@ class PartitionReader:
         return read_records(
             self._bytes_of(base, row), path=self._path(base), base_position=row.position
         )
+
+
+def _too_large(file: File, what: str) -> ResourceBusyError:
+    return ResourceBusyError(file.path, "read", f"not enough memory for {what}")

@@ -161,21 +161,34 @@ def _dump_file(storage: Storage, path: str, out: Output) -> None:
 def _dump_segment_file(
     storage: Storage, path: str, parsed: filenames.SegmentFile, out: Output
 ) -> None:
+    def log_size() -> int | None:
+        return _log_size(storage, path, parsed)
+
     file = storage.open(path, writable=False)
     try:
         match parsed.suffix:
             case filenames.LOG_SUFFIX:
                 dump_log(file, _partition_of(path), out)
             case filenames.INDEX_SUFFIX:
-                dump_offset_index(file, parsed.offset, out)
+                dump_offset_index(file, parsed.offset, log_size, out)
             case filenames.TIME_INDEX_SUFFIX:
-                dump_time_index(file, parsed.offset, out)
+                dump_time_index(file, parsed.offset, log_size, out)
             case filenames.TXN_INDEX_SUFFIX:
-                dump_txn_index(file, out)
+                dump_txn_index(file, log_size, out)
             case _:
                 dump_snapshot(file, out)
     finally:
         file.close()
+
+
+def _log_size(storage: Storage, path: str, index: filenames.SegmentFile) -> int | None:
+    """Bytes of the log that an index lies beside; one that was rolled may wait for its name."""
+    log = filenames.segment_file_name(index.offset, filenames.LOG_SUFFIX, index.transition)
+    for name in (log, log + filenames.SWAP_SUFFIX):
+        info = storage.info(os.path.join(os.path.dirname(path), name))
+        if info is not None and info.is_file:
+            return info.size
+    return None
 
 
 def _partition_of(path: str) -> TopicPartition | None:

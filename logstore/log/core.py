@@ -46,7 +46,7 @@ def medium_error(path: str, operation: str, error: BaseException) -> LogstoreErr
     if isinstance(error, UnusableFileError):
         return unusable(error)
     kind = ResourceBusyError if is_busy(error) else StorageFailedError
-    return kind(path, operation, str(error))
+    return kind(path, operation, str(error) or "not enough memory")
 
 
 class LogCore:

@@ -15,6 +15,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import AsyncIterator
+from operator import ge
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
@@ -34,6 +35,7 @@ from logstore.format.header import HEADER_SIZE
 from logstore.format.reader import read_records
 from logstore.kernels import (
     SCAN_BAD_CRC,
+    SCAN_BAD_OFFSET,
     SCAN_COLUMNS,
     SCAN_END,
     SCAN_INCOMPLETE,
@@ -266,7 +268,7 @@ class _DirectorySource:
                 return self._end_of(bases[-1])
             except FileNotFoundError:
                 continue
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 raise medium_error(self._reader.directory, "read", error) from error
         return bases[-1]
 
@@ -291,7 +293,7 @@ class _DirectorySource:
             self._expected = offset
         try:
             portion = self._fetch(offset)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise medium_error(self._reader.directory, "read", error) from error
         if portion is not None:
             self._expected = portion.next_offset
@@ -316,7 +318,7 @@ class _DirectorySource:
         """What lies at the place; None if there is no whole batch yet."""
         file = self._reader.open(place.base_offset)
         try:
-            scan = _scan(file, place.position)
+            scan = _scan(file, place.position, self._last_offset())
             # After reading: bytes that took the place of others in between do not count.
             self._check_known(file, place, offset)
         finally:
@@ -336,6 +338,9 @@ class _DirectorySource:
         self._known = _Known(_Place(place.base_offset, position), last_offset, scan.header(-1))
         self._at = _Place(place.base_offset, scan.end)
         return Portion(records, max(last_offset + 1, offset))
+
+    def _last_offset(self) -> int:
+        return -1 if self._known is None else self._known.last_offset
 
     def _check_known(self, file: File, place: _Place, offset: int) -> None:
         known = self._known
@@ -381,7 +386,7 @@ class _DirectorySource:
         file = self._reader.open(place.base_offset)
         try:
             # What was appended before the roll counts first; a torn end is never finished.
-            scan = _scan(file, place.position)
+            scan = _scan(file, place.position, self._last_offset())
         finally:
             file.close()
         if scan.data and not scan.rows:
@@ -487,8 +492,11 @@ class _DirectorySource:
             file.close()
 
 
-def _scan(file: File, position: int, rows: int = _ROWS) -> _Scan:
-    """The whole batches with a right checksum from ``position`` on, of about a MiB."""
+def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -> _Scan:
+    """The whole batches with a right checksum from ``position`` on, of about a MiB.
+
+    Up to the first whose offsets go back: ``last_offset`` is the one before them.
+    """
     want = FETCH_BYTES
     columns = array("q", [0]) * (len(SCAN_COLUMNS) * rows)
     while True:
@@ -505,6 +513,11 @@ def _scan(file: File, position: int, rows: int = _ROWS) -> _Scan:
         want = first_size  # a batch longer than what was read
     positions = columns[:found]
     last_offsets = columns[_LAST_OFFSET * rows : _LAST_OFFSET * rows + found]
+    if any(map(ge, [last_offset, *last_offsets], last_offsets)):
+        before = [last_offset, *last_offsets]
+        found = next(row for row, last in enumerate(last_offsets) if before[row] >= last)
+        end, status = positions[found], SCAN_BAD_OFFSET
+        positions, last_offsets = positions[:found], last_offsets[:found]
     batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=True)]
     return _Scan(position, data, batches, position + end, status)
 

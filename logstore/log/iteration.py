@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.arrow import to_record_batch
-from logstore.errors import CorruptDataError
+from logstore.errors import CorruptBatchError, CorruptDataError
 from logstore.format.reader import ReadOptions, fill_columns, fill_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
 from logstore.log.readers import LogReaders
@@ -25,16 +25,24 @@ _BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes
 _ALL = 2**62
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
-class Fill(Protocol[T_co]):
+class Portion(NamedTuple, Generic[T]):
+    """Records: what was made of them, how many there are, the first offset and the one behind."""
+
+    records: T
+    rows: int
+    first: int
+    end: int
+
+
+class Fill(Protocol[T]):
     """Decodes a part of a window: whole batches from ``position`` on."""
 
     def __call__(
         self, window: memoryview, position: int, options: ReadOptions
-    ) -> tuple[int, int, tuple[T_co, int] | None]:
-        """Position to go on from, a ``DECODE_`` status, and a portion with the offset after it."""
+    ) -> tuple[int, int, Portion[T] | None]:
+        """Position to go on from, a ``DECODE_`` status, and a portion."""
         ...
 
 
@@ -80,13 +88,13 @@ def _portions(
             offset, at_start = place.log.snapshot.log_start_offset, False
         options = ReadOptions(from_offset=offset, end_offset=place.limit)
         try:
-            for portion, next_offset in _segment_portions(place, options, fill):
+            for portion in _segment_portions(place, options, fill):
                 if readers.moved(place.log):
                     break  # what was removed may have been under us: find the place anew
                 if offset < readers.current().log_start_offset:
                     break
-                offset = next_offset
-                yield portion
+                offset = portion.end
+                yield portion.records
             else:
                 if not readers.moved(place.log):
                     offset = max(offset, place.segment_end)
@@ -111,28 +119,41 @@ def _find(
             return None
         segment = log[at]
         span = segment.find(offset)
+        if offset == segment.base_offset and segment.size and (span is None or span.position):
+            # The segment before it was read to its end, which is here by the name alone.
+            reason = f"the segment does not begin at its base offset {offset}"
+            raise CorruptBatchError(segment.log_path, 0, reason)
         if span is not None:
             end = min(log.end_of(at), limit)
             return _Place(log, segment, span.position, span.size, limit, end)
     return None
 
 
-def _segment_portions(
-    place: _Place, options: ReadOptions, fill: Fill[T]
-) -> Iterator[tuple[T, int]]:
+def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Iterator[Portion[T]]:
     segment, position, size = place.segment, place.position, place.segment.size
     window_size = max(WINDOW, place.batch_size)
+    low = 0
     while position < size:
         want = min(window_size, size - position)
-        done, status = 0, DECODE_FULL
+        done, status, before = 0, DECODE_FULL, low
         with segment.window(position, want) as window:
             while status == DECODE_FULL:
+                begin = done
                 try:
                     done, status, portion = fill(window, done, options)
                 except CorruptDataError as error:
                     raise error.located(segment.log_path, position) from None
-                if portion is not None:
-                    yield portion
+                if portion is None:
+                    continue
+                if portion.first < low or portion.end - portion.first < portion.rows:
+                    fall = _fall(segment, position, before)
+                    with window[: max(fall.position - position, begin)] as good:
+                        _, _, portion = fill(good, begin, options)
+                    if portion is not None:
+                        yield portion
+                    raise fall
+                low = portion.end
+                yield portion
         if status == DECODE_LIMIT:
             return
         if want == size - position and status == DECODE_END:
@@ -143,13 +164,29 @@ def _segment_portions(
         position += done
 
 
+def _fall(segment: SegmentView, position: int, low: int) -> CorruptBatchError:
+    """Where, from ``position`` on, offsets that should be ``low`` or more go back.
+
+    No start compares offsets that it takes as they are, and a valid batch may lie there twice.
+    """
+    path = segment.log_path
+    for span in segment.walk(position):
+        if span.last_offset < low:
+            reason = f"offset {span.last_offset} follows offset {low - 1}"
+            return CorruptBatchError(path, span.position, reason)
+        low = span.last_offset + 1
+    return CorruptBatchError(path, position, "the offsets of the records go back")
+
+
 def fill_chunk(
     window: memoryview, position: int, options: ReadOptions
-) -> tuple[int, int, tuple[list[Record], int] | None]:
+) -> tuple[int, int, Portion[list[Record]] | None]:
     """``Fill`` of ``PartitionLog.record_chunks``."""
     chunk: list[Record] = []
     position, status = fill_records(window, position, chunk, CHUNK, options)
-    return position, status, (chunk, chunk[-1].offset + 1) if chunk else None
+    if not chunk:
+        return position, status, None
+    return position, status, Portion(chunk, len(chunk), chunk[0].offset, chunk[-1].offset + 1)
 
 
 def column_portions(
@@ -163,7 +200,7 @@ def column_portions(
 
     def fill(
         window: memoryview, position: int, options: ReadOptions
-    ) -> tuple[int, int, tuple[pyarrow.RecordBatch, int] | None]:
+    ) -> tuple[int, int, Portion[pyarrow.RecordBatch] | None]:
         nonlocal builder
         try:
             position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
@@ -173,7 +210,9 @@ def column_portions(
         if not builder.rows:
             return position, status, None
         batch = to_record_batch(builder, True, True, True, headers)
-        return position, status, (batch, batch.column(0)[-1].as_py() + 1)
+        offsets = batch.column(0)
+        first, last = offsets[0].as_py(), offsets[-1].as_py()
+        return position, status, Portion(batch, batch.num_rows, first, last + 1)
 
     return portions(readers, start_offset, end_offset, fill)
 

@@ -25,7 +25,6 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     PartialAppendError,
     PolicyViolationError,
-    ResourceBusyError,
     StorageFailedError,
 )
 from logstore.format import filenames
@@ -36,7 +35,7 @@ from logstore.log.clean_stop import (
     StartPoint,
     take_start_point,
 )
-from logstore.log.core import is_busy, unusable
+from logstore.log.core import is_busy, medium_error, unusable
 from logstore.log.cursors import Cursor, OnOutOfRange
 from logstore.log.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
 from logstore.log.flushing import Background
@@ -151,7 +150,7 @@ class PartitionLog(LogReads):
             if hold is not None:
                 hold.release()
             if is_busy(error):
-                raise ResourceBusyError(path, "open", str(error)) from error
+                raise medium_error(path, "open", error) from error
             if isinstance(error, UnusableFileError):
                 raise unusable(error) from error
             if isinstance(error, OSError | CheckpointFailedError):

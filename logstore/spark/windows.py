@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoints.loggers import get_logger
-from logstore.errors import CorruptBatchError
+from logstore.errors import CorruptBatchError, ResourceBusyError
 from logstore.kernels import SCAN_INCOMPLETE, SCAN_REASONS, SCAN_TAIL
+from logstore.large_batch import worth_reading
 from logstore.spark.batch_table import BatchTable
 from logstore.storage.base import File
 
@@ -47,17 +48,22 @@ class Windows:
         Raises:
             CorruptBatchError: no batch where one should be, or one above ``max_batch_bytes``; with
                 ``stop_on_bad`` also a bad header or, if checked, checksum.
+            ResourceBusyError: there is not the memory for a batch.
             OSError: the medium refused.
         """
         position, size = self.start, WINDOW
         while position < self.end and size:
-            with self.file.view(position, min(size, self.end - position)) as window:
-                table = BatchTable(window, check_crc=check_crc, stop_on_bad=stop_on_bad)
-                if table.rows:
-                    yield window, position, table
-                    position, size = position + table.end, WINDOW
-                else:
-                    size = self._size_of_next(window, position, table.status)
+            try:
+                with self.file.view(position, min(size, self.end - position)) as window:
+                    table = BatchTable(window, check_crc=check_crc, stop_on_bad=stop_on_bad)
+                    if table.rows:
+                        yield window, position, table
+                        position, size = position + table.end, WINDOW
+                    else:
+                        size = self._size_of_next(window, position, table.status)
+            except MemoryError:
+                reason = f"not enough memory for {size} bytes, see maxBatchBytes"
+                raise ResourceBusyError(self.path, "read", reason) from None
 
     def _size_of_next(self, window: memoryview, position: int, status: int) -> int:
         """Bytes of the batch at ``position``, when ``window`` is too small; 0 where it ends."""
@@ -66,9 +72,12 @@ class Windows:
             length = window[_LENGTH_AT:_PREFIX_SIZE]
             size = _PREFIX_SIZE + int.from_bytes(length, "big", signed=True)
         if len(window) < size <= self.end - position:
-            if size <= self.max_batch_bytes:
+            if size > self.max_batch_bytes:
+                reason = f"a batch of {size} bytes is above maxBatchBytes, {self.max_batch_bytes}"
+            elif worth_reading(self.file, position, size):
                 return size
-            reason = f"a batch of {size} bytes is above maxBatchBytes, {self.max_batch_bytes}"
+            else:
+                reason = f"a batch of {size} bytes with another checksum"
         elif self.open_end and (
             status in (SCAN_TAIL, SCAN_INCOMPLETE) or self._only_zeros_from(position)
         ):

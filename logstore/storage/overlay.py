@@ -13,13 +13,15 @@ from __future__ import annotations
 import errno
 import posixpath
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from logstore.errors import LogDirLockedError
 from logstore.storage.base import DirLock, FileInfo, Storage
-from logstore.storage.memory import DirNode, FileNode, MemoryStorage, Node
+from logstore.storage.memory import DirNode, FileNode, MemoryFile, MemoryStorage, Node
 
 _BULKY = (".log", ".index", ".timeindex", ".txnindex", ".cut", ".swap")
+_KEPT_ASIDE = ".cut.tmp"
 
 
 class _BelowFile(FileNode):
@@ -152,6 +154,7 @@ class OverlayStorage(MemoryStorage):
         self._below = below
         super().__init__()
         self.root = _below_dir(below, "/", self._now_ms())
+        self._follows = True
 
     def lock(self, path: str) -> DirLock:
         """Take the lock of the storage below where its file exists, so that a directory in use is
@@ -162,6 +165,24 @@ class OverlayStorage(MemoryStorage):
             return super().lock(self._absolute(path))
         except LogDirLockedError as refusal:
             raise LogDirLockedError(path, refusal.holder) from None
+
+    def rename(self, source: str, target: str) -> None:
+        with self._of_names():
+            super().rename(source, target)
+
+    def remove(self, path: str) -> None:
+        with self._of_names():
+            super().remove(path)
+
+    @contextmanager
+    def _of_names(self) -> Iterator[None]:
+        """What is done here is done to a link, not to what it leads to."""
+        with self.guard:
+            before, self._follows = self._follows, False
+            try:
+                yield
+            finally:
+                self._follows = before
 
     def real_path(self, path: str) -> str:
         return self._below.real_path(path)
@@ -174,6 +195,13 @@ class OverlayStorage(MemoryStorage):
 
     def _parent(self, path: str) -> tuple[DirNode, str]:
         return super()._parent(self._absolute(path))
+
+    def on_write(self, file: MemoryFile, position: int, data: memoryview) -> None:
+        if not file.path.endswith(_KEPT_ASIDE):
+            super().on_write(file, position, data)
+            return
+        # A copy of what is cut off: up to a whole segment, and nobody reads it again.
+        file.node.size = max(file.node.size, position + len(data))
 
     def forget(self, directory: str) -> None:
         """Keep of what was written here to segments, indexes and what was cut off only the sizes.
@@ -193,6 +221,8 @@ class OverlayStorage(MemoryStorage):
         if name in ("", ".", ".."):
             return self._below.real_path(path)
         own = posixpath.join(self._below.real_path(above), name)
+        if not self._follows:
+            return own
         try:
             node = super()._parent(own)[0].entries.get(name)
         except (FileNotFoundError, NotADirectoryError):

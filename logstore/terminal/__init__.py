@@ -29,18 +29,20 @@ def line(text: str = "", *, err: bool = False, style: str | None = None) -> None
 
 def lines(texts: Iterable[str]) -> None:
     """Print lines to stdout; cheap for many."""
-    _block(map(one_line, texts))
+    found = list(texts)
+    if not "".join(found).isprintable():  # one look at all of them is as good
+        found = [one_line(text) for text in found]
+    _write(found)
 
 
 def json_lines(values: Iterable[Any]) -> None:
     """Print each value as JSON in one line to stdout; cheap for many."""
-    _block(map(_ascii, map(_compact, values)))
+    _write([_ascii(text) for text in map(_compact, values)])
 
 
-def _block(printable_lines: Iterable[str]) -> None:
-    block = "\n".join([*printable_lines, ""])
-    if block:
-        sys.stdout.write(block)
+def _write(printable_lines: list[str]) -> None:
+    if printable_lines:
+        sys.stdout.write("\n".join([*printable_lines, ""]))
 
 
 def status(text: str, *, last: bool) -> None:

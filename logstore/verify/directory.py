@@ -129,7 +129,10 @@ class LogDirCheck:
         point, start, mark, cleaner = (
             self.offsets.get(name, {}).get(tp, UNKNOWN) for name in CHECKPOINTS
         )
-        return LogDirFacts(self.broker, self.cluster_id, self.clean, point, start, mark, cleaner)
+        known = RECOVERY_POINT in self.offsets
+        return LogDirFacts(
+            self.broker, self.cluster_id, self.clean, known, point, start, mark, cleaner
+        )
 
     def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:
         """Entries of partitions that are not here; they go with the next write (F-289, S-55)."""

@@ -21,6 +21,7 @@ from logstore.resync import WHOLE_BATCH_MAX
 from logstore.storage.base import File, Storage
 from logstore.types import Record
 from logstore.verify.damage import diagnose
+from logstore.verify.segment import open_log
 
 _WINDOW = 4 << 20
 _ROWS = 4096
@@ -154,7 +155,7 @@ def _stretches(mine: list[_Batch], theirs: list[_Batch]) -> Iterator[_Stretch]:
 
 def _read(pieces: Sequence[Piece], extent: Extent) -> Iterator[_Batch]:
     for piece in pieces:
-        file = piece.storage.open(piece.path, writable=False)
+        file = open_log(piece.storage, piece.path)
         try:
             for batch in _batches(file, piece):
                 if batch.base_offset >= extent.bound:
@@ -190,7 +191,7 @@ def _batches(file: File, piece: Piece) -> Iterator[_Batch]:
 
 
 def _bytes(batch: _Batch, size: int) -> bytes:
-    file = batch.piece.storage.open(batch.piece.path, writable=False)
+    file = open_log(batch.piece.storage, batch.piece.path)
     try:
         return file.read_at(batch.position, min(size, batch.size))
     finally:

@@ -53,7 +53,7 @@ from logstore.verify.rules import (
     check_epochs,
     check_first_epoch,
 )
-from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions, file_name
 from logstore.verify.text_files import ReadOnce, check_epoch_form, check_metadata
 
 _NO_END = 2**63 - 1
@@ -75,6 +75,7 @@ class LogDirFacts:
     broker: str = ""
     cluster_id: str = ""
     clean: bool | None = None
+    points_known: bool = True  # the file with the recovery points could be read
     recovery_point: int = UNKNOWN
     log_start: int = UNKNOWN
     high_watermark: int = UNKNOWN
@@ -108,6 +109,8 @@ class PartitionCheck:
     _snapshots: list[int] = field(default_factory=list)
     _rolled: frozenset[int] = frozenset()
     """Bases of segments that wait, as ``.log.swap``, for the one before them."""
+    _last_settled: int = UNKNOWN
+    """Base of the last segment but rolls: from it on a crash may have torn the log."""
     _refused: set[tuple[int, str]] = field(default_factory=set)
     """Bases and suffixes of files that are there, and were told of instead of being read."""
     _epochs_missing: bool = False
@@ -141,14 +144,15 @@ class PartitionCheck:
         self._orphans(segments)
         starts = sorted(start for _, start in self.epochs or ())
         wanted = self.own.wanted if self.own else []
+        self._last_settled = max((base for base in bases if base not in self._rolled), default=-1)
         for base, end in pairwise([*bases, UNKNOWN]):
             if self.only not in (UNKNOWN, base):
                 continue
-            trimmed = end >= 0 or self.facts.clean is True
+            trimmed = base < self._last_settled or self.facts.clean is True
             job = SegmentJob(
                 self.directory, base, end, frozenset(segments[base]),
                 _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
-                wanted=_inside(wanted, base - 1, end),
+                wanted=_inside(wanted, base - 1, end), is_roll=base in self._rolled,
             )  # fmt: skip
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
@@ -193,7 +197,10 @@ class PartitionCheck:
         )
 
     def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
-        self._find(filenames.segment_file_name(base, suffix), problem, base)
+        self._find(self.file_name(base, suffix), problem, base)
+
+    def file_name(self, base: int, suffix: str) -> str:
+        return file_name(base, suffix, is_roll=base in self._rolled)
 
     # -- files ---------------------------------------------------------------------------------
 
@@ -230,11 +237,8 @@ class PartitionCheck:
                     self._find(file.name, warning("F-16", UNKNOWN, UNKNOWN, message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
-            elif parsed.transition:
-                if parsed.offset in self._rolled:
-                    message = "not checked: the next start takes it in if nothing before it is lost"
-                    self._find(file.name, warning("F-24", UNKNOWN, parsed.offset, message))
-                elif self.only < 0:
+            elif parsed.transition and not self._is_roll(parsed):
+                if self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
                     self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
@@ -247,7 +251,14 @@ class PartitionCheck:
             else:
                 segments.setdefault(parsed.offset, {})[parsed.suffix] = file
         self._snapshots.sort()
+        for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
+            message = "not settled: the next start takes it in if nothing before it is lost"
+            self._find_in(base, filenames.LOG_SUFFIX, warning("F-24", UNKNOWN, base, message))
         return segments
+
+    def _is_roll(self, file: filenames.SegmentFile) -> bool:
+        named = (file.suffix, file.transition) == (filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX)
+        return named and file.offset in self._rolled
 
     def _orphans(self, segments: dict[int, dict[str, FileInfo]]) -> None:
         """Indexes without a log, and logs without an index (F-241, F-242)."""
@@ -255,9 +266,7 @@ class PartitionCheck:
             if self.only not in (UNKNOWN, base):
                 continue
             log = found.get(filenames.LOG_SUFFIX)
-            if log is None and (
-                base in self._rolled or (base, filenames.LOG_SUFFIX) in self._refused
-            ):
+            if log is None and (base, filenames.LOG_SUFFIX) in self._refused:
                 continue
             if log is None:
                 for file in found.values():
@@ -309,11 +318,9 @@ class PartitionCheck:
         by_base = {result.base: result for result in found}
         results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
         report = self._report(results)
-        last = self.jobs[-1] if self.jobs else None
-        active = last.base if last and last.next_base < 0 else UNKNOWN
         for result in found:
             self.suppressed += result.suppressed
-            self._tell(result, active=result.base == active)
+            self._tell(result, active=result.base >= self._last_settled)
         compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
         self._join(results, compacted)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
@@ -366,8 +373,8 @@ class PartitionCheck:
             problem = self._tail(result, active)
             self._find_in(result.base, filenames.LOG_SUFFIX, problem)
             # An info does not explain why committed records are missing: zeros may be those.
-            self._tail_found = active and problem.severity is not Severity.INFO
-            self._tail_explains = active and problem.severity is Severity.ERROR
+            self._tail_found |= active and problem.severity is not Severity.INFO
+            self._tail_explains |= active and problem.severity is Severity.ERROR
 
     def _tail(self, result: SegmentResult, active: bool) -> Problem:
         """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
@@ -402,10 +409,12 @@ class PartitionCheck:
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
                 self._find_in(result.base, ".log", info("F-307", UNKNOWN, UNKNOWN, message))
+        if self.only < 0:
+            self._check_rolls(results)
         if self.only >= 0 or compacted:
             return
         for one, two in pairwise(results):
-            if ".log" in one.vanished or ".log" in two.vanished:
+            if ".log" in one.vanished or ".log" in two.vanished or two.base in self._rolled:
                 continue
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
@@ -414,6 +423,19 @@ class PartitionCheck:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
                 self._find_in(two.base, ".log", warning("I-11", 0, one.end_offset, message))
+
+    def _check_rolls(self, results: list[SegmentResult]) -> None:
+        """A start takes a roll in where the segment before it ends, and sets aside any other."""
+        end, is_known = max(self.facts.log_start, 0), True
+        for result in results:
+            is_late = result.base > max(self.facts.log_start, 0) and result.base != end
+            if result.base in self._rolled and is_late and is_known:
+                message = f"begins at {result.base}, what is before it ends at {end}: "
+                message += "the next start sets it aside"
+                problem = warning("F-24", UNKNOWN, end, message)
+                self._find_in(result.base, filenames.LOG_SUFFIX, problem)
+            end = max(result.base, result.end_offset)
+            is_known = filenames.LOG_SUFFIX not in result.vanished
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
@@ -453,7 +475,7 @@ class PartitionCheck:
         writes all of them anew.
         """
         facts = self.facts
-        name = filenames.segment_file_name(results[-1].base, ".log") if results else "."
+        name = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
         if facts.recovery_point > end and not self._tail_explains:
             message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
             self._find(name, error("F-222", UNKNOWN, end, message))
@@ -468,7 +490,7 @@ class PartitionCheck:
             message = f"high watermark {facts.high_watermark}, below the log start offset "
             message += f"{facts.log_start} behind a clean shutdown"
             self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
-        elif results and facts.recovery_point < end and self._settled:
+        elif results and facts.recovery_point < end and facts.points_known and self._settled:
             message = f"recovery point {facts.recovery_point}"
             message = message if facts.recovery_point >= 0 else "no recovery point"
             message += f" behind a clean shutdown, the log ends at {end}"

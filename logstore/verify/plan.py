@@ -17,13 +17,14 @@ from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.types import TopicPartition
 from logstore.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
+from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import open_storage
 from logstore.verify.directory import CHECKPOINTS, LogDirCheck
 from logstore.verify.partition import LogDirFacts, PartitionCheck, absolute, partition_of
 from logstore.verify.replicas import ReplicaSet, TopicIds
 from logstore.verify.report import UNKNOWN, Finding, Severity, VerifyReport
-from logstore.verify.segment import VerifyOptions
+from logstore.verify.segment import VerifyOptions, file_name
 
 _DIR_FILES = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
 _PARTITION_FILES = (LEADER_EPOCH, PARTITION_METADATA)
@@ -126,8 +127,11 @@ class _Path:
         self.plan.checks.append(
             PartitionCheck(self.storage, path, options, facts, only, uri=self.uri)
         )
-        logs = (e.size for e in entries if e.name.endswith(filenames.LOG_SUFFIX) and not e.is_dir)
-        self.plan.bytes += sum(logs)
+        sizes = {e.name: e.size for e in entries if not e.is_dir}
+        rolls = roll_marks(sizes, 0)
+        logs = [name for name in sizes if name.endswith(filenames.LOG_SUFFIX)]
+        logs += [file_name(base, filenames.LOG_SUFFIX, is_roll=True) for base in rolls]
+        self.plan.bytes += sum(sizes[name] for name in logs)
 
     # -- directories ---------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ class ReplicaSet:
             own = list(islice(following, len(check.jobs)))
             for job, outcome in zip(check.jobs, own, strict=True):
                 if isinstance(outcome, Failure):
-                    name = outcome.name or filenames.segment_file_name(job.base, ".log")
+                    name = outcome.name or os.path.basename(job.path(filenames.LOG_SUFFIX))
                     report.refuse(os.path.join(job.directory, name), outcome.reason)
             results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
             try:

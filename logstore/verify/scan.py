@@ -28,7 +28,13 @@ from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.ranges import CompareSpec, RangeDigest
 from logstore.verify.report import UNKNOWN, Problem, error, warning
 from logstore.verify.rules import MAGIC
-from logstore.verify.segment import Problems, SegmentJob, SegmentResult, VerifyOptions
+from logstore.verify.segment import (
+    Problems,
+    SegmentJob,
+    SegmentResult,
+    VerifyOptions,
+    open_log,
+)
 from logstore.verify.table import BatchTable
 
 WINDOW = 4 << 20
@@ -53,7 +59,7 @@ def verify_segment(
         OSError: the medium refused. A file that is gone is noted, not raised.
     """
     try:
-        log = storage.open(job.path(filenames.LOG_SUFFIX), writable=False)
+        log = open_log(storage, job.path(filenames.LOG_SUFFIX))
     except FileNotFoundError:
         return SegmentResult(job.base, vanished=(filenames.LOG_SUFFIX,))
     try:

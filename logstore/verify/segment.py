@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from logstore.format import filenames
+from logstore.storage.base import File, Storage
 from logstore.verify.fingerprint import Fingerprint
 from logstore.verify.producers import ProducerFacts
 from logstore.verify.ranges import CompareSpec, RangeDigest
@@ -37,6 +38,7 @@ class SegmentJob:
     ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
     ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
     ``compare``: the ranges to digest for a comparison of replicas, if there is to be one.
+    ``is_roll``: its ``.log`` waits, as ``.log.swap``, for the segment before it to be durable.
     """
 
     directory: str
@@ -48,9 +50,32 @@ class SegmentJob:
     epoch_starts: tuple[int, ...] = ()
     compare: CompareSpec | None = None
     wanted: tuple[int, ...] = ()
+    is_roll: bool = False
 
     def path(self, suffix: str) -> str:
-        return os.path.join(self.directory, filenames.segment_file_name(self.base, suffix))
+        return os.path.join(self.directory, file_name(self.base, suffix, is_roll=self.is_roll))
+
+
+def file_name(base: int, suffix: str, *, is_roll: bool) -> str:
+    """Only the ``.log`` of a roll waits for its name; its indexes have theirs."""
+    waits = is_roll and suffix == filenames.LOG_SUFFIX
+    return filenames.segment_file_name(base, suffix, filenames.SWAP_SUFFIX if waits else "")
+
+
+def open_log(storage: Storage, path: str) -> File:
+    """For reading. A roll may get its final name at any time.
+
+    Raises:
+        FileNotFoundError: it is there under neither name.
+        OSError: the medium refused.
+    """
+    try:
+        return storage.open(path, writable=False)
+    except FileNotFoundError:
+        final = path.removesuffix(filenames.SWAP_SUFFIX)
+        if final == path:
+            raise
+        return storage.open(final, writable=False)
 
 
 class Problems(list[Problem]):

@@ -93,7 +93,7 @@ class Side:
     ) -> Finding:  # fmt: skip
         """Without a place, at the segment that holds ``offset`` or should."""
         base = self._base_of(offset)
-        name = "" if base < 0 else filenames.segment_file_name(base, filenames.LOG_SUFFIX)
+        name = "" if base < 0 else self.check.file_name(base, filenames.LOG_SUFFIX)
         here = os.path.join(self.check.directory, name) if name else self.check.directory
         path = place.path if place else here
         return Finding(
@@ -109,7 +109,7 @@ class Side:
         """Whether a batch that could not be read was told of at offsets ``[start, end)``."""
         return any(
             finding.severity is Severity.ERROR
-            and finding.file.endswith(filenames.LOG_SUFFIX)
+            and finding.file.removesuffix(filenames.SWAP_SUFFIX).endswith(filenames.LOG_SUFFIX)
             and start <= finding.offset < end
             for finding in self.check.findings
         )
@@ -122,7 +122,7 @@ class Side:
         )
 
     def epoch_place(self, run: EpochRun) -> Place:
-        name = filenames.segment_file_name(run.segment_base, filenames.LOG_SUFFIX)
+        name = self.check.file_name(run.segment_base, filenames.LOG_SUFFIX)
         path = os.path.join(self.check.directory, name)
         text = f"leader epoch {run.epoch} at offsets {run.first_offset}…{run.last_offset}"
         return Place(path, run.position, run.first_offset, run.last_offset, run.epoch, text)

@@ -160,7 +160,7 @@ def torn_segment(site: Site, rng: random.Random) -> Fault:
     cut = rng.randrange(spot.batch.position + 1, spot.end)
     _write(spot, spot.segment.read(LOG)[:cut])
     told = f"{spot.log} ends at byte {cut}"
-    return fault(spot.replica, told, [spot.log], "F-106 F-107", _MOVED)
+    return fault(spot.replica, told, [spot.log], "F-106 F-107", f"{_MOVED} L-6")
 
 
 @kind()

@@ -237,13 +237,16 @@ def flipped(rng: random.Random, data: bytes, start: int, end: int) -> tuple[byte
 def copied(paths: Sequence[str], target: str, rename: Callable[[str], str] = str) -> list[str]:
     """Copies of log directories below ``target``, of hard links; ``rename`` names their topics.
 
-    Checkpoints name topics too, so those are written anew.
+    Checkpoints name topics too, so those are written anew. The controller's own log stays behind:
+    it has one name only.
     """
     out = []
     for number, path in enumerate(paths, 1):
         copy = os.path.join(target, f"broker-{number}")
         for folder, _, names in os.walk(path):
             relative = os.path.relpath(folder, path)
+            if relative.startswith(_INTERNAL):
+                continue
             into = copy if relative == "." else os.path.join(copy, _renamed(relative, rename))
             os.makedirs(into)
             for name in names:

@@ -129,7 +129,7 @@ def test_an_unreadable_log(spark: SparkSession, load: Load, site: Site, replica:
     assert log in error_of(load(replica.path))
     report = checked(spark, *site.paths)
     assert not report.clean
-    assert any(log in line for line in report.unusable)
+    assert any(finding.file == log for finding in report.findings)
     assert {part.directory for part in report.partitions} >= {
         one.path for one in site.replicas if one is not replica
     }
@@ -142,7 +142,7 @@ def test_a_log_that_cannot_be_opened(spark: SparkSession, site: Site, replica: R
     os.mknod(log, stat.S_IFSOCK | 0o600)
     report = checked(spark, *site.paths)
     assert not report.clean
-    assert [line for line in report.unusable if log in line]
+    assert [finding for finding in report.findings if finding.file == log]
     assert len(report.partitions) >= len(site.replicas) - 1
 
 

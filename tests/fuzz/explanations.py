@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tests.fuzz.mutations import Mutation
 from tests.fuzz.mutators import SEGMENT_FILE, batch_places
-from tests.fuzz.tree import Tree
+from tests.fuzz.tree import Entry, Tree
 
 _SMALL = "(recovery-point|log-start|replication)-offset-checkpoint"
 _OFFSETS = f"({_SMALL}|leader-epoch-checkpoint)"
@@ -74,12 +74,25 @@ def _offsets_inside(m: Mutation, before: Tree, after: Tree) -> bool:
     return len(_lines(before[m.path].data)) == len(_lines(after[m.path].data))
 
 
+def _alone_with_properties(m: Mutation, before: Tree, after: Tree) -> bool:
+    """No other partition of the topic has properties."""
+    topic = m.path.rpartition("-")[0]
+    pattern = re.compile(re.escape(topic) + r"-\d+/topic\.properties")
+    return not any(pattern.fullmatch(path) for path in after if path != m.path)
+
+
 # -- segments --------------------------------------------------------------------------------------
 
 
 def _logs(tree: Tree, directory: str) -> list[str]:
-    pattern = re.compile(re.escape(directory) + r"/\d{20}\.log")
+    pattern = re.compile(re.escape(directory) + r"/\d{20}\.log(\.swap)?")
     return sorted(path for path in tree if pattern.fullmatch(path))
+
+
+def _log_beside(m: Mutation, tree: Tree) -> Entry | None:
+    """That of the segment of an index; a roll waits under another name."""
+    path = re.sub(r"\.\w+$", ".log", m.path)
+    return tree.get(path) or tree.get(f"{path}.swap")
 
 
 def _headers(data: bytes) -> list[tuple[int, int, int]]:
@@ -109,7 +122,7 @@ def _has_no_records(m: Mutation, before: Tree, after: Tree) -> bool:
 
 def _behind_torn_tail(m: Mutation, before: Tree, after: Tree) -> bool:
     """A crash tore the log, and the entry is about what lay behind."""
-    log = after.get(re.sub(r"\.\w+$", ".log", m.path))
+    log = _log_beside(m, after)
     if log is None or before.get(".kafka_cleanshutdown"):
         return False
     end = sum(size for _, size in batch_places(log.data))
@@ -131,7 +144,7 @@ def _no_epoch_falls(m: Mutation, before: Tree, after: Tree) -> bool:
 def _leads_to_batch(m: Mutation, before: Tree, after: Tree) -> bool:
     """From the position on, which is that of a batch, one ends at the offset; entries ascend."""
     base = int(os.path.basename(m.path)[:20])
-    log = after.get(m.path.replace(".index", ".log"))
+    log = _log_beside(m, after)
     if log is None:
         return False
     headers = _headers(log.data)
@@ -148,7 +161,7 @@ def _leads_to_batch(m: Mutation, before: Tree, after: Tree) -> bool:
 def _times_hold(m: Mutation, before: Tree, after: Tree) -> bool:
     """Up to the offset of each entry no record is younger than it says, and one is as old."""
     base = int(os.path.basename(m.path)[:20])
-    log = after.get(m.path.replace(".timeindex", ".log"))
+    log = _log_beside(m, after)
     if log is None:
         return False
     times = [
@@ -185,11 +198,6 @@ def _outside_partitions(m: Mutation, before: Tree, after: Tree) -> bool:
     return "/" not in m.path or m.path.partition("/")[0].endswith(("-delete", "-stray"))
 
 
-def is_of_waiting_roll(m: Mutation, tree: Tree) -> bool:
-    """Whether the file is of a segment that waits under the name of its roll."""
-    return m.path.endswith(".swap") or f"{m.path.rpartition('.')[0]}.log.swap" in tree
-
-
 _VALID = "a batch with a matching checksum is as somebody wrote it, and nothing contradicts it"
 
 EXPLANATIONS = (
@@ -206,6 +214,10 @@ EXPLANATIONS = (
     ),
     Explanation(
         r"meta\.properties" + _EDITS, "nothing contradicts another identity", _legal_identity
+    ),
+    Explanation(
+        r"topic\.properties removed", "no other file has the configuration",
+        _alone_with_properties,
     ),
     Explanation(_OFFSETS + _EDITS, "only the ends of the lines differ", _same_lines),
     Explanation(_SMALL + " (emptied|removed)", "a missing checkpoint is one without entries"),

@@ -348,3 +348,30 @@ def test_a_mistake_in_logstore_keeps_its_traceback_printable(
     first, *_, last = result.stderr.splitlines()
     assert first == "Traceback (most recent call last):"
     assert last.endswith(kind.__name__ + r": impossible: \x1b[2J\nerror: 0")
+
+
+@pytest.mark.parametrize("suffix", [".txnindex", ".index", ".timeindex"])
+def test_an_index_has_no_more_entries_than_its_log_has_room_for(
+    partition: Path, suffix: str
+) -> None:
+    index = next(partition.glob(f"*{suffix}"))
+    index.write_bytes((b"\0\0" + b"\1" * 32) * 15_000)
+    result = dump(index)
+    assert result.exit_code == 1
+    most = index.with_suffix(".log").stat().st_size // 26 + 1
+    assert f"at most {most} entries" in result.stderr
+    assert len(result.stdout.splitlines()) <= most
+
+
+def test_a_sparse_transaction_index_ends_at_its_zeros(partition: Path) -> None:
+    index = next(partition.glob("*.txnindex"))
+    before = len(dump(index).stdout.splitlines())
+    end = index.stat().st_size
+    for path in (index, index.with_name(f"{77:020}.txnindex")):  # the other has no log beside it
+        with path.open("ab") as file:
+            file.truncate(1 << 40)
+    result = dump(index, index.with_name(f"{77:020}.txnindex"))
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == before
+    assert f"byte {end}" in result.stderr
+    assert result.stderr.count("zeros, which are no entry") == 2

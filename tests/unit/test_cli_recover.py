@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,3 +263,19 @@ def test_a_loss_is_in_the_table_and_in_the_exit_code(stopped: Path) -> None:
     assert "0 bytes cut" in result.stdout
     assert "warning: " in result.stdout
     assert result.stderr == ""
+
+
+def test_a_dry_run_copies_nothing_of_what_it_would_keep(stopped: Path) -> None:
+    log = min((stopped / "orders-0").glob("*.log"))
+    os.truncate(log, 96 << 20)
+    (stopped / ".kafka_cleanshutdown").unlink()
+    (stopped / "recovery-point-offset-checkpoint").write_text("0\n1\norders 0 1\n")
+    tracemalloc.start()
+    try:
+        rehearsal = run(stopped, "--dry-run", "--json", "--keep-cut", "always")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 48 << 20
+    assert reports(run(stopped, "--json", "--keep-cut", "always")) == reports(rehearsal)
+    assert reports(rehearsal)[0]["bytes_set_aside"] > 95 << 20

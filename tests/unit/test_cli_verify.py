@@ -222,5 +222,5 @@ def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_pat
     log.crash()
     result = run(tmp_path / "t-0")
     assert result.exit_code == 1
-    assert f"warning F-24 {tmp_path}/t-0/{2:020}.log.swap: not checked" in result.stdout
+    assert f"warning F-24 {tmp_path}/t-0/{2:020}.log.swap: not settled" in result.stdout
     assert "the next start deletes it" not in result.stdout

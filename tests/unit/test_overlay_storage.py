@@ -87,3 +87,12 @@ def test_what_replaces_a_link_is_no_link(tmp_path: Path) -> None:
     overlay.write_file(path, b"written through")
     assert overlay.read_file(str(tmp_path / "target")) == b"written through"
     assert (tmp_path / "target").read_bytes() == b"target"
+
+
+def test_a_link_to_a_directory_is_renamed_itself(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "up").symlink_to("..")
+    overlay = OverlayStorage(LocalStorage())
+    overlay.rename(str(tmp_path / "sub" / "up"), str(tmp_path / "sub" / "aside"))
+    names = [entry.name for entry in overlay.scan_dir(str(tmp_path / "sub"))]
+    assert names == ["aside"]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from logstore.config import LogConfig
 from logstore.errors import CorruptBatchError
-from logstore.log import ReplicaLog
-from tests.builders import Disk, all_offsets, batch, file_name, marker, produced
+from logstore.log import PartitionLog, ReplicaLog
+from logstore.log.directory_reader import DirectoryReader
+from tests.builders import PAIR, VALUE, Disk, all_offsets, batch, file_name, marker, produced
 
 FIRST = file_name(0, ".log")
 
@@ -65,3 +71,66 @@ def test_damage_below_the_recovery_point(disk: Disk, clean: bool, byte: int) -> 
     again = disk.open(clean_shutdown=True, recovery_point=2, managed=True)
     assert again.recovery_report.warnings == []
     assert not again.recovery_report.has_findings
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    """Offsets 0 to 59 in batches of 2, in segments 0, 20 and 40, after a clean stop."""
+    with PartitionLog.open(tmp_path / "t-0", LogConfig(segment_bytes=10 * PAIR)) as log:
+        for _ in range(30):
+            log.append([(None, VALUE)] * 2)
+    assert sorted(int(path.stem) for path in (tmp_path / "t-0").glob("*.log")) == [0, 20, 40]
+    return tmp_path / "t-0"
+
+
+def read(read_all: Callable[[Path], Iterator[list[int]]], directory: Path) -> tuple[list[int], str]:
+    found: list[int] = []
+    try:
+        for offsets in read_all(directory):
+            found += offsets
+    except CorruptBatchError as error:
+        return found, str(error)
+    return found, ""
+
+
+def in_chunks(directory: Path) -> Iterator[list[int]]:
+    with PartitionLog.open(directory) as log:
+        for chunk in log.record_chunks():
+            yield [record.offset for record in chunk]
+
+
+def in_columns(directory: Path) -> Iterator[list[int]]:
+    with PartitionLog.open(directory) as log:
+        for batch in log.to_arrow():
+            yield batch.column(0).to_pylist()
+
+
+def beside(directory: Path) -> Iterator[list[int]]:
+    for record in DirectoryReader(directory).follow(timeout=0.1):
+        yield [record.offset]
+
+
+@pytest.mark.parametrize("way", [in_chunks, in_columns, beside])
+def test_a_batch_that_lies_there_twice_ends_a_read(plain: Path, way: Any) -> None:
+    path = plain / file_name(20, ".log")
+    data = path.read_bytes()
+    path.write_bytes(data[: 5 * PAIR] + data[4 * PAIR :])
+    found, error = read(way, plain)
+    assert found == list(range(30))
+    assert file_name(20, ".log") in error
+    assert f"byte {5 * PAIR}" in error
+
+
+def test_a_segment_under_a_higher_name_ends_a_read(plain: Path) -> None:
+    """What it holds below its name is not passed over."""
+    (plain / file_name(20, ".log")).rename(plain / file_name(24, ".log"))
+    for suffix in (".index", ".timeindex"):
+        (plain / file_name(20, suffix)).unlink()
+    with PartitionLog.open(plain) as log:
+        assert [w for w in log.recovery_report.warnings if file_name(24, ".log") in w]
+    for way in (in_chunks, in_columns):
+        found, error = read(way, plain)
+        assert found == list(range(20))
+        assert file_name(24, ".log") in error
+    with PartitionLog.open(plain) as log:
+        assert log.recovery_report.warnings == []

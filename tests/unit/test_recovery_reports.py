@@ -61,3 +61,19 @@ def test_epochs_that_were_rebuilt_are_told_once(
     assert "rebuilt from the batches" in warning
     log.close()
     assert open_log(storage, clean=clean).recovery_report.warnings == []
+
+
+@pytest.mark.parametrize("suffix", [".log", ".log.swap", ".index"])
+@pytest.mark.parametrize("number", ["99999999999999999999", "5", "+0000000000000000005"])
+def test_what_has_no_name_of_a_segment_is_told(
+    storage: FaultyStorage, number: str, suffix: str
+) -> None:
+    """At every start: what it holds is in no log, and nothing takes it away."""
+    storage.write_file(f"/d/t-0/{number}{suffix}", batch(5))
+    for _ in range(2):
+        log = open_log(storage, clean=True)
+        assert log.recovery_report.warnings == [
+            f"'{number}{suffix}': not the name of a segment, ignored"
+        ]
+        log.close()
+    assert storage.read_file(f"/d/t-0/{number}{suffix}") == batch(5)
