@@ -192,6 +192,15 @@ def _behind_entries(m: Mutation, before: Tree, after: Tree) -> bool:
     return before[m.path].data.rstrip(b"\0") == after[m.path].data.rstrip(b"\0")
 
 
+def _was_last(m: Mutation, before: Tree, after: Tree) -> bool:
+    """The last batch of a log, behind which a crash left nothing."""
+    old, new = before[m.path].data, after[m.path].data
+    directory, _, name = m.path.rpartition("/")
+    later = (os.path.basename(p) for p in after if p.startswith(directory + "/"))
+    is_last = all(other[:20] <= name[:20] for other in later if ".log" in other)
+    return is_last and old.startswith(new) and ".kafka_cleanshutdown" not in before
+
+
 def _foreign_name(m: Mutation, before: Tree, after: Tree) -> bool:
     name = m.to or m.path
     number = os.path.basename(name)[:20]
@@ -237,6 +246,7 @@ EXPLANATIONS = (
         " mended", _VALID,
     ),
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
+    Explanation("batch dropped", "as a crash before it was written", _was_last),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
