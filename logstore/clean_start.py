@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from logstore.config import MAX_INT
 from logstore.errors import CorruptBatchError
+from logstore.format.filenames import MAX_OFFSET
 from logstore.segment import Segment
 from logstore.segment_view import BatchSpan
 
@@ -48,7 +49,8 @@ def clean_end(last: Segment, recovery_point: int | None) -> CleanEnd:
 def _doubt(span: BatchSpan, segment_base: int, previous: int) -> str:
     if span.magic > 2:
         return f"is a batch of magic {span.magic}"
-    if not segment_base <= span.base_offset <= span.last_offset <= segment_base + MAX_INT:
+    highest = min(segment_base + MAX_INT, MAX_OFFSET - 1)  # the log end is an offset, too
+    if not segment_base <= span.base_offset <= span.last_offset <= highest:
         return f"is a batch with base offset {span.base_offset}"
     if span.base_offset <= previous:
         return f"is a batch with base offset {span.base_offset} behind offset {previous}"

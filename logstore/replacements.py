@@ -23,6 +23,7 @@ from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
 from logstore.producer_state import ProducerStateManager
+from logstore.provenance import Header, headers_of, stems_from
 from logstore.replay import scan_segment
 from logstore.segment import BatchSpan, Segment
 from logstore.segment_view import WINDOW
@@ -241,8 +242,9 @@ class Replacements:
 
         The original of the same base goes first, so as long as it is there they all are. A
         replacement, or the pieces of a split together, then ends where they end: a shorter one may
-        have lost records, and a longer one has offsets that nobody wrote. Its checksums match in
-        any case; where that original is gone, the replacement stays and is recovered.
+        have lost records, and a longer one has offsets that nobody wrote. It has their batches and
+        no others. Its checksums match in any case; where that original is gone, the replacement
+        stays and is recovered.
         """
         bases = sorted(p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX))
         ends: list[int] = []
@@ -268,6 +270,12 @@ class Replacements:
                 refused.update(dict.fromkeys(group, "it is damaged, and the original is there"))
             elif end != original_end:
                 why = f"it ends at offset {end}, what it replaces at {original_end}"
+                refused.update(dict.fromkeys(group, why))
+            elif not stems_from(
+                self._headers(group, SWAP_SUFFIX),
+                self._headers(originals[at : bisect_right(originals, replaced)], ""),
+            ):
+                why = "it has batches that what it replaces has not"
                 refused.update(dict.fromkeys(group, why))
         self.damaged = sorted(damaged - refused.keys())
         return refused
@@ -401,6 +409,11 @@ class Replacements:
             yield segment
         finally:
             segment.close()
+
+    def _headers(self, bases: Iterable[int], transition: str) -> Iterator[Header]:
+        for base in bases:
+            with self._opened(base, transition) as segment:
+                yield from headers_of(segment)
 
     def _end(self, base_offset: int, transition: str) -> int:
         """Offset behind the last whole batch by headers; the base if there is none."""

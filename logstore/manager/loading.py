@@ -14,6 +14,7 @@ from checkpoints import clean_shutdown
 from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
+from logstore.aside import ASIDE_SUFFIX
 from logstore.errors import ConfigError, CorruptDataError, StorageFailedError
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
@@ -24,6 +25,7 @@ from logstore.manager.topic_configs import TopicConfigs
 from logstore.manager.workers import Outcome
 from logstore.random_id import new_uuid
 from logstore.recovery import RecoveryReport
+from logstore.set_aside import CUT_SUFFIX
 from logstore.types import TopicPartition
 
 Progress = Callable[["LoadProgress"], None]
@@ -193,7 +195,7 @@ class Loader:
         fatal: BaseException | None = None
         failure: Exception | None = None
         for tp, (log, error) in zip(found.logs, outcomes, strict=False):
-            if log is not None and (log.topic_id, tp) in begun and not log.log_end_offset:
+            if log is not None and (log.topic_id, tp) in begun and self._is_new(log_dir, log):
                 unfinished.logs.append((log_dir, log))
             elif log is not None:
                 try:
@@ -219,6 +221,15 @@ class Loader:
         except (StorageFailedError, CheckpointError) as error:
             self._fail(log_dir, "load", error)
         log_dir.loaded = log_dir.failure is None
+
+    def _is_new(self, log_dir: LogDir, log: ReplicaLog) -> bool:
+        """Whether the log never held a byte: only then may its creation be undone."""
+        if log.log_end_offset or log.recovery_report.bytes_cut:
+            return False
+        return not any(
+            name.endswith(CUT_SUFFIX) or ASIDE_SUFFIX in name
+            for name, *_ in self._storage.scan_dir(log_dir.directory_of(log.topic_partition))
+        )
 
     def broker_epoch(self, paths: list[str]) -> int:
         """What all directories say of the last stop; −1 unless they agree, and all logs are here.

@@ -73,6 +73,20 @@ def test_damage_below_the_recovery_point(disk: Disk, clean: bool, byte: int) -> 
     assert not again.recovery_report.has_findings
 
 
+@pytest.mark.parametrize("below", [0, 1])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_batch_at_the_highest_offset(clean: bool, below: int) -> None:
+    """Its end would be no offset."""
+    base = 2**63 - 1 - below
+    disk = Disk()
+    disk.write(file_name(base, ".log"), batch(base))
+    log = disk.open(clean_shutdown=clean, managed=True)
+    report = log.recovery_report
+    assert log.log_end_offset == base + below
+    assert report.bytes_set_aside == report.bytes_cut == (0 if below else len(batch(base)))
+    assert bool(report.clean_doubt) == (clean and not below)
+
+
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
     """Offsets 0 to 59 in batches of 2, in segments 0, 20 and 40, after a clean stop."""

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from logstore.kernels import crc32c
 from logstore.storage.base import File
 from logstore.testing import FaultyStorage
 from tests.crash.disk import (
     DIRECTORY,
+    T0,
     Files,
     assert_nothing_gone,
     batches_of,
@@ -21,6 +23,7 @@ from tests.crash.disk import (
     tree,
     written,
 )
+from tests.crash.model import Batch, data_batch
 
 BATCHES = batches_of(20)
 SIZE = len(BATCHES[0].data)
@@ -88,6 +91,56 @@ def test_a_replacement_that_is_not_as_its_originals_is_kept_aside(
     assert report.clean == clean
     log.close()
     assert not open_log(storage, clean=True, recovery_point=60).recovery_report.has_findings
+
+
+@START
+@pytest.mark.parametrize(
+    "kept_batches",
+    [
+        {7: 15},  # it ends where the next original ends
+        {0: 0, 1: 5, 7: 7},
+        {0: 0, 5: 1, 7: 7},
+    ],
+)
+def test_a_replacement_whose_offset_is_of_another_batch_is_kept_aside(
+    kept_batches: dict[int, int], clean: bool
+) -> None:
+    batches = batches_of(32, records=1)
+    files = written(batches, rolls=8)  # segments 0, 8, 16, 24
+    swap = b"".join(
+        told.to_bytes(8, "big") + batches[at].data[8:] for at, told in kept_batches.items()
+    )
+    swaps = {segment_path(0, ".log.swap"): swap, segment_path(0, ".index.swap"): b""}
+    storage = disk_with(files | swaps)
+    log = open_log(storage, clean=clean, recovery_point=32)
+    assert log_bytes(storage) == joined(batches)
+    assert kept(dict(tree(storage))) == {f"{0:020}.log.0.cut": swap}
+    assert log.recovery_report.has_findings
+
+
+def compacted(at: int) -> Batch:
+    """Batch ``at`` of ``BATCHES`` as a compaction leaves it that keeps two of its records."""
+    batch = BATCHES[at]
+    records = [(b"k", b"%08d" % row, T0 + at * 10 + row) for row in range(2)]
+    smaller = bytearray(data_batch(batch.base, 0, records).data)
+    smaller[23:27] = (2).to_bytes(4, "big")  # the last offset delta stays
+    smaller[17:21] = crc32c(smaller[21:]).to_bytes(4, "big")
+    return batch._replace(data=bytes(smaller))
+
+
+@START
+@pytest.mark.parametrize("last_is_whole", [True, False])
+def test_a_compacted_batch_is_one_of_its_originals(last_is_whole: bool, clean: bool) -> None:
+    last = BATCHES[11] if last_is_whole else compacted(11)
+    swap = joined([compacted(5), last])
+    storage = disk_with(FILES | {SWAP: swap, segment_path(12, ".index.swap"): b""})
+    log = open_log(storage, clean=clean, recovery_point=60)
+    if last_is_whole:
+        assert log_bytes(storage) == joined(BATCHES[:4]) + swap + joined(BATCHES[12:])
+        assert not log.recovery_report.has_findings
+    else:  # how far it reaches is the word of its last batch
+        assert log_bytes(storage) == joined(BATCHES)
+        assert kept(dict(tree(storage))) == {f"{12:020}.log.0.cut": swap}
 
 
 @START

@@ -213,6 +213,26 @@ def test_a_creation_of_it_is_not_undone() -> None:
         assert sorted(manager.logs) == [T0, T1]
 
 
+def test_a_log_that_held_batches_is_no_creation_to_undo() -> None:
+    machine = Machine()
+    with machine.start() as manager:
+        (log,) = manager.create_topic("t", 1)
+        for _ in range(4):
+            log.append_as_leader(batch(), 0)
+    assert log.topic_id is not None
+    data = bytearray(machine.storage.read_file(FIRST))
+    data[40] ^= 1
+    machine.storage.write_file(FIRST, bytes(data))
+    machine.storage.remove("/logs/.kafka_cleanshutdown")
+    for cut in (len(data), 0):
+        CreationFiles("/logs", machine.storage).begin(Creation(log.topic_id, frozenset({T0, T1})))
+        with machine.start() as manager:
+            assert list(manager.logs) == [T0]
+            assert [report.bytes_cut for report in manager.recovery_reports] == [cut]
+            manager.purge_deleted()
+    assert machine.storage.read_file(f"{FIRST}.0.cut") == data
+
+
 class TestReplica:
     @staticmethod
     def host() -> Host:
