@@ -30,7 +30,7 @@ _DEPENDENCIES = (  # what a task may import of others
     "portalocker",
     "xxhash",
 )
-_IMPORTED = ("logstore", "logstore.kernels", "cramjam", "mmh3", "pyarrow")
+_IMPORTED = ("logstore", "logstore.kernels", "pyarrow", *_DEPENDENCIES)
 _LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyi", ".pyx"})
 _UNPACKED = "logstore-packages"  # in an executor's working directory
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes, which caches know again

@@ -28,7 +28,8 @@ from checkpoints.partition_metadata import (
 from checkpoints.types import TopicPartition
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
-from logstore.verify.partition import LogDirFacts, malformed
+from logstore.verify.ends import LogDirFacts
+from logstore.verify.partition import malformed
 from logstore.verify.report import UNKNOWN, Finding, Problem, error, info, warning
 from logstore.verify.text_files import ReadOnce, check_clean_marker, check_meta, check_offsets
 

@@ -31,7 +31,13 @@ from logstore.errors import InvalidTopicError
 from logstore.format import filenames
 from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
-from logstore.verify.damage import TORN, ZEROS
+from logstore.verify.ends import (
+    LogDirFacts,
+    TailFound,
+    check_checkpoints,
+    check_rolls,
+    tail_problem,
+)
 from logstore.verify.fingerprint import Fingerprint
 from logstore.verify.own_files import OwnFiles, is_own_file
 from logstore.verify.producer_files import ProducerFiles, Stretch
@@ -64,24 +70,6 @@ SIZE_MAX = 2**31 - 1
 """Bytes of a log, whose positions are i32, and of what can be set aside for an index."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogDirFacts:
-    """What the log directory says of one partition; −1 where it says nothing.
-
-    ``clean`` is None when there is no log directory around, only the partition's own. ``broker`` is
-    the id in meta.properties, else the directory; ``cluster_id`` is empty when it is not known.
-    """
-
-    broker: str = ""
-    cluster_id: str = ""
-    clean: bool | None = None
-    points_known: bool = True  # the file with the recovery points could be read
-    recovery_point: int = UNKNOWN
-    log_start: int = UNKNOWN
-    high_watermark: int = UNKNOWN
-    cleaner_offset: int = UNKNOWN
-
-
 @dataclass(slots=True)
 class PartitionCheck:
     """See the module. ``only``: base offset of the one segment that is wanted, −1 for all.
@@ -93,7 +81,7 @@ class PartitionCheck:
     storage: Storage
     directory: str
     options: VerifyOptions
-    facts: LogDirFacts = LogDirFacts()
+    facts: LogDirFacts = field(default_factory=LogDirFacts)
     only: int = UNKNOWN
     uri: str = ""
     findings: list[Finding] = field(default_factory=list)
@@ -114,8 +102,7 @@ class PartitionCheck:
     _refused: set[tuple[int, str]] = field(default_factory=set)
     """Bases and suffixes of files that are there, and were told of instead of being read."""
     _epochs_missing: bool = False
-    _tail_found: bool = False
-    _tail_explains: bool = False
+    _tail: TailFound = field(default_factory=TailFound)
 
     def prepare(self) -> None:
         """List the directory, read the small files, plan the segments.
@@ -328,10 +315,14 @@ class PartitionCheck:
         if self.only < 0:
             self._check_epochs(results, end_offset)
             if ends:
-                self._check_checkpoints(results, end_offset)
+                last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
+                for problem in check_checkpoints(
+                    self.facts, end_offset, self._tail, self._is_settled, is_empty=not results
+                ):
+                    self._find(last, problem)
                 self._check_own(report, results)
         stretch = Stretch(
-            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail_found
+            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found
         )
         self._producer_files().check(stretch, self._snapshots)
         return report
@@ -370,35 +361,11 @@ class PartitionCheck:
             for problem in result.problems[suffix]:
                 self._find_in(result.base, suffix, problem)
         if result.tail:
-            problem = self._tail(result, active)
+            problem = tail_problem(result, self.facts, active=active)
             self._find_in(result.base, filenames.LOG_SUFFIX, problem)
             # An info does not explain why committed records are missing: zeros may be those.
-            self._tail_found |= active and problem.severity is not Severity.INFO
-            self._tail_explains |= active and problem.severity is Severity.ERROR
-
-    def _tail(self, result: SegmentResult, active: bool) -> Problem:
-        """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
-        position, end = result.tail_position, result.tail_offset
-        what = f"{result.tail} of {result.size - position} bytes"
-        rule = "F-107" if result.tail == ZEROS else "F-106"
-        if result.tail_problem is not None:
-            rule, what = result.tail_problem.rule, result.tail_problem.message
-        if not active:
-            message = f"{what} in a segment that is followed by another"
-        elif self.facts.clean:
-            message = f"{what} behind a clean shutdown"
-            rule = rule if result.tail_problem else "F-258"
-        elif end < self.facts.recovery_point:
-            message = f"{what} below the recovery point {self.facts.recovery_point}"
-        elif result.tail_problem is not None and self.facts.clean is None:
-            message = what
-        elif result.tail == ZEROS:
-            return info(rule, position, end, f"{what}: preallocated, or left by a crash")
-        elif result.grew and result.tail == TORN:
-            return info(rule, position, end, f"{what}: being written")
-        else:
-            return warning(rule, position, end, f"{what}: the next start cuts it")
-        return error(rule, position, end, message)
+            self._tail.found |= active and problem.severity is not Severity.INFO
+            self._tail.explains |= active and problem.severity is Severity.ERROR
 
     def _join(self, results: list[SegmentResult], compacted: bool) -> None:
         """Gaps inside and between segments; only compaction makes them normal (I-11, F-307)."""
@@ -410,7 +377,8 @@ class PartitionCheck:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
                 self._find_in(result.base, ".log", info("F-307", UNKNOWN, UNKNOWN, message))
         if self.only < 0:
-            self._check_rolls(results)
+            for base, problem in check_rolls(results, self._rolled, self.facts):
+                self._find_in(base, filenames.LOG_SUFFIX, problem)
         if self.only >= 0 or compacted:
             return
         for one, two in pairwise(results):
@@ -423,19 +391,6 @@ class PartitionCheck:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
                 self._find_in(two.base, ".log", warning("I-11", 0, one.end_offset, message))
-
-    def _check_rolls(self, results: list[SegmentResult]) -> None:
-        """A start takes a roll in where the segment before it ends, and sets aside any other."""
-        end, is_known = max(self.facts.log_start, 0), True
-        for result in results:
-            is_late = result.base > max(self.facts.log_start, 0) and result.base != end
-            if result.base in self._rolled and is_late and is_known:
-                message = f"begins at {result.base}, what is before it ends at {end}: "
-                message += "the next start sets it aside"
-                problem = warning("F-24", UNKNOWN, end, message)
-                self._find_in(result.base, filenames.LOG_SUFFIX, problem)
-            end = max(result.base, result.end_offset)
-            is_known = filenames.LOG_SUFFIX not in result.vanished
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
@@ -468,41 +423,6 @@ class PartitionCheck:
             self._find_in(run.segment_base, ".log", problem)
         self.suppressed += max(0, len(found) - self.options.findings_max)
 
-    def _check_checkpoints(self, results: list[SegmentResult], end: int) -> None:
-        """Offsets that the log directory has on file for this partition (F-222, F-264, I-5).
-
-        A crash leaves checkpoints of any age, hence below the log start (I-16); a clean shutdown
-        writes all of them anew.
-        """
-        facts = self.facts
-        name = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
-        if facts.recovery_point > end and not self._tail_explains:
-            message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
-            self._find(name, error("F-222", UNKNOWN, end, message))
-        if facts.log_start > end:
-            message = f"ends at offset {end}, below the log start offset {facts.log_start}"
-            self._find(name, error("F-264", UNKNOWN, end, message))
-        elif facts.clean and 0 <= facts.recovery_point < facts.log_start:
-            message = f"recovery point {facts.recovery_point}, below the log start offset "
-            message += f"{facts.log_start} behind a clean shutdown"
-            self._find(name, warning("F-222", UNKNOWN, facts.log_start, message))
-        elif facts.clean and 0 <= facts.high_watermark < facts.log_start:
-            message = f"high watermark {facts.high_watermark}, below the log start offset "
-            message += f"{facts.log_start} behind a clean shutdown"
-            self._find(name, warning("I-5", UNKNOWN, facts.log_start, message))
-        elif results and facts.recovery_point < end and facts.points_known and self._settled:
-            message = f"recovery point {facts.recovery_point}"
-            message = message if facts.recovery_point >= 0 else "no recovery point"
-            message += f" behind a clean shutdown, the log ends at {end}"
-            self._find(name, warning("F-222", UNKNOWN, end, message))
-        if facts.high_watermark > end and not self._tail_found:
-            message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
-            severity = error if facts.clean else warning
-            self._find(name, severity("I-5", UNKNOWN, end, message))
-        if facts.cleaner_offset > end:
-            message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
-            self._find(name, warning("F-290", UNKNOWN, end, message))
-
     def _check_own(self, report: PartitionReport, results: list[SegmentResult]) -> None:
         if self.own is None:
             return
@@ -512,8 +432,7 @@ class PartitionCheck:
         if results:
             self.own.check_clean_stop(results[0].base, self.facts.log_start, end)
 
-    @property
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         """Whether a clean stop wrote an entry of this directory: of one that is moving it has
         none."""
         plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)

@@ -21,7 +21,8 @@ from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import open_storage
 from logstore.verify.directory import CHECKPOINTS, LogDirCheck
-from logstore.verify.partition import LogDirFacts, PartitionCheck, absolute, partition_of
+from logstore.verify.ends import LogDirFacts
+from logstore.verify.partition import PartitionCheck, absolute, partition_of
 from logstore.verify.replicas import ReplicaSet, TopicIds
 from logstore.verify.report import UNKNOWN, Finding, Severity, VerifyReport
 from logstore.verify.segment import VerifyOptions, file_name

@@ -26,6 +26,7 @@ from logstore.verify.producers import (
 from logstore.verify.report import UNKNOWN, Problem, error, info, warning
 from logstore.verify.segment import SegmentJob, SegmentResult
 
+_OFFSETS_MAX = 2**31  # of a segment (F-243)
 _SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
 
 
@@ -166,9 +167,15 @@ class ProducerFiles:
         for index, entry in enumerate(found):
             if entry.last_offset >= result.end_offset and (result.grew or result.tail):
                 continue  # aborted since the log was read, or told of with the tail
+            wrong = ""
             if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
-                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) does "
-                message += f"not follow {previous}"
+                wrong = f"does not follow {previous}"
+            elif not 0 <= entry.last_stable_offset <= job.base + _OFFSETS_MAX:
+                # A follower may know of later transactions, but only of the same append.
+                wrong = f"is stable up to what no segment at {job.base} holds"
+            if wrong:
+                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) "
+                message += wrong
                 position = TXN_ENTRY.size * index
                 problem = error("F-122", position, entry.last_offset, message)
                 self.find(name, problem, job.base)

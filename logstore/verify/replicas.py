@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -50,12 +50,20 @@ def _vanished(check: PartitionCheck) -> Finding:
     return Finding(Severity.INFO, "F-288", check.directory, message, *tp, broker=check.facts.broker)
 
 
+def _differs(check: PartitionCheck, message: str) -> Finding:
+    tp = partition_of(check.directory) or ("", UNKNOWN)
+    path = os.path.join(check.directory, TOPIC_PROPERTIES)
+    return Finding(Severity.WARNING, "L-4", path, message, *tp, broker=check.facts.broker)
+
+
 @dataclass(slots=True)
 class TopicIds:
     """Partitions of a topic share one id, on every broker (F-37), and one configuration."""
 
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
     _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
+    _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
+    """Partitions that have no properties, of topics of which none was seen that has."""
 
     def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
         tp = partition_of(check.directory)
@@ -71,20 +79,28 @@ class TopicIds:
             Severity.ERROR, "F-37", path, message, *tp, position=2, broker=check.facts.broker
         )
 
-    def check_properties(self, check: PartitionCheck) -> Finding | None:
+    def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:
         """All partitions of a topic in one broker's directories have one configuration."""
         tp = partition_of(check.directory)
-        if tp is None or check.own is None or check.own.properties is None:
-            return None
+        if tp is None or check.own is None:
+            return
         path = os.path.join(check.directory, TOPIC_PROPERTIES)
         key, own = (check.facts.broker, tp.topic), check.own.properties
-        first_path, first = self._properties.setdefault(key, (path, own))
-        if own == first:
-            return None
-        message = f"revision {own.revision}, in {first_path} it is {first.revision}"
-        if own.revision == first.revision:
-            message = f"not as in {first_path}, though of one revision"
-        return Finding(Severity.WARNING, "L-4", path, message, *tp, broker=check.facts.broker)
+        if own is None:
+            self._without.setdefault(key, []).append(check)
+        else:
+            first_path, first = self._properties.setdefault(key, (path, own))
+            message = f"revision {own.revision}, in {first_path} it is {first.revision}"
+            if own.revision == first.revision:
+                message = f"not as in {first_path}, though of one revision"
+            if own != first:
+                yield _differs(check, message)
+        if key in self._properties:
+            message = f"missing, and there is {self._properties[key][0]}"
+            for other in self._without.pop(key, ()):
+                missing = os.path.join(other.directory, TOPIC_PROPERTIES)
+                if other.storage.info(missing) is None:  # else it was told of, or is new
+                    yield _differs(other, message)
 
 
 @dataclass(slots=True)
@@ -109,11 +125,9 @@ class ReplicaSet:
                 report.refuse(check.directory, failure)
                 continue
             ready.append(check)
-            wrong = (
-                self.topic_ids.check(self.cluster, check),
-                self.topic_ids.check_properties(check),
-            )
-            report.findings.extend(filter(None, wrong))
+            wrong = self.topic_ids.check(self.cluster, check)
+            report.findings.extend([wrong] if wrong else [])
+            report.findings.extend(self.topic_ids.check_properties(check))
         self.checks = ready
         if self.options.compare:
             plan_ranges(ready)

@@ -177,9 +177,28 @@ def _times_hold(m: Mutation, before: Tree, after: Tree) -> bool:
     )
 
 
+def _stable_in_torn_segment(m: Mutation, before: Tree, after: Tree) -> bool:
+    """A crash tore the log, so transactions cannot be replayed, and a segment has such offsets."""
+    log = _log_beside(m, after)
+    base = int(os.path.basename(m.path)[:20])
+    torn = log is not None and sum(size for _, size in batch_places(log.data)) < log.size
+    data = after[m.path].data
+    entries = struct.iter_unpack(">hqqqq", data[: len(data) // 34 * 34])
+    return torn and all(0 <= stable <= base + 2**31 for *_, stable in entries)
+
+
 def _behind_entries(m: Mutation, before: Tree, after: Tree) -> bool:
     """The entries are the same; what changed are the zeros that a running log keeps behind them."""
     return before[m.path].data.rstrip(b"\0") == after[m.path].data.rstrip(b"\0")
+
+
+def _was_last(m: Mutation, before: Tree, after: Tree) -> bool:
+    """The last batch of a log, behind which a crash left nothing."""
+    old, new = before[m.path].data, after[m.path].data
+    directory, _, name = m.path.rpartition("/")
+    later = (os.path.basename(p) for p in after if p.startswith(directory + "/"))
+    is_last = all(other[:20] <= name[:20] for other in later if ".log" in other)
+    return is_last and old.startswith(new) and ".kafka_cleanshutdown" not in before
 
 
 def _foreign_name(m: Mutation, before: Tree, after: Tree) -> bool:
@@ -227,9 +246,13 @@ EXPLANATIONS = (
         " mended", _VALID,
     ),
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
+    Explanation("batch dropped", "as a crash before it was written", _was_last),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
+    Explanation(
+        r"txnindex\.last_stable_offset", "of a segment that a crash tore", _stable_in_torn_segment
+    ),
     Explanation(r"batch\.max_timestamp mended", "no record has a time", _has_no_records),
     Explanation("(time|txn)?index" + _IN_PLACE, "room behind the entries", _behind_entries),
     Explanation("timeindex" + _IN_PLACE, "the entry is true of the log", _times_hold),

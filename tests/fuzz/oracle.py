@@ -25,7 +25,11 @@ LOG_FILE = re.compile(r"([^/]+)/\+?\d+\.log(\.swap)?", re.ASCII | re.DOTALL)
 SETTLED_LOG = re.compile(r"([^/]+)/\d{20}\.log")
 NUMBERED = re.compile(r"(\d{20})\.")
 _EMPTY_SNAPSHOT = 10  # bytes
-_RAW = re.compile(rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
+_RAW = re.compile(
+    rb"[\x00-\x09\x0b-\x1f\x7f]|\xc2[\x80-\x9f]"  # control characters
+    rb"|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"  # without width, or turning
+    rb"|\xed[\xa0-\xbf]"  # lone surrogates
+)
 _RESET = b"\x1b[0m"  # ours: ends the style of a line on a terminal, also on one without colours
 _FRAME = re.compile(r'File ".*?/((?:logstore|checkpoints|replication)/[^"]+)", line \d+, in (\S+)')
 _SHORT = (b"MemoryError", b"ResourceBusyError", b"Cannot allocate memory", b"Errno 12")
@@ -68,6 +72,7 @@ def judge(case: Case, results: Results) -> Iterator[Failure]:
     yield from check_rehearsal(results)
     yield from check_nothing_lost(case, results)
     yield from check_prefix_stays(case, results)
+    yield from check_start(case, results)
     yield from check_second_recovery(case, results)
     yield from check_records(case, results)
     yield from check_noticed(case, results)
@@ -219,16 +224,31 @@ def check_nothing_lost(case: Case, results: Results) -> Iterator[Failure]:
 
 
 def check_prefix_stays(case: Case, results: Results) -> Iterator[Failure]:
-    """What lies before the first changed byte of a log stays in the log."""
+    """What lies before the first changed byte of a log stays in the log, but for what is deleted:
+    below the log start."""
     start_changed = any("log-start" in m.label for m in case.mutations)
     reports = reports_of(results.run("recover"))
     for directory in case.original.starts:
         kept = b"|".join(settled_logs(results.recovered, directory))
         if start_changed or directory not in reports:
             continue
-        gone = [b for b in _unchanged_prefix(case, directory) if b.data not in kept]
+        start = reports[directory]["log_start_offset"]
+        prefix = _unchanged_prefix(case, directory)
+        gone = [b for b in prefix if b.data not in kept and b.last >= start]
         if gone:
             yield Failure("batch before the damage left the log", f"{directory}: {_list(gone)}")
+
+
+def check_start(case: Case, results: Results) -> Iterator[Failure]:
+    """A log begins where it began, or at its first segment: no start hides what is there."""
+    if any("log-start" in m.label for m in case.mutations):
+        return
+    for directory, report in reports_of(results.run("recover")).items():
+        bases = _bases(results.recovered, directory)
+        known = max(case.original.starts.get(directory, 0), bases[0] if bases else 0)
+        if report["log_start_offset"] > known:
+            detail = f"{directory}: {report['log_start_offset']}, not {known}"
+            yield Failure("a log begins too late", detail)
 
 
 def _unchanged_prefix(case: Case, directory: str) -> Iterator[Known]:
