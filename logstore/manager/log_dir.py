@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,7 +33,7 @@ from logstore.manager.offsets import (
     moved_start,
 )
 from logstore.manager.workers import Outcome, run_all
-from logstore.storage.base import DirLock, Storage
+from logstore.storage.base import DirLock, FileKind, Storage
 from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
@@ -53,6 +54,8 @@ class Found:
     """What is in a log directory."""
 
     logs: list[TopicPartition] = field(default_factory=list)
+    unreachable: list[TopicPartition] = field(default_factory=list)
+    """Links that lead nowhere: what they stand for may be on a disk that is not mounted."""
     present: set[TopicPartition] = field(default_factory=set)
     """Names with a directory, whoever cares for it: a log, a future log, the metadata log."""
     deleted: list[str] = field(default_factory=list)
@@ -151,8 +154,12 @@ class LogDir:
         except OSError as error:
             raise StorageFailedError(self.path, "list", str(error)) from error
         found = Found()
-        for name in [entry.name for entry in entries if entry.is_dir]:
+        for name, _, _, kind in entries:
             path = posixpath.join(self.path, name)
+            if kind is FileKind.OTHER:
+                self._find_link(name, path, found)
+            if kind is not FileKind.DIRECTORY:
+                continue
             if name in _FILES:
                 raise StorageFailedError(path, "read", "it is a directory, not a file")
             if name == filenames.REMOTE_LOG_INDEX_CACHE:
@@ -175,6 +182,16 @@ class LogDir:
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
+
+    def _find_link(self, name: str, path: str, found: Found) -> None:
+        """What is neither file nor directory is of no log, unless it is a link that leads nowhere
+        and has the name of one."""
+        with suppress(InvalidTopicError):
+            tp, suffix, _ = filenames.parse_partition_dir(name)
+            real = posixpath.join(self._storage.real_path(self.path), name)
+            if not suffix and name not in _NOT_LOGS and self._storage.real_path(path) != real:
+                found.present.add(tp)
+                found.unreachable.append(tp)
 
     def load(
         self, partitions: list[TopicPartition], loader: Loader, threads: int

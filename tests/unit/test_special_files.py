@@ -235,6 +235,28 @@ def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) ->
     assert descriptors() == before
 
 
+def test_a_partition_whose_link_leads_nowhere_is_unavailable(logs: Path, tmp_path: Path) -> None:
+    """The disk that has it may come back: what the checkpoints say of it must be there then."""
+    place, away = logs / "t-0", tmp_path / "mount" / "t-0"
+    with start(logs) as manager:
+        manager.get(*T0).delete_records(7)
+    away.parent.mkdir()
+    shutil.move(place, away)
+    place.symlink_to(away)
+    away.parent.rename(tmp_path / "unmounted")
+    with start(logs) as manager:
+        assert list(manager.logs) == [U0]
+        assert "leads nowhere" in str(manager.unavailable_logs[T0])
+        with pytest.raises(LogUnavailableError):
+            manager.get_or_create(*T0)
+    assert not (logs / ".kafka_cleanshutdown").exists()
+    (tmp_path / "unmounted").rename(away.parent)
+    with start(logs) as manager:
+        log = manager.get(*T0)
+        assert (log.log_start_offset, log.log_end_offset) == (7, 60)
+        assert manager.unavailable_logs == {}
+
+
 @pytest.mark.parametrize("kind", ["fifo", "directory", "sparse", "empty"])
 @pytest.mark.parametrize("name", OF_PARTITION)
 def test_in_a_log_that_is_opened_alone(logs: Path, name: str, kind: str) -> None:
