@@ -14,6 +14,7 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
+from logstore.aside import move_aside
 from logstore.errors import (
     InvalidTopicError,
     LogDirLockedError,
@@ -40,11 +41,10 @@ logger = get_logger(__name__)
 
 LOCK = ".lock"
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
-_FILES = frozenset(
-    f"{name}{end}"
-    for name in (*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN)
-    for end in ("", ".tmp")
-)
+_REPLACEABLE = [
+    *(f"{name}{end}" for name in (*CHECKPOINTS, CLEAN_SHUTDOWN) for end in ("", ".tmp")),
+    META_PROPERTIES + ".tmp",
+]
 
 Loader = Callable[[TopicPartition], ReplicaLog]
 
@@ -111,6 +111,7 @@ class LogDir:
             raise StorageFailedError(path, "open", str(error)) from error
         log_dir = cls(path, storage, lock)
         try:
+            log_dir._clear_irregular()
             log_dir._remove_marker()
         except (OSError, CheckpointError) as error:
             lock.release()
@@ -119,6 +120,15 @@ class LogDir:
             lock.release()
             raise
         return log_dir
+
+    def _clear_irregular(self) -> None:
+        """What has the name of a file that is written anew, and is none, gets out of its way."""
+        for name in _REPLACEABLE:
+            path = posixpath.join(self.path, name)
+            info = self._storage.info(path)
+            if info is not None and not info.is_file:
+                aside = move_aside(self._storage, path)
+                logger.warning("%s is no regular file; it is %s", path, os.path.basename(aside))
 
     def _remove_marker(self) -> None:
         epoch = clean_shutdown.read(self._marker, self._storage)
@@ -147,7 +157,7 @@ class LogDir:
         over it (F-6).
 
         Raises:
-            StorageFailedError: the disk refused, or a directory is where a file belongs.
+            StorageFailedError: the disk refused.
         """
         try:
             entries = self._storage.scan_dir(self.path)
@@ -160,8 +170,6 @@ class LogDir:
                 self._find_link(name, path, found)
             if kind is not FileKind.DIRECTORY:
                 continue
-            if name in _FILES:
-                raise StorageFailedError(path, "read", "it is a directory, not a file")
             if name == filenames.REMOTE_LOG_INDEX_CACHE:
                 continue
             try:

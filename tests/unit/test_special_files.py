@@ -74,13 +74,15 @@ OF_PARTITION = {
     "somebody.else": (SERVED, SERVED, SERVED, SERVED),
 }
 OF_DIRECTORY = {
-    "recovery-point-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "recovery-point-offset-checkpoint.tmp": (SERVED, OFFLINE, SERVED, SERVED),
-    "log-start-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "replication-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "cleaner-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
+    "recovery-point-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "recovery-point-offset-checkpoint.tmp": (SERVED, SERVED, SERVED, SERVED),
+    "log-start-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "replication-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "cleaner-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
     "meta.properties": (OFFLINE, OFFLINE, OFFLINE, OFFLINE),
-    ".kafka_cleanshutdown": (OFFLINE, OFFLINE, SERVED, SERVED),
+    "meta.properties.tmp": (SERVED, SERVED, SERVED, SERVED),
+    ".kafka_cleanshutdown": (SERVED, SERVED, SERVED, SERVED),
+    ".kafka_cleanshutdown.tmp": (SERVED, SERVED, SERVED, SERVED),
     ".lock": (OFFLINE, OFFLINE, SERVED, SERVED),
     "somebody.else": (SERVED, SERVED, SERVED, SERVED),
 }
@@ -232,6 +234,8 @@ def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) ->
         written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
         assert "u 0 62" in written
         assert (logs / ".kafka_cleanshutdown").is_file()
+        aside = name if name == "somebody.else" else f"{name}.aside"
+        assert kind not in IRREGULAR or os.path.lexists(logs / aside)
     assert descriptors() == before
 
 
