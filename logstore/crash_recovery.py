@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable
 
@@ -109,9 +110,10 @@ class CrashRecovery:
                 name = os.path.basename(self._producers.snapshot_path(offset))
                 self._files.act(f"removed {name}: it cannot be read")
                 self._producers.remove_snapshot(offset)  # its name is in the list of this one
-        for segment in self.segments:
-            if segment.base_offset < base_offset:
-                replay_from(scratch, segment, scratch.map_end_offset, base_offset)
+        first = bisect_right(self.segments, scratch.map_end_offset, key=_base_of) - 1
+        end = bisect_left(self.segments, base_offset, key=_base_of)
+        for segment in self.segments[max(first, 0) : end]:
+            replay_from(scratch, segment, scratch.map_end_offset, base_offset)
         scratch.map_end_offset = base_offset
         return scratch
 
@@ -295,6 +297,10 @@ class CrashRecovery:
             position = size if span is None else span.position
         if position < size:
             segment.log.rewrite(position, size - position)
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base_offset
 
 
 def _too_many(segment: Segment, txn_entries: int) -> str | None:

@@ -21,8 +21,10 @@ PREFIX = 12
 WHOLE_BATCH_MAX = 16 << 20
 """Bytes of a batch that is looked at in one piece; larger ones are hashed in pieces only."""
 
+FIRST_WINDOW = 16 << 10
+"""Bytes that are read first wherever a search goes on; it may have to begin anew right behind."""
+
 _PIECE = 4 << 20
-_FIRST_WINDOW = 16 << 10
 _ZEROS = bytes(_PIECE + HEADER_SIZE)
 _SEARCH_COST = 100  # candidates that one call counts for
 # What one search may do, beside what it may do for each byte that it searches.
@@ -82,6 +84,16 @@ class BatchSearch:
                 return found
         return None
 
+    def at(self, position: int) -> Found | None:
+        """The batch that begins at ``position``."""
+        head = self._file.read_at(position, PREFIX)
+        base, length = struct.unpack(">qi", head) if len(head) == PREFIX else (0, -1)
+        size = PREFIX + length
+        if length < 0 or position + size > self._size or not self._afford(size):
+            return None
+        valid = is_valid_batch(self._file, position, size)
+        return Found(position, size, base) if valid else None
+
     def whole_but_for_its_header(self, position: int, end: int) -> bool:
         """Whether one of the fields that no checksum covers is all that is wrong with a batch.
 
@@ -105,7 +117,7 @@ class BatchSearch:
 
     def _candidates(self, position: int) -> Iterator[Found]:
         """Whatever looks like a header with a length that fits."""
-        window = _FIRST_WINDOW
+        window = FIRST_WINDOW
         while position < self._size:
             data = self._file.read_at(position, min(window + HEADER_SIZE, self._size - position))
             if data != _ZEROS[: len(data)]:  # a preallocated tail is long

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
 from logstore.format import filenames
-from logstore.kernels import SCAN_COLUMNS
+from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, scan_batches
 from logstore.recovery_report import RecoveryReport
-from logstore.resync import BatchSearch
+from logstore.resync import FIRST_WINDOW, BatchSearch
 from logstore.segment import Segment
 from logstore.segment_view import WINDOW
 from logstore.storage.base import Storage
@@ -18,7 +19,7 @@ from logstore.storage.base import Storage
 CUT_SUFFIX = ".cut"
 UNFINISHED_SUFFIX = CUT_SUFFIX + filenames.TEMPORARY_SUFFIX
 
-_SIZE = SCAN_COLUMNS.index("size")
+_ROWS = 1024
 
 
 class Remover:
@@ -174,9 +175,7 @@ def take_stock(segment: Segment, position: int) -> Stock:
     search = BatchSearch(segment.log, position, size)
     total = 0
     while position < size:
-        run = 0
-        for rows, columns, capacity in segment.scan(position, check_crc=True):
-            run += sum(columns[_SIZE * capacity : _SIZE * capacity + rows])
+        run = sum(_run(segment, position, search))
         position += run
         found = search.next(position)
         end = size if found is None else found.position
@@ -192,6 +191,27 @@ def take_stock(segment: Segment, position: int) -> Stock:
 
 def may_hold_batch(segment: Segment) -> bool:
     """Whether any batch in the ``.log`` has a matching checksum, as far as can be told."""
-    if any(rows for rows, _, _ in segment.scan(0, check_crc=True)):
+    if any(_run(segment, 0, BatchSearch(segment.log, 0, segment.size))):
         return True
     return take_stock(segment, 0).may_be_valid
+
+
+def _run(segment: Segment, position: int, search: BatchSearch) -> Iterator[int]:
+    """Bytes of whole batches that follow one another from ``position`` on, window by window.
+
+    The windows grow with what was whole, so what is read is in proportion to it, wherever the run
+    ends and however long the batch there claims to be.
+    """
+    columns = array("q", [0]) * (len(SCAN_COLUMNS) * _ROWS)
+    window, size = FIRST_WINDOW, segment.size
+    while position < size:
+        with segment.view(position, min(window, size - position)) as view:
+            _, done, status = scan_batches(view, 0, columns, True)
+        if not done and status == SCAN_INCOMPLETE:  # larger than the window, as far as it says
+            found = search.at(position)
+            done = found.size if found else 0
+        if not done:
+            return
+        yield done
+        position += done
+        window = min(2 * max(window, done), WINDOW)

@@ -103,11 +103,12 @@ def _check_partitions(path: str) -> None:
     """Refuse a directory that has nothing of a log directory: it would become one."""
     from logstore.errors import InvalidTopicError
     from logstore.format import filenames
+    from logstore.storage.local import LocalStorage
 
     if _is_log_dir(path):
         return
     skipped = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
-    for name in (entry.name for entry in os.scandir(path) if entry.is_dir()):
+    for name in (entry.name for entry in LocalStorage().scan_dir(path) if entry.is_dir):
         with suppress(InvalidTopicError):
             if name not in skipped and not filenames.parse_partition_dir(name).suffix:
                 return

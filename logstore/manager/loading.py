@@ -214,6 +214,12 @@ class Loader:
                 failure = failure or StorageFailedError(log_dir.path, f"load {tp}", str(error))
             else:
                 fatal = fatal or error
+        for tp in found.unreachable:
+            try:
+                reason = f"{log_dir.directory_of(tp)} is a link that leads nowhere"
+                self._directories.set_unavailable(log_dir, tp, reason)
+            except ConfigError as twice:
+                fatal = fatal or twice
         if fatal is not None:
             raise fatal
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +14,7 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
+from logstore.aside import move_aside
 from logstore.errors import (
     InvalidTopicError,
     LogDirLockedError,
@@ -32,18 +34,17 @@ from logstore.manager.offsets import (
     moved_start,
 )
 from logstore.manager.workers import Outcome, run_all
-from logstore.storage.base import DirLock, Storage
+from logstore.storage.base import DirLock, FileKind, Storage
 from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 
 LOCK = ".lock"
 _NOT_LOGS = (filenames.REMOTE_LOG_INDEX_CACHE, filenames.CLUSTER_METADATA_DIR)
-_FILES = frozenset(
-    f"{name}{end}"
-    for name in (*CHECKPOINTS, META_PROPERTIES, CLEAN_SHUTDOWN)
-    for end in ("", ".tmp")
-)
+_REPLACEABLE = [
+    *(f"{name}{end}" for name in (*CHECKPOINTS, CLEAN_SHUTDOWN) for end in ("", ".tmp")),
+    META_PROPERTIES + ".tmp",
+]
 
 Loader = Callable[[TopicPartition], ReplicaLog]
 
@@ -53,6 +54,8 @@ class Found:
     """What is in a log directory."""
 
     logs: list[TopicPartition] = field(default_factory=list)
+    unreachable: list[TopicPartition] = field(default_factory=list)
+    """Links that lead nowhere: what they stand for may be on a disk that is not mounted."""
     present: set[TopicPartition] = field(default_factory=set)
     """Names with a directory, whoever cares for it: a log, a future log, the metadata log."""
     deleted: list[str] = field(default_factory=list)
@@ -108,6 +111,7 @@ class LogDir:
             raise StorageFailedError(path, "open", str(error)) from error
         log_dir = cls(path, storage, lock)
         try:
+            log_dir._clear_irregular()
             log_dir._remove_marker()
         except (OSError, CheckpointError) as error:
             lock.release()
@@ -116,6 +120,15 @@ class LogDir:
             lock.release()
             raise
         return log_dir
+
+    def _clear_irregular(self) -> None:
+        """What has the name of a file that is written anew, and is none, gets out of its way."""
+        for name in _REPLACEABLE:
+            path = posixpath.join(self.path, name)
+            info = self._storage.info(path)
+            if info is not None and not info.is_file:
+                aside = move_aside(self._storage, path)
+                logger.warning("%s is no regular file; it is %s", path, os.path.basename(aside))
 
     def _remove_marker(self) -> None:
         epoch = clean_shutdown.read(self._marker, self._storage)
@@ -144,17 +157,19 @@ class LogDir:
         over it (F-6).
 
         Raises:
-            StorageFailedError: the disk refused, or a directory is where a file belongs.
+            StorageFailedError: the disk refused.
         """
         try:
             entries = self._storage.scan_dir(self.path)
         except OSError as error:
             raise StorageFailedError(self.path, "list", str(error)) from error
         found = Found()
-        for name in [entry.name for entry in entries if entry.is_dir]:
+        for name, _, _, kind in entries:
             path = posixpath.join(self.path, name)
-            if name in _FILES:
-                raise StorageFailedError(path, "read", "it is a directory, not a file")
+            if kind is FileKind.OTHER:
+                self._find_link(name, path, found)
+            if kind is not FileKind.DIRECTORY:
+                continue
             if name == filenames.REMOTE_LOG_INDEX_CACHE:
                 continue
             try:
@@ -175,6 +190,16 @@ class LogDir:
         except CheckpointError as error:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
+
+    def _find_link(self, name: str, path: str, found: Found) -> None:
+        """What is neither file nor directory is of no log, unless it is a link that leads nowhere
+        and has the name of one."""
+        with suppress(InvalidTopicError):
+            tp, suffix, _ = filenames.parse_partition_dir(name)
+            real = posixpath.join(self._storage.real_path(self.path), name)
+            if not suffix and name not in _NOT_LOGS and self._storage.real_path(path) != real:
+                found.present.add(tp)
+                found.unreachable.append(tp)
 
     def load(
         self, partitions: list[TopicPartition], loader: Loader, threads: int

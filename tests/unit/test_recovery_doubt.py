@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from logstore import crash_recovery
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatchError
 from logstore.log import PartitionLog, ReplicaLog
 from logstore.log.directory_reader import DirectoryReader
+from logstore.replay import replay_from
+from logstore.segment import Segment
 from tests.builders import PAIR, VALUE, Disk, all_offsets, batch, file_name, marker, produced
 
 FIRST = file_name(0, ".log")
@@ -148,3 +151,23 @@ def test_a_segment_under_a_higher_name_ends_a_read(plain: Path) -> None:
         assert file_name(24, ".log") in error
     with PartitionLog.open(plain) as log:
         assert log.recovery_report.warnings == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_each_segment_is_replayed_once_for_the_indexes_of_all(
+    clean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    for base in range(40):
+        disk.write(file_name(base, ".log"), batch(base))
+    replayed: list[int] = []
+
+    def counted(producers: Any, segment: Segment, start: int, end: int) -> None:
+        replayed.append(segment.base_offset)
+        replay_from(producers, segment, start, end)
+
+    monkeypatch.setattr(crash_recovery, "replay_from", counted)
+    log = disk.open(clean_shutdown=clean, recovery_point=40, managed=True)
+    assert len(log.segments) == 40
+    assert len(disk.names(".index")) == 40
+    assert len(replayed) <= 80

@@ -7,12 +7,17 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
 from logstore import resync
+from logstore.config import LogConfig
 from logstore.resync import BatchSearch, find_batch
+from logstore.segment import Segment
+from logstore.set_aside import take_stock
+from logstore.storage.base import File
+from logstore.testing import FaultyStorage, ManualClock
 from tests.builders import batch
 
 RANDOM = random.Random(3)
@@ -79,7 +84,7 @@ def test_old_messages(magic: int, key: bytes | None) -> None:
 def test_batches_at_the_ends_of_windows() -> None:
     whole = batch()
     for shift in range(-70, 20, 7):
-        at = resync._FIRST_WINDOW + shift
+        at = resync.FIRST_WINDOW + shift
         assert found(bytes(at) + whole)[0] == [(at, len(whole))], shift
 
 
@@ -159,3 +164,49 @@ def test_batches_of_other_offsets_are_passed_over() -> None:
     data = batch(2**40) + batch(3) + batch(900)
     size = len(data) // 3
     assert find_batch(Bytes(data), 0, len(data), 5) == (2 * size, 900)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [1 << 30, 4000, 61])
+def test_what_is_read_to_take_stock_is_in_proportion_to_the_bytes(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces there are, and however long the batch between two claims to be."""
+    whole = batch()
+    damaged = whole[:8] + struct.pack(">i", length) + whole[12:-1] + b"?"
+    data = (whole * 99 + damaged) * 80 + whole * 400
+    storage = FaultyStorage()
+    storage.make_dir("/t-0")
+    storage.write_file(f"/t-0/{0:020}.log", data)
+    segment = Segment(storage, "/t-0", 0, LogConfig(), ManualClock(0), {".log": len(data)})
+    kind, total = type(segment.log), 0
+    read_at, view = kind.read_at, kind.view
+
+    def counted_read(file: File, position: int, size: int) -> bytes:
+        nonlocal total
+        total += min(size, len(data) - position)
+        return read_at(file, position, size)
+
+    def counted_view(file: File, position: int, size: int) -> AbstractContextManager[memoryview]:
+        nonlocal total
+        total += min(size, len(data) - position)
+        return view(file, position, size)
+
+    monkeypatch.setattr(kind, "read_at", counted_read)
+    monkeypatch.setattr(kind, "view", counted_view)
+    stock = take_stock(segment, 0)
+    assert stock.valid_bytes == (99 * 80 + 400) * len(whole)
+    assert stock.complete
+    assert len(data) < total < 12 * len(data)
+    segment.close()
+
+
+def test_take_stock_of_batches_of_any_size() -> None:
+    sizes = [10, 20_000, 16_384, 3, 100_000, 7, 70_000, 70_000, 2_000_000, 5]
+    data = b"\xee" * 7 + b"".join(batch(at, value=bytes(size)) for at, size in enumerate(sizes))
+    storage = FaultyStorage()
+    storage.make_dir("/t-0")
+    storage.write_file(f"/t-0/{0:020}.log", data + b"\xee" * 9)
+    segment = Segment(storage, "/t-0", 0, LogConfig(), ManualClock(0), {".log": len(data) + 9})
+    for start in (0, 7):
+        assert take_stock(segment, start) == (len(data) - 7, True, False)
+    segment.close()

@@ -74,13 +74,15 @@ OF_PARTITION = {
     "somebody.else": (SERVED, SERVED, SERVED, SERVED),
 }
 OF_DIRECTORY = {
-    "recovery-point-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "recovery-point-offset-checkpoint.tmp": (SERVED, OFFLINE, SERVED, SERVED),
-    "log-start-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "replication-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
-    "cleaner-offset-checkpoint": (SERVED, OFFLINE, SERVED, SERVED),
+    "recovery-point-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "recovery-point-offset-checkpoint.tmp": (SERVED, SERVED, SERVED, SERVED),
+    "log-start-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "replication-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
+    "cleaner-offset-checkpoint": (SERVED, SERVED, SERVED, SERVED),
     "meta.properties": (OFFLINE, OFFLINE, OFFLINE, OFFLINE),
-    ".kafka_cleanshutdown": (OFFLINE, OFFLINE, SERVED, SERVED),
+    "meta.properties.tmp": (SERVED, SERVED, SERVED, SERVED),
+    ".kafka_cleanshutdown": (SERVED, SERVED, SERVED, SERVED),
+    ".kafka_cleanshutdown.tmp": (SERVED, SERVED, SERVED, SERVED),
     ".lock": (OFFLINE, OFFLINE, SERVED, SERVED),
     "somebody.else": (SERVED, SERVED, SERVED, SERVED),
 }
@@ -232,7 +234,31 @@ def test_in_a_log_directory(logs: Path, tmp_path: Path, name: str, kind: str) ->
         written = (logs / "recovery-point-offset-checkpoint").read_text().splitlines()
         assert "u 0 62" in written
         assert (logs / ".kafka_cleanshutdown").is_file()
+        aside = name if name == "somebody.else" else f"{name}.aside"
+        assert kind not in IRREGULAR or os.path.lexists(logs / aside)
     assert descriptors() == before
+
+
+def test_a_partition_whose_link_leads_nowhere_is_unavailable(logs: Path, tmp_path: Path) -> None:
+    """The disk that has it may come back: what the checkpoints say of it must be there then."""
+    place, away = logs / "t-0", tmp_path / "mount" / "t-0"
+    with start(logs) as manager:
+        manager.get(*T0).delete_records(7)
+    away.parent.mkdir()
+    shutil.move(place, away)
+    place.symlink_to(away)
+    away.parent.rename(tmp_path / "unmounted")
+    with start(logs) as manager:
+        assert list(manager.logs) == [U0]
+        assert "leads nowhere" in str(manager.unavailable_logs[T0])
+        with pytest.raises(LogUnavailableError):
+            manager.get_or_create(*T0)
+    assert not (logs / ".kafka_cleanshutdown").exists()
+    (tmp_path / "unmounted").rename(away.parent)
+    with start(logs) as manager:
+        log = manager.get(*T0)
+        assert (log.log_start_offset, log.log_end_offset) == (7, 60)
+        assert manager.unavailable_logs == {}
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "sparse", "empty"])
