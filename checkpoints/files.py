@@ -89,7 +89,8 @@ def open_regular(path: str, flags: int) -> tuple[int, int]:
         OSError: the medium refused.
     """
     try:
-        descriptor = _open_or_create(path, flags | _OPEN_FLAGS)
+        opened = _open_or_create if flags & os.O_CREAT else os.open
+        descriptor = opened(path, flags | _OPEN_FLAGS)
     except OSError as error:
         reason = _IRREGULAR.get(error.errno or 0)
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and os.path.islink(path):
@@ -109,8 +110,6 @@ def open_regular(path: str, flags: int) -> tuple[int, int]:
 
 
 def _open_or_create(path: str, flags: int) -> int:
-    if not flags & os.O_CREAT:
-        return os.open(path, flags)
     for _ in range(_ATTEMPTS):
         try:
             return os.open(path, flags & ~os.O_CREAT)

@@ -18,6 +18,7 @@ from logstore.segment import Segment
 from logstore.set_aside import UNFINISHED_SUFFIX
 from logstore.storage.base import FileKind, Storage
 
+_PLAIN_SUFFIXES = tuple(filenames.PLAIN_SUFFIXES)
 _IRREPLACEABLE = (filenames.PARTITION_METADATA, TOPIC_PROPERTIES)
 _REPLACEABLE = (
     filenames.LEADER_EPOCH_CHECKPOINT,
@@ -107,9 +108,7 @@ class LogFiles:
             self.remove(name, "what it was to keep is still in the log")
         for name in (*self.others, *self._unsettled):
             stem = name.removesuffix(SWAP_SUFFIX)
-            if os.path.splitext(stem)[1] in filenames.PLAIN_SUFFIXES and (
-                filenames.parse_segment_file(name) is None
-            ):
+            if stem.endswith(_PLAIN_SUFFIXES) and filenames.parse_segment_file(name) is None:
                 self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
 
     def _check_files(self) -> None:

@@ -6,6 +6,7 @@ Matches Kafka's ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerS
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import insort
 from collections import deque
@@ -379,22 +380,26 @@ class ProducerStateManager:
         self.last_snapshot_offset = self.map_end_offset = log_start_offset
 
     def _read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry]:
-        """Nothing but the header is read of a file whose size does not fit it."""
         path = self.snapshot_path(offset)
         try:
-            file = self._storage.open(path, writable=False)
+            data = self._storage.read_file(path, _SMALL_SNAPSHOT)
         except UnusableFileError as error:
-            raise CorruptSnapshotError(path, 0, error.reason) from error
+            if error.errno != errno.EFBIG:
+                raise CorruptSnapshotError(path, 0, error.reason) from error
+            data = self._read_large(path)
+        return decode_snapshot(data, path)
+
+    def _read_large(self, path: str) -> bytes:
+        """Nothing but the header is read of a file whose size does not fit it."""
+        file = self._storage.open(path, writable=False)
         try:
-            data = file.read_at(0, _SMALL_SNAPSHOT)
-            size, actual = snapshot_size(data, path), file.size()
+            header = file.read_at(0, _SMALL_SNAPSHOT)
+            size, actual = snapshot_size(header, path), file.size()
             if actual != size:
                 raise CorruptSnapshotError(path, min(size, actual), f"{actual} bytes, not {size}")
-            if size > len(data):
-                data += file.read_at(len(data), size - len(data))
+            return header + file.read_at(len(header), size - len(header))
         finally:
             file.close()
-        return decode_snapshot(data, path)
 
     def _install(self, entry: ProducerEntry) -> None:
         self.producers[entry.producer_id] = entry
