@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli._dump_output import Output, readable, shown, to_base64
+from logstore.config import MAX_INT
 from logstore.errors import CorruptBatchError
 from logstore.format.control import ControlType, parse_control_key, parse_marker
 from logstore.format.header import (
@@ -45,8 +46,15 @@ class _Found(NamedTuple):
 
 
 def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
-    """Print the batches of one file; the scan ends at bytes that cannot be a batch."""
-    for found in _batches(file, out):
+    """Print the batches of one file; the scan ends at bytes that cannot be a batch.
+
+    A file that is too large for a segment is refused unread: it may be sparse, and without end.
+    """
+    size = file.size()
+    if size > MAX_INT:
+        out.unusable(f"{printable(file.path)}: {size} bytes are too many for a segment")
+        return
+    for found in _batches(file, size, out):
         batch = found.batch
         if isinstance(batch, BatchHeader) and batch.base_offset >= out.end_offset:
             break
@@ -68,9 +76,8 @@ def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
                 out.unusable(f"{file.path}: {message}, at byte {found.position}")
 
 
-def _batches(file: File, out: Output) -> Iterator[_Found]:
+def _batches(file: File, size: int, out: Output) -> Iterator[_Found]:
     """Walk the file in windows. Memory is bounded by a window or the largest batch in the file."""
-    size = file.size()
     position, window = 0, _WINDOW_BYTES
     while position < size:
         with file.view(position, window) as data:

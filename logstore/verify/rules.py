@@ -216,12 +216,15 @@ def check_epochs(
     for index, run in enumerate(known):
         following = known[index + 1 : index + 3]
         at = run.position, run.first_offset
-        cached = _cached(run, cache)
+        cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
         if run.epoch < UNKNOWN:
             yield run, error("F-51", *at, f"leader epoch {run.epoch} is negative")
         elif cached is not None and cached != run.epoch:
             message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {cached}"
             yield run, error("F-203", *at, message)
+        elif begins is not None and begins != run.epoch:
+            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {begins}"
+            yield run, error("F-203", *at, message + " where it begins")
         elif run.epoch < highest:
             yield run, error("I-8", *at, f"leader epoch {run.epoch} after {highest}")
         elif cached is None and _stands_out(run, following, highest):
@@ -245,12 +248,13 @@ def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> b
     return run.last_offset - run.first_offset < following[0].last_offset - following[0].first_offset
 
 
-def _cached(run: EpochRun, cache: Sequence[tuple[int, int]] | None) -> int | None:
-    """What the checkpoint says of the end of a run; None below its first entry.
+def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
+    """The epoch that the checkpoint gives an offset; None below its first entry.
 
-    An epoch that begins inside a run is another one than the run's.
+    An epoch that begins inside a run is another one than the run's, at its first or its last
+    offset. Only the first entry may start inside: it moves with the log start.
     """
-    at = bisect_right(cache or (), run.last_offset, key=lambda entry: entry[1])
+    at = bisect_right(cache or (), offset, key=lambda entry: entry[1])
     return cache[at - 1][0] if cache and at else None
 
 

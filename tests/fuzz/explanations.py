@@ -240,6 +240,10 @@ EXPLANATIONS = (
     ),
     Explanation(_OFFSETS + _EDITS, "only the ends of the lines differ", _same_lines),
     Explanation(_SMALL + " (emptied|removed)", "a missing checkpoint is one without entries"),
+    Explanation(
+        _SMALL + " truncated", "an empty checkpoint is one without entries",
+        lambda m, before, after: after[m.path].size == 0,
+    ),
     Explanation(_SMALL + _EDITS, "an offset that the log has", _offsets_inside),
     Explanation(
         r"batch\.(producer_id|producer_epoch|base_sequence|attributes|base_timestamp|plain|packed)"

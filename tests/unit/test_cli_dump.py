@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,17 @@ def test_a_sparse_transaction_index_ends_at_its_zeros(partition: Path) -> None:
     assert len(result.stdout.splitlines()) == before
     assert f"byte {end}" in result.stderr
     assert result.stderr.count("zeros, which are no entry") == 2
+
+
+@pytest.mark.parametrize("form", ["text", "json", "hex"])
+def test_a_log_too_large_for_a_segment_is_refused_unread(tmp_path: Path, form: str) -> None:
+    log = tmp_path / "orders-0" / f"{0:020}.log"
+    log.parent.mkdir()
+    shutil.copy(next((GOLDEN / "v1-none").glob("*.log")), log)
+    os.truncate(log, 1 << 40)
+    started = time.monotonic()
+    result = dump(log.parent, "--format", form)
+    assert time.monotonic() - started < 2
+    assert result.exit_code == 2
+    assert result.stdout == (f"# {log}\n" if form == "text" else "")
+    assert result.stderr == f"error: {log}: {1 << 40} bytes are too many for a segment\n"

@@ -435,6 +435,18 @@ def test_fault_is_found_and_nothing_else(name: str) -> None:
         assert (worst.topic, worst.partition) == ("orders", 0)
 
 
+@pytest.mark.parametrize("entry", [1, 2, -1])
+def test_an_epoch_that_begins_inside_a_batch(entry: int) -> None:
+    storage = log_dir(batches=150, seed=5)
+    path = f"{PARTITION}/leader-epoch-checkpoint"
+    head, lines = (text := storage.read_file(path).decode().splitlines())[:2], text[2:]
+    epoch, start = map(int, lines[entry].split())
+    lines[entry] = f"{epoch} {start + 1}"
+    storage.write_file(path, "\n".join([*head, *lines, ""]).encode())
+    (finding,) = check(storage).findings
+    assert (finding.severity, finding.rule, finding.offset) == (Severity.ERROR, "F-203", start)
+
+
 def test_leftovers_are_mentioned() -> None:
     storage = log_dir()
     for name in ("00000000000000000000.log.deleted", f"{FIRST}.index.swap", f"{FIRST}.log.cleaned"):
