@@ -8,6 +8,7 @@ from typing import Any
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.errors import CorruptDataError
+from logstore.format.filenames import MAX_DIR_NAME
 
 
 class Output:
@@ -54,11 +55,11 @@ def to_base64(data: bytes | None) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value as Kafka's own tools print it, text escaped."""
+    """A value as Kafka's own tools print it; text is escaped, and whole if it can be a name."""
     if value is None:
         return "null"
     if isinstance(value, str):
-        return printable(value)
+        return printable(value, MAX_DIR_NAME)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

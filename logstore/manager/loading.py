@@ -14,6 +14,7 @@ from checkpoints import clean_shutdown
 from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
+from checkpoints.printable import printable
 from logstore.aside import ASIDE_SUFFIX
 from logstore.errors import ConfigError, CorruptDataError, StorageFailedError
 from logstore.log import ReplicaLog
@@ -117,8 +118,9 @@ class Loader:
         if cluster_id is not None:
             ids.add(cluster_id)
         if len(ids) > 1 or len(nodes) > 1:
+            clusters = ", ".join(printable(name, 200) for name in sorted(ids))
             raise ConfigError(
-                f"the log directories belong to different clusters or nodes: {sorted(ids)}, "
+                f"the log directories belong to different clusters or nodes: {clusters}; "
                 f"{sorted(nodes)}"
             )
         directory_ids = [m.directory_id for m in found.values() if m.directory_id]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
     topic_id_from_text,
 )
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
@@ -54,6 +56,10 @@ class LogDirCheck:
     files: int = 0
     broker: str = ""
     cluster_id: str = ""
+    findings_max: int = 1000
+    suppressed: int = 0
+    """Findings left out because their file had ``findings_max`` of them."""
+    _told: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.broker = self.path
@@ -72,6 +78,10 @@ class LogDirCheck:
             raise OSError(str(failure)) from failure
 
     def _find(self, name: str, problem: Problem, tp: TopicPartition | None = None) -> None:
+        self._told[name] += 1
+        if self._told[name] > self.findings_max:
+            self.suppressed += 1
+            return
         severity, rule, position, offset, message = problem
         topic, partition = tp or ("", UNKNOWN)
         path = os.path.join(self.path, name)
@@ -138,14 +148,13 @@ class LogDirCheck:
     def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:
         """Entries of partitions that are not here; they go with the next write (F-289, S-55)."""
         for name, offsets in self.offsets.items():
-            for tp in offsets:
-                if tp in partitions:
-                    continue
+            others = [tp for tp in offsets if tp not in partitions]
+            for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
                 if tp in leaving:
-                    message = f"{tp} is being deleted"
+                    message = f"{_shown(tp)} is being deleted"
                     self._find(name, info("F-289", UNKNOWN, offsets[tp], message), tp)
                 else:
-                    message = f"{tp} is not in this directory"
+                    message = f"{_shown(tp)} is not in this directory"
                     self._find(name, warning("S-55", UNKNOWN, offsets[tp], message), tp)
 
     def check_names(self, entries: list[FileInfo]) -> None:
@@ -183,10 +192,10 @@ class LogDirCheck:
             self._find(name, problem)
         for tp, known in ids.items():
             if (tp in offsets) > (known == topic_id):
-                message = f"{tp} has another topic id, {known}"
+                message = f"{_shown(tp)} has another topic id, {known}"
                 self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
             elif known == topic_id and any(other.topic != tp.topic for other in offsets):
-                message = f"topic {next(iter(offsets)).topic}, but {tp} has its id"
+                message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
                 self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
         message = "a topic was being created: the next start completes or removes it"
         self._find(name, info("L-5", UNKNOWN, UNKNOWN, message))
@@ -207,3 +216,8 @@ class LogDirCheck:
     def note_leftover(self, name: str, suffix: str) -> None:
         message = f"a {suffix} directory: its content is not checked"
         self._find(name, info("F-3", UNKNOWN, UNKNOWN, message))
+
+
+def _shown(tp: TopicPartition) -> str:
+    """Whole if it can be the name of a directory: a checkpoint has topics of any length."""
+    return printable(str(tp), filenames.MAX_DIR_NAME)

@@ -14,6 +14,7 @@ from checkpoints import clean_shutdown
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.partition_metadata import PARTITION_METADATA
+from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
@@ -91,7 +92,8 @@ class Plan:
 
     def _note_cluster(self, directory: str, cluster: str, first_cluster: str) -> None:
         path = os.path.join(directory, META_PROPERTIES)
-        message = f"cluster {cluster}: not compared with the directories of cluster {first_cluster}"
+        here, first = (printable(name, 200) for name in (cluster, first_cluster))
+        message = f"cluster {here}: not compared with the directories of cluster {first}"
         note = Finding(Severity.INFO, "F-41", path, message)
         if note not in self.report.findings:
             self.report.findings.append(note)
@@ -137,7 +139,7 @@ class _Path:
     # -- directories ---------------------------------------------------------------------------
 
     def _log_dir(self, path: str, entries: list[FileInfo]) -> None:
-        check = LogDirCheck(self.storage, path)
+        check = LogDirCheck(self.storage, path, findings_max=self.plan.options.findings_max)
         check.read()
         check.check_names(entries)
         here: dict[str, TopicPartition] = {}
@@ -162,6 +164,7 @@ class _Path:
         check.check_creations(entries, here)
         self.plan.report.files += check.files
         self.plan.report.extend(check.findings)
+        self.plan.report.suppressed += check.suppressed
         for name in [*here, *moving]:
             directory = os.path.join(path, name)
             self._partition(

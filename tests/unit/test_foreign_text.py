@@ -26,12 +26,13 @@ from click.testing import CliRunner
 
 from checkpoints.printable import printable
 from logstore.cli import main
-from logstore.errors import LogstoreError
+from logstore.errors import ConfigError, LogstoreError
 from logstore.format.batch import encode_batch, end_transaction_marker
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.producer_state import AppendOrigin
+from logstore.verify import verify
 
 FORGED = "0 files: clean"
 KINDS = {
@@ -325,3 +326,43 @@ def test_a_narrow_encoding_does_not_end_a_command(template: Path) -> None:
     assert result.exit_code == 2
     assert rb"\u65e5\u672c" in result.stderr_bytes
     assert rb"\x1b" in result.stderr_bytes
+
+
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("recovery-point-offset-checkpoint", f"0\n1\n{LONG} 0 5\n"),
+        ("meta.properties", f"version=1\nnode.id=1\ncluster.id={LONG}\n"[:1_000_000] + "\n"),
+        (f"topic-creation-{'A' * 22}", f"0\n1\n{LONG} 0 0\n"),
+    ],
+)
+def test_a_value_of_a_megabyte_is_cut_short(tmp_path: Path, name: str, text: str) -> None:
+    LogManager([tmp_path / "a"]).close()
+    LogManager([tmp_path / "b"]).close()
+    (tmp_path / "a" / name).write_text(text)
+    page = tmp_path / "page.html"
+    in_a_pipe("verify", tmp_path / "b", "--html", page)
+    usual = page.stat().st_size
+    for arguments in (
+        ("verify", tmp_path / "a", tmp_path / "b", "--html", page),
+        ("dump", tmp_path / "a"),
+        ("recover", tmp_path / "a"),
+    ):
+        ran = in_a_pipe(*arguments)
+        assert max(map(len, (ran.out + ran.err).splitlines()), default=0) < 1000, arguments
+    assert page.stat().st_size < usual + 5000
+    with pytest.raises(ConfigError) as refused:  # two clusters
+        LogManager([tmp_path / "a", tmp_path / "b"])
+    assert len(str(refused.value)) < 1000
+
+
+def test_a_checkpoint_of_strangers_gives_a_thousand_findings(tmp_path: Path) -> None:
+    LogManager([tmp_path]).close()
+    lines = "".join(f"gone {number} 5\n" for number in range(5000))
+    (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n5000\n{lines}")
+    report = verify([tmp_path])
+    assert not report.clean
+    assert (len(report.findings), report.suppressed) == (1000, 4000)
