@@ -205,7 +205,7 @@ class Loader:
                 except ConfigError as twice:
                     log.crash()
                     fatal = fatal or twice
-            elif isinstance(error, CorruptDataError | MalformedCheckpointError):
+            elif _concerns_one_log(error):
                 try:
                     self._directories.set_unavailable(log_dir, tp, str(error))
                 except ConfigError as twice:
@@ -257,6 +257,13 @@ class Loader:
         if not isinstance(error, StorageFailedError):
             error = StorageFailedError(log_dir.path, doing, str(error))
         self._directories.fail(log_dir.path, error)
+
+
+def _concerns_one_log(error: BaseException | None) -> bool:
+    """Damage, or a file that somebody took away between the listing and its use."""
+    if isinstance(error, StorageFailedError):
+        return isinstance(error.__cause__, FileNotFoundError)
+    return isinstance(error, CorruptDataError | MalformedCheckpointError)
 
 
 __all__ = ["LoadProgress", "Loader", "Progress", "Unfinished"]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
+from logstore.clean_start import CleanEnd
 from logstore.errors import ConfigError
 from logstore.log import ReplicaLog
 from logstore.log.flushing import LogFlusher
@@ -369,14 +370,21 @@ def flush_without_sync() -> list[Patch]:
 
 @_mutant
 def clean_marker_kept() -> list[Patch]:
-    """The marker of a clean stop outlives the start after it."""
-    return [Patch(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))]
+    """The marker of a clean stop outlives the start after it, and is believed whatever is there."""
+
+    def end(last: Segment, recovery_point: int | None) -> CleanEnd:
+        return CleanEnd(last.read_next_offset()[0])
+
+    return [
+        Patch(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files)),
+        Patch(recovery, "clean_end", end),
+    ]
 
 
 @_mutant
 def torn_tail_not_cut() -> list[Patch]:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    return [Patch(set_aside.Remover, "cut", lambda self, segment, position, reason: None)]
+    return [Patch(set_aside.Remover, "cut", lambda self, segment, position, reason, **_: None)]
 
 
 @_mutant

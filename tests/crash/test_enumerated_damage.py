@@ -15,7 +15,6 @@ from logstore.errors import (
     InvalidProducerEpochError,
     LogstoreError,
     OutOfOrderSequenceError,
-    StorageFailedError,
 )
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
@@ -411,11 +410,15 @@ def test_s55_damaged_log_start_offsets(damage: str) -> None:
 
 
 def test_s55_a_checkpoint_that_is_a_directory() -> None:
-    """Takes its log directory offline, by its path: it could not be written either."""
+    """Counts as absent, and gets out of the way of the next one."""
     storage = disk_with(FILES)
     storage.make_dir(f"/d/{RECOVERY_POINT}")
-    with pytest.raises(StorageFailedError, match=f"/d/{RECOVERY_POINT}: .* directory"):
-        manager_on(storage)
+    with manager_on(storage) as manager:
+        assert [log.log_end_offset for log in manager.logs.values()] == [120]
+    assert storage.read_file(f"/d/{RECOVERY_POINT}").endswith(b"t 0 120\n")
+    info = storage.info(f"/d/{RECOVERY_POINT}.aside")
+    assert info is not None
+    assert info.is_dir
 
 
 # -- producers -------------------------------------------------------------------------------------

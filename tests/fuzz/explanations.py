@@ -235,7 +235,7 @@ EXPLANATIONS = (
         r"meta\.properties" + _EDITS, "nothing contradicts another identity", _legal_identity
     ),
     Explanation(
-        r"topic\.properties removed", "no other file has the configuration",
+        r"topic\.properties( removed|" + _EDITS + ")", "no other file has the configuration",
         _alone_with_properties,
     ),
     Explanation(_OFFSETS + _EDITS, "only the ends of the lines differ", _same_lines),

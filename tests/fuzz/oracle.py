@@ -287,6 +287,8 @@ def check_second_recovery(case: Case, results: Results) -> Iterator[Failure]:
         yield Failure(f"second recover exits {again.outcome.code}", _outputs(first, again))
     one, other = (without_empty_snapshots(t) for t in (results.recovered, results.recovered_again))
     changed = differences(one, other, times=False)
+    if case.is_forged:  # offsets that overlap by a valid checksum: snapshots lie inside batches
+        changed = [text for text in changed if ".snapshot" not in text]
     if changed:
         name = _general(os.path.basename(changed[0]))
         yield Failure(f"second recover changes: {name}", str(changed))

@@ -14,7 +14,7 @@ from replication.simulator.run import run_seed
 FOUND = {
     "acknowledged-before-high-watermark": 2,
     "broker-epoch-not-checked": 1869,
-    "clean-marker-kept": 1563,
+    "clean-marker-kept": 1601,
     "consumers-read-uncommitted": 3,
     "control-requests-of-earlier-incarnations": 4,
     "diverging-answer-raises-high-watermark": 109,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import ENOENT
+
 import pytest
 
 from checkpoints import HIGH_WATERMARK, LOG_START, RECOVERY_POINT, OffsetCheckpoint
@@ -231,6 +233,26 @@ def test_a_log_that_held_batches_is_no_creation_to_undo() -> None:
             assert [report.bytes_cut for report in manager.recovery_reports] == [cut]
             manager.purge_deleted()
     assert machine.storage.read_file(f"{FIRST}.0.cut") == data
+
+
+def test_a_file_that_vanishes_meanwhile_concerns_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = damaged(clean=False)
+    mend(machine)
+    rename = machine.storage.rename
+
+    def vanishes(source: str, target: str) -> None:
+        if source.startswith("/logs/t-0/"):
+            raise FileNotFoundError(ENOENT, "no such file", source)
+        rename(source, target)
+
+    machine.storage.make_other("/logs/t-0/leader-epoch-checkpoint.tmp")
+    monkeypatch.setattr(machine.storage, "rename", vanishes)
+    with machine.start() as manager:
+        assert sorted(manager.logs) == [T1, U0]
+        assert "no such file" in str(manager.unavailable_logs[T0])
+    monkeypatch.undo()
+    with machine.start() as manager:
+        assert manager.get(*T0).log_end_offset == 4
 
 
 class TestReplica:
