@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -103,6 +104,17 @@ def test_workers_of_this_session(spark: SparkSession) -> None:
     assert found.kernels == "native"
     assert found.version == logstore.__version__
     assert found.directory == str(Path(logstore.__file__).parents[1])
+
+
+@pytest.mark.parametrize("name", ["xxhash", "cramjam", "mmh3", "crcmod"])
+def test_a_worker_is_asked_for_every_library(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    session = MagicMock()
+    session.sparkContext.defaultParallelism = 1
+    mapped = session.sparkContext.parallelize.return_value.mapPartitions
+    mapped.return_value.distinct.return_value.collect = lambda: mapped.call_args.args[0]([0])
+    monkeypatch.setitem(sys.modules, name, None)
+    (found,) = shipping.workers(session)
+    assert found.missing == name
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, **changes: str) -> Any:
