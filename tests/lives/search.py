@@ -397,6 +397,9 @@ class Search:
         tp, log, life = picked
         offset = self.rng.randint(min(life.start, life.end), life.end)
         life.high_watermark = max(life.high_watermark, offset)
+        for candidate in self.names[tp]:  # what power brings back lies above it, and it stays
+            if candidate is not None:
+                candidate.high_watermark = max(candidate.high_watermark, life.high_watermark)
         log.update_high_watermark(life.high_watermark)
         return f"high watermark of {tp}: {life.high_watermark}"
 
