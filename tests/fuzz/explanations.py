@@ -115,6 +115,16 @@ def _batch_ascends(m: Mutation, before: Tree, after: Tree) -> bool:
     return all(one[2] < other[1] for one, other in pairwise(headers))
 
 
+def _hidden_first(m: Mutation, before: Tree, after: Tree) -> bool:
+    """Of a compressed message of magic 0 or 1 the header has the last offset only: what is missing
+    before it may be a gap. The offsets still ascend."""
+    old, new = before[m.path].data, after[m.path].data
+    places = [at for at, size in batch_places(old) if at <= m.at < at + size]
+    offsets = [int.from_bytes(new[at : at + 8], "big") for at, _ in batch_places(new)]
+    is_wrapper = bool(places) and old[places[0] + 16] < 2 and old[places[0] + 17] & 7 > 0
+    return is_wrapper and all(one < other for one, other in pairwise(offsets))
+
+
 def _has_no_records(m: Mutation, before: Tree, after: Tree) -> bool:
     """Or a control record, whose time nobody asks for."""
     return m.data[22] & 0x20 > 0 or m.data[57:61] == bytes(4)
@@ -251,6 +261,7 @@ EXPLANATIONS = (
     ),
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
     Explanation("batch dropped", "as a crash before it was written", _was_last),
+    Explanation(r"batch dropped|batch\.base_offset", "a gap in an old format", _hidden_first),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
