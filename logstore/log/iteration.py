@@ -119,7 +119,8 @@ def _find(
             return None
         segment = log[at]
         span = segment.find(offset)
-        if offset == segment.base_offset and segment.size and (span is None or span.position):
+        begins = span is not None and not span.position and span.base_offset >= offset
+        if offset == segment.base_offset and segment.size and not begins:
             # The segment before it was read to its end, which is here by the name alone.
             reason = f"the segment does not begin at its base offset {offset}"
             raise CorruptBatchError(segment.log_path, 0, reason)
