@@ -188,7 +188,7 @@ class _Loader:
         leo = max(leo, start)
         segments[-1].state.next_offset = leo
         self.epochs.truncate_from_end(leo)
-        self._derive_epochs(segments, start)
+        self._derive_epochs(segments, start, leo)
         self.epochs.truncate_from_start(log_start_offset)
         if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
             report.warnings.append(self.epochs_lacking)
@@ -260,14 +260,14 @@ class _Loader:
             cache.clear(durable=False)
         return cache
 
-    def _derive_epochs(self, segments: list[Segment], start: int) -> None:
+    def _derive_epochs(self, segments: list[Segment], start: int, leo: int) -> None:
         """Epochs of the batches in front of what the file knows, from their headers alone.
 
         The file may know less than the log holds: it is damaged (S-54), or a crash brought back
         records that were deleted.
         """
         known = self.epochs.entries
-        end = known[0].start_offset if known else 2**63
+        end = known[0].start_offset if known else leo
         if start >= end or not any(s.size for s in segments if s.base_offset < end):
             return
         self.epochs.clear(durable=False)

@@ -165,12 +165,16 @@ class ProducerFiles:
         kept: list[AbortedTransaction] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
-            if entry.last_offset >= result.end_offset and (result.grew or result.tail):
+            most = job.base + _OFFSETS_MAX
+            is_late = result.end_offset <= entry.last_offset <= most
+            if is_late and (result.grew or result.tail):
                 continue  # aborted since the log was read, or told of with the tail
             wrong = ""
             if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
                 wrong = f"does not follow {previous}"
-            elif not 0 <= entry.last_stable_offset <= job.base + _OFFSETS_MAX:
+            elif entry.first_offset < 0 or entry.last_offset > most:
+                wrong = f"has an offset that no segment at {job.base} holds"
+            elif not 0 <= entry.last_stable_offset <= most:
                 # A follower may know of later transactions, but only of the same append.
                 wrong = f"is stable up to what no segment at {job.base} holds"
             if wrong:
