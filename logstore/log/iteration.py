@@ -55,6 +55,7 @@ class _Place(NamedTuple):
     batch_size: int
     limit: int
     segment_end: int  # first offset after the segment, at most ``limit``
+    is_whole: bool  # wanted to its end
 
 
 def portions(
@@ -125,15 +126,19 @@ def _find(
             reason = f"the segment does not begin at its base offset {offset}"
             raise CorruptBatchError(segment.log_path, 0, reason)
         if span is not None:
-            end = min(log.end_of(at), limit)
-            return _Place(log, segment, span.position, span.size, limit, end)
+            end = log.end_of(at)
+            if span.last_offset >= end:
+                raise _out_of_order(segment, span.position, 0, end)
+            return _Place(
+                log, segment, span.position, span.size, limit, min(end, limit), end <= limit
+            )
     return None
 
 
 def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Iterator[Portion[T]]:
     segment, position, size = place.segment, place.position, place.segment.size
     window_size = max(WINDOW, place.batch_size)
-    low = 0
+    low, high = 0, place.segment_end
     while position < size:
         want = min(window_size, size - position)
         done, status, before = 0, DECODE_FULL, low
@@ -146,16 +151,19 @@ def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Ite
                     raise error.located(segment.log_path, position) from None
                 if portion is None:
                     continue
-                if portion.first < low or portion.end - portion.first < portion.rows:
-                    fall = _fall(segment, position, before)
-                    with window[: max(fall.position - position, begin)] as good:
+                if not low <= portion.first <= portion.end - portion.rows <= high - portion.rows:
+                    fault = _out_of_order(segment, position, before, high)
+                    with window[: max(fault.position - position, begin)] as good:
                         _, _, portion = fill(good, begin, options)
                     if portion is not None:
                         yield portion
-                    raise fall
+                    raise fault
                 low = portion.end
                 yield portion
         if status == DECODE_LIMIT:
+            behind = next(segment.walk(position + done), None) if place.is_whole else None
+            if behind is not None and behind.last_offset >= high:
+                raise _out_of_order(segment, behind.position, 0, high)
             return
         if want == size - position and status == DECODE_END:
             if done < want:
@@ -165,18 +173,21 @@ def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Ite
         position += done
 
 
-def _fall(segment: SegmentView, position: int, low: int) -> CorruptBatchError:
-    """Where, from ``position`` on, offsets that should be ``low`` or more go back.
+def _out_of_order(segment: SegmentView, position: int, low: int, high: int) -> CorruptBatchError:
+    """Where, from ``position`` on, offsets that should be in ``[low, high)`` go back or too far.
 
-    No start compares offsets that it takes as they are, and a valid batch may lie there twice.
+    No start compares offsets that it takes as they are, and a valid batch may lie anywhere.
     """
     path = segment.log_path
     for span in segment.walk(position):
         if span.last_offset < low:
             reason = f"offset {span.last_offset} follows offset {low - 1}"
             return CorruptBatchError(path, span.position, reason)
+        if span.last_offset >= high:
+            reason = f"offset {span.last_offset}, the segment ends below {high}"
+            return CorruptBatchError(path, span.position, reason)
         low = span.last_offset + 1
-    return CorruptBatchError(path, position, "the offsets of the records go back")
+    return CorruptBatchError(path, position, "the offsets of the records do not ascend")
 
 
 def fill_chunk(

@@ -138,6 +138,21 @@ def test_a_batch_that_lies_there_twice_ends_a_read(plain: Path, way: Any) -> Non
     assert f"byte {5 * PAIR}" in error
 
 
+@pytest.mark.parametrize("start", [0, 38])
+@pytest.mark.parametrize("offset", [58, 2**31])
+def test_an_offset_of_another_segment_ends_a_read(plain: Path, offset: int, start: int) -> None:
+    """It would hide all records up to it."""
+    path = plain / file_name(20, ".log")
+    data = bytearray(path.read_bytes())
+    data[9 * PAIR : 9 * PAIR + 8] = offset.to_bytes(8, "big")
+    path.write_bytes(data)
+    with PartitionLog.open(plain) as log:
+        for rows in (log.records(start), (None for batch in log.to_arrow(start))):
+            with pytest.raises(CorruptBatchError, match=f"byte {9 * PAIR}"):
+                list(rows)
+        assert [r.offset for r in log.records(0, 38)] == list(range(38))
+
+
 @pytest.mark.parametrize("name", [21, 24])
 def test_a_segment_under_a_higher_name_ends_a_read(plain: Path, name: int) -> None:
     """What it holds below its name is not passed over."""
