@@ -202,6 +202,22 @@ def _behind_entries(m: Mutation, before: Tree, after: Tree) -> bool:
     return before[m.path].data.rstrip(b"\0") == after[m.path].data.rstrip(b"\0")
 
 
+def _in_torn_tail(m: Mutation, before: Tree, after: Tree) -> bool:
+    """What a crash left behind the last whole batch, before and after."""
+    end = sum(size for _, size in batch_places(before[m.path].data))
+    left = sum(size for _, size in batch_places(after[m.path].data))
+    return left == end <= m.at and ".kafka_cleanshutdown" not in before
+
+
+def _beside_torn_log(m: Mutation, before: Tree, after: Tree) -> bool:
+    log = _log_beside(m, after)
+    return log is not None and sum(size for _, size in batch_places(log.data)) < log.size
+
+
+def _is_gone(m: Mutation, before: Tree, after: Tree) -> bool:
+    return m.op == "splice" and m.path not in after
+
+
 def _was_last(m: Mutation, before: Tree, after: Tree) -> bool:
     """The last batch of a log, behind which a crash left nothing."""
     old, new = before[m.path].data, after[m.path].data
@@ -261,6 +277,9 @@ EXPLANATIONS = (
     ),
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
     Explanation("batch dropped", "as a crash before it was written", _was_last),
+    Explanation(r"log \w+", "of a batch that a crash tore", _in_torn_tail),
+    Explanation("txnindex emptied", "of a segment that a crash tore", _beside_torn_log),
+    Explanation(".*", "another mutation has removed the file", _is_gone),
     Explanation(r"batch dropped|batch\.base_offset", "a gap in an old format", _hidden_first),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
