@@ -278,7 +278,7 @@ EXPLANATIONS = (
     Explanation(r"batch\.(last_offset_delta|count) mended", "compaction", _batch_ascends),
     Explanation("batch dropped", "as a crash before it was written", _was_last),
     Explanation(r"log \w+", "of a batch that a crash tore", _in_torn_tail),
-    Explanation("txnindex emptied", "of a segment that a crash tore", _beside_torn_log),
+    Explanation("txnindex (emptied|removed)", "of a segment that a crash tore", _beside_torn_log),
     Explanation(".*", "another mutation has removed the file", _is_gone),
     Explanation(r"batch dropped|batch\.base_offset", "a gap in an old format", _hidden_first),
     Explanation("index" + _IN_PLACE, "the entry leads to its batch all the same", _leads_to_batch),
