@@ -369,6 +369,12 @@ def flush_without_sync() -> list[Patch]:
 
 
 @_mutant
+def unsynced_records_counted_after_a_start() -> list[Patch]:
+    """Records that a kill left in the page cache count although flush.messages asks for a sync."""
+    return [Patch(LogFlusher, "flush_what_is_due", lambda self: None)]
+
+
+@_mutant
 def clean_marker_kept() -> list[Patch]:
     """The marker of a clean stop outlives the start after it, and is believed whatever is there."""
 
