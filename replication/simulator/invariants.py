@@ -20,6 +20,7 @@ from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.excuses import Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
+from replication.simulator.wakeups import Wakeups
 from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
 
@@ -50,6 +51,7 @@ class Oracle:
         self._cluster = cluster
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
+        self._wakeups: dict[int, Wakeups] = {}
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -100,10 +102,15 @@ class Oracle:
             if state != view.state:
                 view.state = state
                 self._changed(machine, tp, partition, log, view)
+        if not machine.disk.stopped:
+            forgotten = self._wakeups[machine.broker_id].forgotten()
+            if forgotten is not None:
+                self._violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
 
     def started(self, machine: Machine) -> None:
         """A broker has opened its logs: compare them with what there was (I-13)."""
         assert machine.broker is not None
+        self._wakeups[machine.broker_id] = Wakeups(machine)
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)
