@@ -42,8 +42,8 @@ from replication.metadata_cache import MetadataCache
 from replication.partition import FetchRead, Partition
 from replication.role_changes import RoleChanges
 from replication.simulator.exhaustive.mutants import FENCED_RULE
-from replication.waiting import WaitingRequests
 from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
+from replication.waiting import WaitingRequests
 
 
 class Patch(NamedTuple):
