@@ -184,6 +184,7 @@ class AlterPartitionItem(NamedTuple):
     partition_epoch: int
     new_isr: tuple[tuple[int, int], ...]  # (broker id, its broker epoch or −1)
     recovery_state: RecoveryState = RecoveryState.RECOVERED
+    topic_id: uuid.UUID | None = None
 
 
 class AlterPartitionRequest(NamedTuple):
