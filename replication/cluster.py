@@ -115,7 +115,9 @@ class Cluster:
         self._sessions: dict[int, Coordinator] = {}
         self._brokers: dict[int, Broker] = {}
         self._closed = False
-        self.client = Client(LocalTransport(self.network, CLIENT), lambda: self.network.bound)
+        self.client = Client(
+            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound
+        )
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
         try:
@@ -238,7 +240,7 @@ class Cluster:
         try:
             broker = Broker(
                 broker_id, self.log_dirs(broker_id), connect=connect,
-                transport=LocalTransport(self.network, broker_id), runtime=runtime,
+                transport=LocalTransport(self.network, broker_id, runtime), runtime=runtime,
                 storage=self._storages.get(broker_id, self._storage),
                 log_config=self._log_config, broker_config=self._broker_config,
                 config=self._config,

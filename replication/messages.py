@@ -177,7 +177,10 @@ class DeleteRecordsResponse(NamedTuple):
 
 
 class AlterPartitionItem(NamedTuple):
-    """A leader's proposal for one partition (R-34)."""
+    """A leader's proposal for one partition (R-34).
+
+    ``topic_id`` is that of the leader's log: a later topic of the same name is not meant.
+    """
 
     tp: TopicPartition
     leader_epoch: int
@@ -201,6 +204,7 @@ class AlterPartitionResult(NamedTuple):
     isr: tuple[int, ...] = ()
     partition_epoch: int = -1
     recovery_state: RecoveryState = RecoveryState.RECOVERED
+    topic_id: uuid.UUID | None = None  # of the proposal that is answered
 
 
 class AlterPartitionResponse(NamedTuple):
@@ -269,12 +273,19 @@ class PartitionChange(NamedTuple):
 
 
 class LeaderAndIsrRequest(NamedTuple):
+    """Roles of the receiver's replicas.
+
+    ``is_full``: ``partitions`` are all that it should have, by topic and id; a log of anything else
+    was moved away or deleted while nobody could tell it (Kafka's type FULL).
+    """
+
     controller_id: int
     controller_epoch: int
     broker_epoch: int  # of the receiver: meant for this incarnation only
     partitions: tuple[PartitionChange, ...]
     live_brokers: tuple[LiveBroker, ...]
     sequence: int = 0
+    is_full: bool = False
 
 
 class LeaderAndIsrResponse(NamedTuple):

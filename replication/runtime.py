@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -42,9 +43,15 @@ class Actor(Protocol):
 
 
 class Runtime(Protocol):
-    """One broker's share of the machine; ``close`` ends all of it."""
+    """One broker's share of the machine; ``close`` ends all of it.
+
+    Attributes:
+        random: for choices that need not repeat, such as jitter; the simulator draws it from its
+            seed.
+    """
 
     clock: Clock
+    random: random.Random
 
     def now_ms(self) -> int:
         """Monotonic ms: for lag, timeouts and timers."""
@@ -106,6 +113,7 @@ class ThreadRuntime:
 
     def __init__(self, name: str = "logstore", clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
+        self.random = random.Random()
         self._heap: list[tuple[float, int, _Entry]] = []
         self._number = itertools.count()
         self._changed = threading.Condition()

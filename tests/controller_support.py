@@ -116,7 +116,9 @@ class Brokers:
 
     # -- as a Transport, in one step
 
-    def send(self, broker_id: int, request: Request, on_reply: OnReply) -> None:
+    def send(
+        self, broker_id: int, request: Request, on_reply: OnReply, timeout_ms: int = 0
+    ) -> None:
         on_reply(self.brokers[broker_id].handle(request))
 
     # -- life of brokers

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from collections import deque
 from typing import NamedTuple
 
 from logstore.testing import ManualClock
 from replication.messages import Request, Response
 from replication.runtime import Task
-from replication.transport import OnReply
+from replication.transport import DEFAULT_TIMEOUT_MS, OnReply
 
 
 class ManualActor:
@@ -41,6 +42,7 @@ class ManualRuntime:
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
+        self.random = random.Random(0)
         self._queue: deque[tuple[ManualActor, Task]] = deque()
         self._timers: list[tuple[float, int, ManualTimer]] = []
         self._numbers = itertools.count()
@@ -99,6 +101,7 @@ class Sent(NamedTuple):
     broker_id: int
     request: Request
     reply: OnReply
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
 
 
 class RecordingTransport:
@@ -107,8 +110,14 @@ class RecordingTransport:
     def __init__(self) -> None:
         self.sent: list[Sent] = []  # without a reply so far
 
-    def send(self, broker_id: int, request: Request, on_reply: OnReply) -> None:
-        self.sent.append(Sent(broker_id, request, on_reply))
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        self.sent.append(Sent(broker_id, request, on_reply, timeout_ms))
 
     def take(self) -> Sent:
         """The oldest without a reply."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from replication.messages import Request, Response
 from replication.simulator.scheduler import US_PER_MS, Event, Process, Scheduler
-from replication.transport import Handler, OnReply
+from replication.transport import DEFAULT_TIMEOUT_MS, Handler, OnReply
 
 SOCKET_TIMEOUT_MS = 500
 Link = tuple[int, int]  # (from, to)
@@ -31,7 +31,7 @@ class Weather:
 
 
 class Call:
-    """One request under way; answered once at most."""
+    """One request under way; answered exactly once, while its sender lives."""
 
     __slots__ = ("on_reply", "open", "receiver", "sender", "timeout")
 
@@ -63,7 +63,7 @@ class Network:
 
     Attributes:
         gate: decides of every message whether and when it leaves; None: all leave at once.
-        socket_timeout_ms: how long an answer is waited for.
+        socket_timeout_ms: the longest that anybody waits for an answer.
     """
 
     def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
@@ -138,12 +138,19 @@ class Network:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def send(self, sender: Process, receiver: int, request: Request, on_reply: OnReply) -> None:
+    def send(
+        self,
+        sender: Process,
+        receiver: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
         scheduler = self._scheduler
         call = Call(sender, receiver, on_reply)
         name = f"{sender.name}>{receiver} {type(request).__name__}"
         call.timeout = scheduler.after(
-            self.socket_timeout_ms * US_PER_MS, sender, f"{name} timed out",
+            min(timeout_ms, self.socket_timeout_ms) * US_PER_MS, sender, f"{name} timed out",
             lambda: call.finish(None),
         )  # fmt: skip
         if self.gate is None:
@@ -232,5 +239,11 @@ class SimTransport:
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._process = network, process
 
-    def send(self, broker_id: int, request: Request, on_reply: Callable[..., None]) -> None:
-        self._network.send(self._process, broker_id, request, on_reply)
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: Callable[..., None],
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        self._network.send(self._process, broker_id, request, on_reply, timeout_ms)

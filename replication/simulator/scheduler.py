@@ -206,6 +206,7 @@ class SimRuntime:
 
     def __init__(self, scheduler: Scheduler, process: Process, clock: SimClock) -> None:
         self.clock: Clock = clock
+        self.random = scheduler.random
         self.process = process
         self._scheduler = scheduler
         self._timer_label = f"{process.name} timer"

@@ -94,7 +94,13 @@ class Told:
         self.answers = list(answers)
         self.asked: list[int] = []
 
-    def send(self, broker_id: int, request: object, on_reply: Callable[[Any], None]) -> None:
+    def send(
+        self,
+        broker_id: int,
+        request: object,
+        on_reply: Callable[[Any], None],
+        timeout_ms: int = 0,
+    ) -> None:
         assert isinstance(request, MetadataRequest)
         self.asked.append(broker_id)
         on_reply(self.answers[broker_id])

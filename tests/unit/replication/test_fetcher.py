@@ -571,7 +571,8 @@ def test_with_threads() -> None:
 
     manager = FetcherManager(
         FetcherEnv(
-            2, runtime, LocalTransport(network, 2), ReplicationConfig(num_replica_fetchers=2),
+            2, runtime, LocalTransport(network, 2, runtime),
+            ReplicationConfig(num_replica_fetchers=2),
             FETCH_RULE, follower.partition, lambda: 102, on_high_watermarks,
         )
     )  # fmt: skip
