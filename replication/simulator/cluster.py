@@ -23,6 +23,7 @@ from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimCl
 SESSION_TIMEOUT_MS = 400
 HEARTBEAT_MS = 90
 LAG_MS = 500
+POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
 START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
 
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
@@ -288,7 +289,11 @@ class SimCluster:
             machine.clean = True
             self.counters["clean stops"] += 1
             process.alive = False
+            self._on_end(machine)
             self.network.unbind(broker_id)
+            if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
+                self.counters["power lost after a clean stop"] += 1
+                machine.disk.crash(self.scheduler.random, "all_lost")
             machine.process = machine.broker = machine.session = None
             if restart_ms is not None:
                 self.start_later(machine, restart_ms)
