@@ -279,8 +279,9 @@ class ReplicaManager:
             respond(ProduceResponse(tuple(responses)))
             return
         operation = DelayedProduce(
-            request.timeout_ms, responses, required, self._hosted, respond, self.stats
-        )
+            request.timeout_ms, responses, required, self._hosted, respond, self.stats,
+            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
+        )  # fmt: skip
         self.waiting.add_produce(operation, [part.tp for part in request.partitions])
 
     def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
@@ -292,11 +293,15 @@ class ReplicaManager:
         )  # fmt: skip
 
     def _count_appends(self, infos: list[AppendInfo], rejected: int) -> None:
-        new = [info for info in infos if not info.duplicate]
+        size = count = 0
+        for info in infos:
+            if not info.duplicate:
+                size += info.size
+                count += info.record_count
         stats = self.stats
         with stats.lock:
-            stats.bytes_in += sum(info.size for info in new)
-            stats.messages_in += sum(info.record_count for info in new)
+            stats.bytes_in += size
+            stats.messages_in += count
             stats.bytes_rejected += rejected
 
     # -- fetch ---------------------------------------------------------------------------------
