@@ -70,12 +70,12 @@ T = TypeVar("T")
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
-# What the controller's answer to a proposal means beyond success; the rest: again.
-_REVERTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+# What the controller's answer to a proposal means beyond success; the rest: refused.
 _UNDECIDED = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
@@ -676,13 +676,11 @@ class Partition:
                 self.partition_epoch = result.partition_epoch
                 self.recovery_state = result.recovery_state
                 moved = self._try_high_watermark(self.log)
-            elif code in _REVERTED:
+            elif code not in _UNDECIDED:
                 self.isr = IsrState(pending.committed)
         self._env.on_isr_change(self.tp, kind)
         if moved:
             self._env.on_high_watermark(self.tp)
-        if code is not ErrorCode.NONE and code not in _REVERTED and code not in _UNDECIDED:
-            self._submit(item, pending)
 
     # -- follower ------------------------------------------------------------------------------
 
