@@ -11,9 +11,12 @@ mutants run under the protocol of KIP-320, which by itself must hold (``BASELINE
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
@@ -26,9 +29,11 @@ from logstore.log.writer import Cut, LogWriter
 from logstore.segment import Segment
 from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
+from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
 from replication.controller.partitions import Decisions
+from replication.delayed import DelayedProduce
 from replication.election import Mode, change
 from replication.error_codes import ErrorCode
 from replication.fetcher_state import FetchState, FetchStates
@@ -38,6 +43,7 @@ from replication.partition import FetchRead, Partition
 from replication.role_changes import RoleChanges
 from replication.simulator.exhaustive.mutants import FENCED_RULE
 from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
+from replication.waiting import WaitingRequests
 
 
 class Patch(NamedTuple):
@@ -256,6 +262,89 @@ def progress_of_an_earlier_leadership() -> list[Patch]:
     return [Patch(partition_module, "after_election", mutant)]
 
 
+# -- who waits, and who hears of it ---------------------------------------------------------------
+
+
+@_mutant
+def isr_change_wakes_nobody() -> list[Patch]:
+    """An answered ISR change moves the high watermark, and nobody who waits for it is told."""
+    on_result = Partition._on_result
+
+    def mutant(self: Partition, item: Any, pending: Any, result: Any) -> None:
+        env = self._env
+        self._env = replace(env, on_high_watermark=lambda tp: None)
+        try:
+            on_result(self, item, pending, result)
+        finally:
+            self._env = env
+
+    return [Patch(Partition, "_on_result", mutant)]
+
+
+@_mutant
+def role_change_wakes_nobody() -> list[Patch]:
+    """Requests that wait at a partition that changes its role are not looked at."""
+    return [Patch(WaitingRequests, "on_role_change", lambda self, tp: None)]
+
+
+@_mutant
+def append_wakes_no_follower() -> list[Patch]:
+    """A follower that waits for records hears of new ones only by its own deadline."""
+
+    def mutant(self: WaitingRequests, tp: Any, hw_moved: bool) -> None:
+        if hw_moved:
+            self.on_high_watermark(tp)
+
+    return [Patch(WaitingRequests, "on_append", mutant)]
+
+
+@_mutant
+def high_watermark_wakes_no_consumer() -> list[Patch]:
+    """A consumer that waits for records hears of new ones only by its own deadline."""
+    check = waiting_module._check
+
+    def mutant(self: WaitingRequests, tp: Any) -> None:
+        check(self.produce, tp)
+        check(self.delete_records, tp)
+
+    return [Patch(WaitingRequests, "on_high_watermark", mutant)]
+
+
+@_mutant
+def log_start_wakes_nobody() -> list[Patch]:
+    """A deletion that waits for its followers hears of them only by its own deadline."""
+    check = waiting_module._check
+
+    def mutant(self: WaitingRequests, tp: Any) -> None:
+        check(self.produce, tp)
+        check(self.consumer_fetch, tp)
+
+    return [
+        Patch(WaitingRequests, "on_log_start", lambda self, tp: None),
+        Patch(WaitingRequests, "on_high_watermark", mutant),
+    ]
+
+
+@_mutant
+def committed_writes_time_out() -> list[Patch]:
+    """One acks=all in three is answered REQUEST_TIMED_OUT although it is committed."""
+    attempt, count = DelayedProduce.try_complete, itertools.count()
+    deaf = WeakKeyDictionary[DelayedProduce, bool]()
+
+    def mutant(self: DelayedProduce) -> bool:
+        if deaf.setdefault(self, next(count) % 3 == 0):
+            return False
+        return attempt(self)
+
+    return [Patch(DelayedProduce, "try_complete", mutant)]
+
+
+@_mutant
+def isr_never_shrinks() -> list[Patch]:
+    """A leader keeps whoever stopped fetching in its ISR."""
+    return [Patch(Partition, "maybe_shrink_isr", lambda self: None)]
+
+
 # -- truncation ---------------------------------------------------------------------------------
 
 
@@ -366,6 +455,12 @@ def no_eligible_leader_replicas() -> list[Patch]:
 def flush_without_sync() -> list[Patch]:
     """A flush returns, and nothing was synced."""
     return [Patch(Segment, "flush", lambda self, *, indexes: None)]
+
+
+@_mutant
+def unsynced_records_counted_after_a_start() -> list[Patch]:
+    """Records that a kill left in the page cache count although flush.messages asks for a sync."""
+    return [Patch(LogFlusher, "flush_what_is_due", lambda self: None)]
 
 
 @_mutant
