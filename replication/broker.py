@@ -36,6 +36,7 @@ from replication.messages import (
     DeleteTopicRequest,
     ElectLeadersRequest,
     FetchRequest,
+    InitProducerIdRequest,
     LeaderAndIsrRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -47,6 +48,7 @@ from replication.messages import (
     UpdateMetadataRequest,
 )
 from replication.metadata_cache import MetadataCache
+from replication.producer_ids import ProducerIdManager
 from replication.replica_manager import ReplicaManager
 from replication.retrying import Backoff, Reaction
 from replication.runtime import Runtime
@@ -180,6 +182,7 @@ class Broker:
             random_source or random.Random(),
             log_config,
         )
+        self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self.membership.session)
         manager, controller = self.replica_manager, self.controller
         self._handlers: dict[type, Callable[[Any, OnReply], None]] = {
             ProduceRequest: manager.produce,
@@ -191,6 +194,7 @@ class Broker:
             StopReplicaRequest: _now(manager.stop_replicas),
             UpdateMetadataRequest: _now(manager.update_metadata),
             MetadataRequest: _now(self._describe),
+            InitProducerIdRequest: self.producer_ids.handle,
             **dict.fromkeys(
                 (
                     AlterPartitionRequest, ControlledShutdownRequest, ElectLeadersRequest,

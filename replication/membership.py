@@ -100,6 +100,11 @@ class Membership:
         self._search = RetryingCall(runtime, self._actor, BACKOFF, self._look_for_controller)
         self._report = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_report)
 
+    @property
+    def session(self) -> Coordinator | None:
+        """The present one, registered or not."""
+        return self._session
+
     def start(self) -> None:
         """Join the cluster, and again whenever a session is over."""
         self._actor.post(self._join.start)
