@@ -8,7 +8,6 @@ released. The log's own lock is taken inside it, or alone.
 
 from __future__ import annotations
 
-import posixpath
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -721,7 +720,7 @@ class Partition:
         with self._lock:
             log = self._following(leader_epoch)
             try:
-                return self._storage(log.append_as_follower, records)
+                return self._storage(log.append_as_follower, records, leader_epoch)
             except UnexpectedAppendOffsetError as error:
                 end = log.log_end_offset
                 straddles = error.first_offset < end <= error.last_offset
@@ -731,7 +730,7 @@ class Partition:
                 # The log begins inside a batch, after DeleteRecords on the leader (KAFKA-6975);
                 # what we have lies below that, and may even differ from what the leader deleted.
                 log.truncate_fully_and_start_at(error.first_offset)
-                return self._storage(log.append_as_follower, records)
+                return self._storage(log.append_as_follower, records, leader_epoch)
 
     def _following(self, leader_epoch: int) -> ReplicaLog:
         log = self.local_log()
@@ -752,21 +751,15 @@ class Partition:
             return after != before
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """R-138: cut, and write the recovery points that make a crash repeat it (F-231)."""
+        """R-138. The caller sees to it that the checkpoints learn of it, before it appends
+        (``LogManager.checkpoint_cuts``)."""
         with self._lock:
-            log = self._following(leader_epoch)
-            if self._storage(log.truncate_to, offset):
-                self._checkpoint(log)
+            self._storage(self._following(leader_epoch).truncate_to, offset)
 
     def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
+        """As ``truncate_to``."""
         with self._lock:
-            log = self._following(leader_epoch)
-            self._storage(log.truncate_fully_and_start_at, offset)
-            self._checkpoint(log)
-
-    def _checkpoint(self, log: ReplicaLog) -> None:
-        directories = [posixpath.dirname(log.directory)]
-        with_idle_closed(partial(self._env.log_manager.checkpoint_recovery_points, directories))
+            self._storage(self._following(leader_epoch).truncate_fully_and_start_at, offset)
 
 
 __all__ = [
