@@ -19,6 +19,7 @@ from logstore.errors import CorruptMessageError, InvalidRecordError, ResourceBus
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
 from replication.errors import NotLeaderOrFollowerError, error_for
+from replication.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
 from replication.fetcher_state import (
     FetchState,
     FetchStates,
@@ -27,7 +28,6 @@ from replication.fetcher_state import (
     Round,
     Streak,
 )
-from replication.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
 from replication.messages import (
     EpochEndOffset,
     FetchPartitionResponse,

@@ -87,6 +87,18 @@ class LogFlusher:
                 if not self._covered(target):
                     self.flush_flush_locked()
 
+    def flush_what_is_due(self) -> None:
+        """Sync what ``flush.messages`` does not allow to stay unsynced, although nothing was
+        appended: a start finds in the page cache what a process left there that was killed before
+        its sync, and a replica would count it as kept; a new limit may be lower than the old one.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
+        end = self._core.snapshot.log_end_offset
+        if end > self._writer.flush_at:
+            with_idle_closed(partial(self.flush, end))
+
     def _covered(self, offset: int) -> bool:
         writer = self._writer
         return offset <= writer.synced and writer.segments.active.name_durable

@@ -64,9 +64,14 @@ class PartitionLog(LogReads):
     def reconfigure(self, config: LogConfig) -> None:
         """Take over another configuration of the topic, from the next operation on.
 
-        Sizes of indexes that exist stay as they are until the next roll.
+        Sizes of indexes that exist stay as they are until the next roll. What ``flush.messages``
+        does not allow to stay unsynced any more is durable on return.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: it could not be made so.
         """
         self._maintenance.reconfigure(config)
+        self._flusher.flush_what_is_due()
 
     @classmethod
     def open(
@@ -156,12 +161,13 @@ class PartitionLog(LogReads):
             if isinstance(error, OSError | CheckpointFailedError):
                 raise StorageFailedError(path, "open", str(error)) from error
             raise
-        if topic_id is not None:
-            try:
+        try:
+            if topic_id is not None:
                 log.assign_topic_id(topic_id)
-            except BaseException:
-                log._abandon()  # nobody else could close its files
-                raise
+            log._flusher.flush_what_is_due()
+        except BaseException:
+            log._abandon()  # nobody else could close its files
+            raise
         return log
 
     def __enter__(self) -> Self:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from logstore.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.errors import CorruptDataError, LogstoreError
-from logstore.testing.faulty import CrashMode, FaultyStorage, SimulatedCrash
+from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorUnavailableError
-from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from replication.simulator.atlas import Atlas
+from replication.simulator.coordinator import SimCoordinator, SimSession
 from replication.simulator.disk import SimDisk
 from replication.simulator.network import Network, SimTransport
 from replication.simulator.plan import Plan
@@ -23,6 +23,7 @@ from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimCl
 SESSION_TIMEOUT_MS = 400
 HEARTBEAT_MS = 90
 LAG_MS = 500
+POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
 START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
 
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
@@ -42,7 +43,7 @@ class Machine:
         self.disk = SimDisk()
         self.process: Process | None = None
         self.broker: Broker | None = None
-        self.session: EmbeddedCoordinator | None = None
+        self.session: SimSession | None = None
         self.cut_off = False  # from the coordinator
         self.starts = 0
         self.clean = True  # the last stop was one in order
@@ -81,8 +82,8 @@ class SimCluster:
         self._on_start = on_start
         self._on_end = on_end
         self._events_us = 0
-        self.store = CoordinatorStore(
-            "/coordinator", FaultyStorage(), SimClock(scheduler), SESSION_TIMEOUT_MS, self._deliver
+        self.coordinator = SimCoordinator(
+            scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
         )
         self.log_config = LogConfig(
             segment_bytes=plan.segment_bytes,
@@ -130,11 +131,9 @@ class SimCluster:
                 and machine.process is not None
                 and not machine.cut_off
                 and machine.process.busy_until_us <= now_us
-                and not session.over
-                and not session.closed
             ):
                 session.heartbeat()
-        self.store.expire_sessions(now_us // US_PER_MS)
+        self.coordinator.expire_sessions()
         self.scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
 
     def cut_off(self, broker_id: int) -> None:
@@ -142,6 +141,15 @@ class SimCluster:
         machine.cut_off = True
         if machine.session is not None:
             machine.session.suspend()
+
+    def _break_connection(self, broker_id: int, duration_ms: int) -> None:
+        self.cut_off(broker_id)
+        self.scheduler.after(
+            duration_ms * US_PER_MS,
+            None,
+            f"b{broker_id} connects",
+            lambda: self.reconnect(broker_id),
+        )
 
     def reconnect(self, broker_id: int) -> None:
         machine = self.machines[broker_id]
@@ -172,7 +180,7 @@ class SimCluster:
         def connect() -> Coordinator:
             if machine.cut_off:
                 raise CoordinatorUnavailableError("cut off")
-            machine.session = self.store.connect()
+            machine.session = self.coordinator.connect(broker_id)
             return machine.session
 
         source = random.Random(scheduler.below(1 << 30))
@@ -288,7 +296,11 @@ class SimCluster:
             machine.clean = True
             self.counters["clean stops"] += 1
             process.alive = False
+            self._on_end(machine)
             self.network.unbind(broker_id)
+            if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
+                self.counters["power lost after a clean stop"] += 1
+                machine.disk.crash(self.scheduler.random, "all_lost")
             machine.process = machine.broker = machine.session = None
             if restart_ms is not None:
                 self.start_later(machine, restart_ms)
@@ -298,6 +310,7 @@ class SimCluster:
     def heal(self) -> None:
         """No more faults; whoever is down comes up."""
         self.network.heal()
+        self.coordinator.heal()
         for machine in self.machines.values():
             self._repair(machine)
             machine.disk.latency = None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from logstore.format.header import HEADER_SIZE
 from logstore.storage.memory import DirNode, FileNode, MemoryFile
 from logstore.testing.faulty import FaultyStorage
+from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
 
 
 class SimDisk(FaultyStorage):
@@ -45,6 +46,30 @@ class SimDisk(FaultyStorage):
                 return None
             node = node.entries.get(name)
         return node if isinstance(node, FileNode) else None
+
+    @property
+    def wipes(self) -> int:
+        """How often it was replaced by an empty one."""
+        return self.struck["wipe"]
+
+    def is_durable(self, path: str, start: int, end: int) -> bool:
+        """Whether a power loss now would surely leave bytes ``start`` to ``end`` of a file, under
+        the name that it has or under one that it had."""
+        directory: DirNode | FileNode | None = self.root
+        *above, name = path[1:].split("/")
+        for part in above:
+            assert isinstance(directory, FaultyDirNode)
+            below = directory.entries.get(part)
+            if below is None or directory.durable.get(part) is not below:
+                return False
+            directory = below
+        assert isinstance(directory, FaultyDirNode)
+        node = directory.entries.get(name)
+        return (
+            isinstance(node, FaultyFileNode)
+            and any(kept is node for kept in directory.durable.values())
+            and node.durable[start:end] == node.data[start:end]
+        )
 
     def drop_clean_pages(self) -> None:
         """As memory pressure does: what a failed sync left out is gone."""

@@ -14,10 +14,14 @@ from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from replication.coordination import nodes
 from replication.coordination.base import Node
+from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.excuses import Excuses
+from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
+from replication.simulator.wakeups import Wakeups
 from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
 
@@ -37,17 +41,6 @@ class View:
     state: tuple[object, ...] = ()
 
 
-@dataclass(slots=True)
-class Remains:
-    """What was in a log when its process ended."""
-
-    entries: dict[int, Entry]
-    end: int
-    recovery_point: int
-    undone: dict[int, Entry]  # cut off, and nothing was written since
-    failed: bool  # in the middle of a write, which may be there or not
-
-
 class Oracle:
     """Collects ``violations``; the first one is what counts."""
 
@@ -58,7 +51,9 @@ class Oracle:
         self.registrations: dict[TopicPartition, PartitionRegistration] = {}
         self._cluster = cluster
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
-        self._remains: dict[tuple[int, TopicPartition], Remains] = {}
+        self.excuses = Excuses(self.counters)
+        self._wakeups: dict[int, Wakeups] = {}
+        self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         # Below the log start of some leader: not kept any more, nor kept equal, even where a
@@ -70,6 +65,7 @@ class Oracle:
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
         self._remembered: dict[int, int] = {}
         self._min_isr = cluster.plan.min_isr
+        self._syncs_first = cluster.plan.flush == "ack"
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -82,10 +78,10 @@ class Oracle:
             machine_ = self._cluster.machines.get(node)
             if machine_ is not None:
                 self._look_at(machine_)
-        tree = self._cluster.store._tree
-        if tree.zxid != self._zxid:
+        tree = self._cluster.coordinator.tree
+        if tree is not None and tree.zxid != self._zxid:
             self._zxid = tree.zxid
-            self._look_at_tree()
+            self._look_at_tree(tree)
 
     def _look_at(self, machine: Machine) -> None:
         broker = machine.broker
@@ -102,15 +98,20 @@ class Oracle:
                 view = self._open(machine, tp, log)
             state = (
                 log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
-                partition.leader_epoch, partition.partition_epoch, partition.isr, partition._leads,
+                partition.role,
             )  # fmt: skip
             if state != view.state:
                 view.state = state
                 self._changed(machine, tp, partition, log, view)
+        if not machine.disk.stopped:
+            forgotten = self._wakeups[machine.broker_id].forgotten()
+            if forgotten is not None:
+                self._violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
 
     def started(self, machine: Machine) -> None:
         """A broker has opened its logs: compare them with what there was (I-13)."""
         assert machine.broker is not None
+        self._wakeups[machine.broker_id] = Wakeups(machine)
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)
@@ -123,18 +124,7 @@ class Oracle:
             if view.incarnation == machine.starts:
                 if view.leads:  # the event that it dies in may have told others
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
-                if view.shadow.cuts == view.shadow.log.version:
-                    for _ in view.shadow.read_new():
-                        pass
-                    self._remains[broker_id, tp] = Remains(
-                        view.shadow.entries,
-                        view.shadow.end,
-                        log.recovery_point,
-                        view.undone,
-                        log.failed or machine.disk.stopped,
-                    )
-                else:
-                    self._remains.pop((broker_id, tp), None)
+                self._recoveries.ended(machine, tp, view.shadow, view.undone)
 
     def _violated(self, number: str, tp: TopicPartition, text: str) -> None:
         if len(self.violations) < 5:
@@ -145,7 +135,6 @@ class Oracle:
     def _open(self, machine: Machine, tp: TopicPartition, log: ReplicaLog) -> View:
         shadow = Shadow(tp, log, machine.disk)
         view = View(shadow, machine.starts)
-        key = (machine.broker_id, tp)
         self._views[machine.broker_id][tp] = view
         previous = None
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
@@ -154,34 +143,24 @@ class Oracle:
         self._cluster.scheduler.note(
             f"b{machine.broker_id} {tp} opens at [{shadow.start}, {shadow.end})"
         )
-        remains = self._remains.pop(key, None)
-        if remains is not None:
-            self._check_recovered(machine, tp, shadow, remains)
+        damaged = self._cluster.atlas.is_damaged(machine.broker_id)
+        found, view.undone = self._recoveries.opened(machine, tp, shadow, damaged=damaged)
+        if found:
+            self._violated("I-13", tp, found)
+        self._check_durable(machine, tp, view)
         return view
 
-    def _check_recovered(
-        self, machine: Machine, tp: TopicPartition, shadow: Shadow, before: Remains
-    ) -> None:
-        """I-13."""
-        self.counters["recoveries"] += 1
-        for offset, entry in shadow.entries.items():
-            if before.failed and offset >= before.end:
-                break
-            if before.undone.get(offset) == entry:
-                continue  # the cut was lost (F-18)
-            if offset >= shadow.start and before.entries.get(offset) != entry:
-                if not self._cluster.atlas.is_damaged(machine.broker_id):
-                    self._violated(
-                        "I-13", tp, f"b{machine.broker_id} recovers {entry} at {offset}, where it "
-                        f"had {before.entries.get(offset)}"
-                    )  # fmt: skip
-                return
-        if shadow.end < before.recovery_point and not self._cluster.atlas.forgotten(
-            machine.broker_id
-        ):
+    def _check_durable(self, machine: Machine, tp: TopicPartition, view: View) -> None:
+        """I-27: with flush=ack whatever is in a log counts, so no power loss may take it."""
+        if not self._syncs_first or view.shadow.log.failed or machine.disk.stopped:
+            return
+        if self._cluster.atlas.is_damaged(machine.broker_id):
+            return
+        base = view.shadow.first_not_durable()
+        if base is not None:
             self._violated(
-                "I-13", tp, f"b{machine.broker_id} recovers up to {shadow.end}; it had flushed up "
-                f"to {before.recovery_point}"
+                "I-27", tp, f"b{machine.broker_id} has records up to {view.shadow.end}; of the "
+                f"segment at {base} not all are synced"
             )  # fmt: skip
 
     def _note_entry(
@@ -220,6 +199,7 @@ class Oracle:
             self._cut(machine, tp, partition, view)
         elif log.log_end_offset > shadow.end:
             self._grew(machine, tp, partition, view)
+            self._check_durable(machine, tp, view)
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self._violated(
                 "I-5", tp, f"b{broker_id}: log start {log.log_start_offset}, high watermark "
@@ -228,7 +208,7 @@ class Oracle:
         epochs = partition.leader_epoch, partition.partition_epoch
         if epochs < (view.leader_epoch, view.partition_epoch):
             self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
-        if partition._leads:
+        if partition.is_leader:
             self._leader_changed(machine, tp, partition, log, view)
             self._highest[tp] = max(self._highest[tp], log.high_watermark)
         elif log.high_watermark > self._highest[tp]:
@@ -237,7 +217,7 @@ class Oracle:
                 f"no leader does: {self._highest[tp]}"
             )  # fmt: skip
         view.leader_epoch, view.partition_epoch = epochs
-        view.leads, view.isr = partition._leads, partition.isr
+        view.leads, view.isr = partition.is_leader, partition.isr
         view.high_watermark = log.high_watermark
 
     def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
@@ -253,7 +233,7 @@ class Oracle:
             self._note_entry(machine, tp, entry, previous)
             note(f"b{machine.broker_id} {tp} appends {entry.base}-{entry.last} of {entry.epoch}")
             previous = entry
-            if partition._leads and entry.epoch == partition.leader_epoch:
+            if partition.is_leader and entry.epoch == partition.leader_epoch:
                 me = (machine.broker_id, machine.starts)
                 if self._accepted.setdefault((tp, entry.epoch), me) != me:
                     self._violated(
@@ -276,7 +256,7 @@ class Oracle:
         if kept >= end and shadow.end >= end:
             return
         self.counters["truncations"] += 1
-        view.undone = before
+        view.undone = {**view.undone, **before}
         self._cluster.scheduler.note(f"b{machine.broker_id} {tp} cuts from {end} to {kept}")
         previous = None
         for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
@@ -286,7 +266,7 @@ class Oracle:
         leader = self.view(partition.leader_id, tp)
         if (
             rule_cuts_exactly
-            and not partition._leads
+            and not partition.is_leader
             and leader is not None
             and leader.leads
             and leader.leader_epoch == partition.leader_epoch
@@ -439,8 +419,7 @@ class Oracle:
 
     # -- the controller's tree -----------------------------------------------------------------
 
-    def _look_at_tree(self) -> None:
-        tree = self._cluster.store._tree
+    def _look_at_tree(self, tree: Tree) -> None:
         for broker_id in self._cluster.machines:
             known = tree.get(nodes.broker_epoch_path(broker_id))
             if known is not None:
@@ -450,7 +429,7 @@ class Oracle:
                 self._remembered[broker_id] = epoch
         for tp, path in self._paths.items():
             node = tree.get(path)
-            if node is None or node is self._nodes.get(tp):
+            if node is None or node == self._nodes.get(tp):
                 continue
             self._nodes[tp] = node
             topic = tree.get(nodes.topic_path(tp.topic))

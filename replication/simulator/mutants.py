@@ -11,9 +11,12 @@ mutants run under the protocol of KIP-320, which by itself must hold (``BASELINE
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
@@ -24,20 +27,26 @@ from logstore.log.flushing import LogFlusher
 from logstore.log.producer_checks import ProducerUpdates
 from logstore.log.writer import Cut, LogWriter
 from logstore.segment import Segment
-from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
+from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
 from replication.controller.partitions import Decisions
+from replication.delayed import DelayedProduce
 from replication.election import Mode, change
 from replication.error_codes import ErrorCode
 from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState, may_join, next_high_watermark
 from replication.metadata_cache import MetadataCache
 from replication.partition import FetchRead, Partition
+from replication.partition import base as base_module
+from replication.partition import isr_changes as isr_changes_module
+from replication.partition import leader as leader_module
+from replication.partition import partition as partition_module
 from replication.role_changes import RoleChanges
 from replication.simulator.exhaustive.mutants import FENCED_RULE
 from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
+from replication.waiting import WaitingRequests
 
 
 class Patch(NamedTuple):
@@ -115,13 +124,13 @@ def join_before_high_watermark() -> list[Patch]:
     def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
         return may_join(max(follower_end, high_watermark), high_watermark, epoch_start, **rest)
 
-    return [Patch(partition_module, "may_join", join)]
+    return [Patch(isr_changes_module, "may_join", join)]
 
 
 @_mutant
 def no_truncation() -> list[Patch]:
     """A leader never says that a follower's log parts from its own."""
-    return [Patch(partition_module, "diverging_epoch", lambda found, offset, epoch: None)]
+    return [Patch(leader_module, "diverging_epoch", lambda found, offset, epoch: None)]
 
 
 @_mutant
@@ -131,7 +140,7 @@ def join_before_epoch_start() -> list[Patch]:
     def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
         return may_join(follower_end, high_watermark, 0, **rest)
 
-    return [Patch(partition_module, "may_join", join)]
+    return [Patch(isr_changes_module, "may_join", join)]
 
 
 @_mutant
@@ -141,7 +150,7 @@ def older_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(max(requested, current), current)
 
-    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(base_module, "check_leader_epoch", check)]
 
 
 @_mutant
@@ -151,7 +160,7 @@ def newer_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(min(requested, current), current)
 
-    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(base_module, "check_leader_epoch", check)]
 
 
 @_mutant
@@ -159,7 +168,7 @@ def epochs_not_fenced() -> list[Patch]:
     """Requests of any epoch are served."""
     return [
         *BASELINES[KIP_320](),
-        Patch(partition_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE),
+        Patch(base_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE),
     ]
 
 
@@ -168,6 +177,7 @@ def follower_epoch_not_checked() -> list[Patch]:
     """An answer is applied although the follower has moved to another epoch since."""
     return [
         Patch(Partition, "_following", lambda self, leader_epoch: self.local_log()),
+        Patch(LogWriter, "take_role_locked", lambda self, leader_epoch, leads: None),
         Patch(FetchStates, "holds", lambda self, state: True),
     ]
 
@@ -182,7 +192,7 @@ def high_watermark_without_followers() -> list[Patch]:
     def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
         return next_high_watermark(current, end, [], size, min_isr)
 
-    return [Patch(partition_module, "next_high_watermark", advance)]
+    return [Patch(isr_changes_module, "next_high_watermark", advance)]
 
 
 @_mutant
@@ -192,7 +202,7 @@ def high_watermark_without_min_isr() -> list[Patch]:
     def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
         return next_high_watermark(current, end, awaited, size, 0)
 
-    return [Patch(partition_module, "next_high_watermark", advance)]
+    return [Patch(isr_changes_module, "next_high_watermark", advance)]
 
 
 @_mutant
@@ -200,7 +210,7 @@ def high_watermark_of_committed_isr() -> list[Patch]:
     """The high watermark waits for the committed ISR only, not for who is about to join."""
     return [
         Patch(IsrState, "maximal", property(lambda self: self.committed)),
-        Patch(partition_module, "is_awaited", lambda *args: False),
+        Patch(isr_changes_module, "is_awaited", lambda *args: False),
     ]
 
 
@@ -208,8 +218,8 @@ def high_watermark_of_committed_isr() -> list[Patch]:
 def acknowledged_before_high_watermark() -> list[Patch]:
     """acks=all is answered as soon as the leader has appended."""
     return [
-        Patch(Partition, "acks_satisfied", lambda self, offset: (True, ErrorCode.NONE)),
-        Patch(Partition, "is_waiting_for", lambda self, offset: False),
+        Patch(Partition, "acks_satisfied", lambda self, *args: (True, ErrorCode.NONE)),
+        Patch(Partition, "is_waiting_for", lambda self, *args: False),
     ]
 
 
@@ -256,6 +266,89 @@ def progress_of_an_earlier_leadership() -> list[Patch]:
     return [Patch(partition_module, "after_election", mutant)]
 
 
+# -- who waits, and who hears of it ---------------------------------------------------------------
+
+
+@_mutant
+def isr_change_wakes_nobody() -> list[Patch]:
+    """An answered ISR change moves the high watermark, and nobody who waits for it is told."""
+    on_result = Partition._on_result
+
+    def mutant(self: Partition, item: Any, pending: Any, result: Any) -> None:
+        env = self._env
+        self._env = replace(env, on_high_watermark=lambda tp: None)
+        try:
+            on_result(self, item, pending, result)
+        finally:
+            self._env = env
+
+    return [Patch(Partition, "_on_result", mutant)]
+
+
+@_mutant
+def role_change_wakes_nobody() -> list[Patch]:
+    """Requests that wait at a partition that changes its role are not looked at."""
+    return [Patch(WaitingRequests, "on_role_change", lambda self, tp: None)]
+
+
+@_mutant
+def append_wakes_no_follower() -> list[Patch]:
+    """A follower that waits for records hears of new ones only by its own deadline."""
+
+    def mutant(self: WaitingRequests, tp: Any, hw_moved: bool) -> None:
+        if hw_moved:
+            self.on_high_watermark(tp)
+
+    return [Patch(WaitingRequests, "on_append", mutant)]
+
+
+@_mutant
+def high_watermark_wakes_no_consumer() -> list[Patch]:
+    """A consumer that waits for records hears of new ones only by its own deadline."""
+    check = waiting_module._check
+
+    def mutant(self: WaitingRequests, tp: Any) -> None:
+        check(self.produce, tp)
+        check(self.delete_records, tp)
+
+    return [Patch(WaitingRequests, "on_high_watermark", mutant)]
+
+
+@_mutant
+def log_start_wakes_nobody() -> list[Patch]:
+    """A deletion that waits for its followers hears of them only by its own deadline."""
+    check = waiting_module._check
+
+    def mutant(self: WaitingRequests, tp: Any) -> None:
+        check(self.produce, tp)
+        check(self.consumer_fetch, tp)
+
+    return [
+        Patch(WaitingRequests, "on_log_start", lambda self, tp: None),
+        Patch(WaitingRequests, "on_high_watermark", mutant),
+    ]
+
+
+@_mutant
+def committed_writes_time_out() -> list[Patch]:
+    """One acks=all in three is answered REQUEST_TIMED_OUT although it is committed."""
+    attempt, count = DelayedProduce.try_complete, itertools.count()
+    deaf = WeakKeyDictionary[DelayedProduce, bool]()
+
+    def mutant(self: DelayedProduce) -> bool:
+        if deaf.setdefault(self, next(count) % 3 == 0):
+            return False
+        return attempt(self)
+
+    return [Patch(DelayedProduce, "try_complete", mutant)]
+
+
+@_mutant
+def isr_never_shrinks() -> list[Patch]:
+    """A leader keeps whoever stopped fetching in its ISR."""
+    return [Patch(Partition, "maybe_shrink_isr", lambda self: None)]
+
+
 # -- truncation ---------------------------------------------------------------------------------
 
 
@@ -276,7 +369,7 @@ def log_start_inside_a_batch_not_met() -> list[Patch]:
     """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
 
     def append(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
-        return self._storage(self._following(leader_epoch).append_as_follower, records)
+        return self._append_fetched(self._following(leader_epoch), records, leader_epoch)
 
     return [Patch(Partition, "append_as_follower", append)]
 
@@ -366,6 +459,12 @@ def no_eligible_leader_replicas() -> list[Patch]:
 def flush_without_sync() -> list[Patch]:
     """A flush returns, and nothing was synced."""
     return [Patch(Segment, "flush", lambda self, *, indexes: None)]
+
+
+@_mutant
+def unsynced_records_counted_after_a_start() -> list[Patch]:
+    """Records that a kill left in the page cache count although flush.messages asks for a sync."""
+    return [Patch(LogFlusher, "flush_what_is_due", lambda self: None)]
 
 
 @_mutant

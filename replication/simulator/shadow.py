@@ -32,7 +32,9 @@ class Shadow:
         end: the log end offset as of the last look.
     """
 
-    __slots__ = ("_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp")
+    __slots__ = (
+        "_durable", "_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp",
+    )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, log: ReplicaLog, disk: SimDisk) -> None:
         self.tp, self.log, self.disk = tp, log, disk
@@ -47,6 +49,7 @@ class Shadow:
         self.entries = {}
         self.cuts = self.log.version
         self._segment, self._position = -1, 0
+        self._durable = (-1, 0)
         self.end = self.log.log_end_offset
         for _ in self.read_new():
             pass
@@ -77,6 +80,18 @@ class Shadow:
                     self.entries[offset] = entry
                 self._position = position
                 yield entry
+
+    def first_not_durable(self) -> int | None:
+        """Base offset of the first segment of which a power loss now may take bytes."""
+        for segment in self.log.segments:
+            base, size = segment.base_offset, segment.size
+            if base < self._durable[0]:
+                continue
+            start = self._durable[1] if base == self._durable[0] else 0
+            if start < size and not self.disk.is_durable(segment.log_path, start, size):
+                return base
+            self._durable = (base, size)
+        return None
 
     def parts_from(self, other: Shadow) -> int:
         """The first offset, where both have records, at which the two differ; else the smaller

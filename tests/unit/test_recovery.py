@@ -8,6 +8,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -345,3 +346,35 @@ def test_each_warning_of_a_recovery_is_a_line_of_the_logger(
     assert report.offsets_lost == (15, 30)
     assert len(report.warnings) == 2
     assert caplog.messages == [f"{DIRECTORY}: {warning}" for warning in report.warnings]
+
+
+class TestFlushMessages:
+    """What the limit does not allow to stay unsynced is on the disk before anybody counts on it."""
+
+    CONFIG_OF_ONE = replace(CONFIG, flush_messages=1)
+
+    def test_a_start_after_a_kill_syncs_what_the_limit_asks_for(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        killed(disk, log)
+        log = open_log(disk, self.CONFIG_OF_ONE, recovery_point=12)
+        assert (log.log_end_offset, log.recovery_point) == (30, 30)
+        disk.crash(mode="all_lost")
+        log.crash()
+        assert open_log(disk, recovery_point=12).log_end_offset == 30
+
+    def test_up_to_the_limit_it_may_wait(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        killed(disk, log)
+        config = replace(CONFIG, flush_messages=19)  # 18 are not synced
+        assert open_log(disk, config, recovery_point=12).recovery_point == 12
+
+    def test_a_lower_limit_holds_at_once(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        log.reconfigure(self.CONFIG_OF_ONE)
+        assert log.recovery_point == 30
+
+    def test_a_sync_that_fails_at_the_start_is_told(self, disk: FaultyStorage) -> None:
+        killed(disk, filled(disk, flushed=4))
+        disk.fail("sync", "*.log")
+        with pytest.raises(StorageFailedError):
+            open_log(disk, self.CONFIG_OF_ONE, recovery_point=12)

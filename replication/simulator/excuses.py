@@ -1,0 +1,35 @@
+"""What the oracle lets pass although it looks like a broken promise, and why.
+
+Each use is counted, so that a search says how much it did not judge. docs/simulator.md lists them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+PREFIX = "excused: "
+
+
+class Excuse(Enum):
+    """The value is the name under which it is counted."""
+
+    CUT_LOST = "a cut came back"
+    WRITE_UNDER_WAY = "a write under way at the end"
+    DAMAGED = "a damaged disk"
+    DELETED = "deleted records"
+    FETCH_OUTLIVES_SENDER = "a fetch that outlives its sender"
+    REPEATED_WRITE = "a write that the network repeated"
+    FORGOTTEN = "records that a replica forgot"
+    STORAGE_ERROR = "an error of a disk that was told to fail"
+    DAMAGE_REPORTED = "damage reported on a damaged disk"
+
+
+class Excuses:
+    """Counts into ``counters``."""
+
+    def __init__(self, counters: Counter[str]) -> None:
+        self._counters = counters
+
+    def use(self, excuse: Excuse) -> None:
+        self._counters[PREFIX + excuse.value] += 1
