@@ -388,8 +388,8 @@ def unclean_restart_keeps_isr() -> list[Patch]:
     """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
     fence = Decisions.fence
 
-    def mutant(self: Decisions, gone: Any, unclean: Any, alive: Any) -> Any:
-        return fence(self, [b for b in gone if b not in unclean], [], alive)
+    def mutant(self: Decisions, gone: Any, unclean: Any) -> Any:
+        return fence(self, [b for b in gone if b not in unclean], [])
 
     return [Patch(Decisions, "fence", mutant)]
 
