@@ -17,7 +17,7 @@ from replication.coordination.base import Node
 from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.cluster import Machine, SimCluster
-from replication.simulator.excuses import Excuses
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
 from replication.simulator.wakeups import Wakeups
@@ -111,6 +111,13 @@ class Oracle:
         """A broker has opened its logs: compare them with what there was (I-13)."""
         assert machine.broker is not None
         self._wakeups[machine.broker_id] = Wakeups(machine)
+        for tp, error in machine.broker.log_manager.unavailable_logs.items():
+            if self._cluster.atlas.is_damaged(machine.broker_id):
+                self.excuses.use(Excuse.DAMAGE_REPORTED)
+            else:
+                self._violated(
+                    "I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}"
+                )
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)
