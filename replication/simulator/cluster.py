@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from logstore.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.errors import CorruptDataError, LogstoreError
-from logstore.testing.faulty import CrashMode, FaultyStorage, SimulatedCrash
+from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorUnavailableError
-from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from replication.simulator.atlas import Atlas
+from replication.simulator.coordinator import SimCoordinator, SimSession
 from replication.simulator.disk import SimDisk
 from replication.simulator.network import Network, SimTransport
 from replication.simulator.plan import Plan
@@ -44,7 +44,7 @@ class Machine:
         self.disk = SimDisk()
         self.process: Process | None = None
         self.broker: Broker | None = None
-        self.session: EmbeddedCoordinator | None = None
+        self.session: SimSession | None = None
         self.cut_off = False  # from the coordinator
         self.starts = 0
         self.clean = True  # the last stop was one in order
@@ -85,8 +85,8 @@ class SimCluster:
         self._on_end = on_end
         self._events_us = 0
         self._disk_fails = any(fault.kind in DISK_FAILS for fault in plan.faults)
-        self.store = CoordinatorStore(
-            "/coordinator", FaultyStorage(), SimClock(scheduler), SESSION_TIMEOUT_MS, self._deliver
+        self.coordinator = SimCoordinator(
+            scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
         )
         self.log_config = LogConfig(
             segment_bytes=plan.segment_bytes,
@@ -134,11 +134,9 @@ class SimCluster:
                 and machine.process is not None
                 and not machine.cut_off
                 and machine.process.busy_until_us <= now_us
-                and not session.over
-                and not session.closed
             ):
                 session.heartbeat()
-        self.store.expire_sessions(now_us // US_PER_MS)
+        self.coordinator.expire_sessions()
         self.scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
 
     def cut_off(self, broker_id: int) -> None:
@@ -146,6 +144,15 @@ class SimCluster:
         machine.cut_off = True
         if machine.session is not None:
             machine.session.suspend()
+
+    def _break_connection(self, broker_id: int, duration_ms: int) -> None:
+        self.cut_off(broker_id)
+        self.scheduler.after(
+            duration_ms * US_PER_MS,
+            None,
+            f"b{broker_id} connects",
+            lambda: self.reconnect(broker_id),
+        )
 
     def reconnect(self, broker_id: int) -> None:
         machine = self.machines[broker_id]
@@ -176,7 +183,7 @@ class SimCluster:
         def connect() -> Coordinator:
             if machine.cut_off:
                 raise CoordinatorUnavailableError("cut off")
-            machine.session = self.store.connect()
+            machine.session = self.coordinator.connect(broker_id)
             return machine.session
 
         source = random.Random(scheduler.below(1 << 30))
@@ -311,6 +318,7 @@ class SimCluster:
     def heal(self) -> None:
         """No more faults; whoever is down comes up."""
         self.network.heal()
+        self.coordinator.heal()
         for machine in self.machines.values():
             self._repair(machine)
             machine.disk.latency = None

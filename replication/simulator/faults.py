@@ -11,6 +11,13 @@ from typing import TypeVar
 
 from logstore.testing.faulty import CrashMode
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.coordinator import (
+    CARRIED_OUT,
+    CRASH,
+    NOT_CARRIED_OUT,
+    Fate,
+    Silence,
+)
 from replication.simulator.moments import CONTROLLER, LEADER, Moments, with_roles
 from replication.simulator.network import Link
 from replication.simulator.plan import Fault
@@ -53,6 +60,8 @@ class Injector:
             "F-32": self._crash_controller,
             "F-33": self._pause_controller,
             "F-34": self._crash_in_recovery,
+            **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
+            CRASH: self._crash_coordinator,
         }
 
     def schedule(self, faults: tuple[Fault, ...], start_us: int) -> None:
@@ -296,6 +305,27 @@ class Injector:
             machine.disk.misdirect(
                 f"/b{fault.broker}/*", random.Random(int(fault.amount)), after=int(fault.amount) % 9
             )
+
+    # -- coordinator ---------------------------------------------------------------------------
+
+    def _lose_answers(self, fault: Fault) -> None:
+        """At a rate for a while; or one, with which the connection may break for a while."""
+        silences = self._cluster.coordinator.silence
+        for machine in self._targets(fault):
+            silence = silences.setdefault(machine.broker_id, Silence())
+            if fault.amount >= 1:
+                fate = Fate(fault.kind, connection_ms=fault.duration_ms)
+                silence.planned.append((int(fault.amount), fate))
+            else:
+                silence.rates[fault.kind] = fault.amount
+                self._end_after(fault, partial(forget, silence.rates, fault.kind))
+
+    def _crash_coordinator(self, fault: Fault) -> None:
+        """At once, or at one of the next changes of its disk."""
+        if fault.amount:
+            self._cluster.coordinator.crash_after(int(fault.amount), fault.duration_ms)
+        else:
+            self._cluster.coordinator.crash(fault.duration_ms)
 
     # -- time ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from replication.coordination import nodes
 from replication.coordination.base import Node
+from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.cluster import Machine, SimCluster
@@ -77,10 +78,10 @@ class Oracle:
             machine_ = self._cluster.machines.get(node)
             if machine_ is not None:
                 self._look_at(machine_)
-        tree = self._cluster.store._tree
-        if tree.zxid != self._zxid:
+        tree = self._cluster.coordinator.tree
+        if tree is not None and tree.zxid != self._zxid:
             self._zxid = tree.zxid
-            self._look_at_tree()
+            self._look_at_tree(tree)
 
     def _look_at(self, machine: Machine) -> None:
         broker = machine.broker
@@ -425,8 +426,7 @@ class Oracle:
 
     # -- the controller's tree -----------------------------------------------------------------
 
-    def _look_at_tree(self) -> None:
-        tree = self._cluster.store._tree
+    def _look_at_tree(self, tree: Tree) -> None:
         for broker_id in self._cluster.machines:
             known = tree.get(nodes.broker_epoch_path(broker_id))
             if known is not None:
@@ -436,7 +436,7 @@ class Oracle:
                 self._remembered[broker_id] = epoch
         for tp, path in self._paths.items():
             node = tree.get(path)
-            if node is None or node is self._nodes.get(tp):
+            if node is None or node == self._nodes.get(tp):
                 continue
             self._nodes[tp] = node
             topic = tree.get(nodes.topic_path(tp.topic))

@@ -41,6 +41,9 @@ KINDS: dict[str, str] = {
     "F-32": "controller crash",
     "F-33": "controller pause with stale answers",
     "F-34": "crash inside recovery",
+    "F-35": "coordinator's answer lost, not carried out",
+    "F-36": "coordinator's answer lost, carried out",
+    "F-37": "coordinator crash",
 }
 
 
@@ -55,6 +58,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "disk": _range(19, 28),
     "clock": _range(29, 31),
     "controller": ("F-32", "F-33"),
+    "coordinator": _range(35, 37),
     "none": (),
 }
 # Kinds that are not asked for but happen inside another one.

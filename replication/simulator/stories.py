@@ -11,18 +11,25 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from replication.simulator.coordinator import CARRIED_OUT, CRASH, NOT_CARRIED_OUT
 from replication.simulator.moments import (
+    AFTER_THE_CALL,
     ANSWERED,
+    BEFORE_THE_CALL,
     CONTROLLER,
     DIVERGING,
     GROWS,
+    IN_THE_WRITE,
     JOINER,
     LEADER,
     RECEIVER,
     RECORDS,
+    REGISTERS,
     ROLE_CHANGE,
     SENDER,
     SHRINKS,
+    STANDS,
+    WRITTEN,
 )
 from replication.simulator.plan import Fault, Operation
 
@@ -278,9 +285,64 @@ def late_answers(stage: Stage) -> None:
     stage.time(1300, 1500)
 
 
+def silent_coordinator(stage: Stage) -> None:
+    """The coordinator's answers are lost while a controller takes over, brokers come back, or a
+    leader is elected."""
+    rng = stage.rng
+    lost = (NOT_CARRIED_OUT, CARRIED_OUT, CARRIED_OUT)
+    armed = stage.time(0, 0)
+    stage.write(0, 2200, 12, (-1, -1, 1))
+    what = rng.randrange(5)
+    if what == 0:  # in the middle of a take-over, while a leader is dead or comes back
+        for _ in range(rng.randint(1, 2)):
+            stage.fault(stage.time(60, 500), rng.choice(lost), -1, rng.choice((0, 0, 60)),
+                        float(rng.choice((0, 0, 1, 2, 3, 5, 8))),
+                        moment=rng.choice((WRITTEN, WRITTEN, STANDS)))  # fmt: skip
+        stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("F-12",))
+        stage.fault(stage.time(10, 500), "F-32", -1, rng.choice((1, 150, 900)))
+    elif what == 1:  # a broker comes back and does not learn who is controller; then it leads
+        broker = stage.brokers[0]
+        stage.fault(armed, rng.choice(lost), broker, rng.choice((0, 0, 0, 60)),
+                    float(rng.choice((0, 1, 1, 1, 2))), moment=REGISTERS)  # fmt: skip
+        if rng.random() < 0.8:
+            stage.stop(stage.time(10, 20), broker)
+        else:
+            stage.crash(stage.time(10, 20), broker, kinds=("F-12",))
+        for first in (600, 750):  # the first broker that is asked may not know the controller
+            stage.elect(stage.time(first, first + 150))
+        other = rng.choice(stage.others(broker))
+        if rng.random() < 0.7:
+            stage.crash(stage.time(950, 1300), other, kinds=("F-12",))
+        else:
+            stage.cut(stage.time(950, 1200), other, rng.randint(600, 900), *stage.others(other))
+    elif what == 4:  # a new controller finds that the last one of the ISR has come back
+        one, two, last = rng.sample(stage.brokers[:3], 3)
+        for broker in (one, two):
+            stage.cut(stage.time(0, 100), broker, rng.randint(900, 1500), last)
+        stage.crash(stage.time(700, 900), last, kinds=("F-12", "F-13"))
+        for number in range(rng.randint(1, 2)):
+            amount = float(rng.choice((0, 0, 1, 2, 3, 5, 8)))
+            stage.fault(stage.time(800, 1200), rng.choice(lost), -1, rng.choice((0, 0, 60)),
+                        amount, moment=STANDS if number else WRITTEN)  # fmt: skip
+        stage.fault(stage.time(800, 1300), "F-32", -1, rng.choice((1, 150, 900)))
+    elif what == 2:  # it crashes in such a moment
+        amount = rng.choice((BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE))
+        stage.fault(armed, CRASH, -1, rng.choice((1, 60, 500)), amount,
+                    moment=rng.choice((WRITTEN, STANDS, REGISTERS)))  # fmt: skip
+        stage.crash(stage.time(10, 300), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
+    else:
+        rate = rng.choice((0.05, 0.15, 0.3))
+        at_ms = stage.time(0, 200)
+        for kind in lost[:2]:
+            stage.fault(at_ms, kind, -1, rng.randint(800, 2000), rate)
+        for _ in range(rng.randint(1, 3)):
+            stage.crash(stage.time(50, 1200), rng.choice((LEADER, CONTROLLER, *stage.brokers)))
+    stage.time(2000, 2300)
+
+
 STORIES: tuple[Callable[[Stage], None], ...] = (
     late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
-    deleted_and_lost, late_answers,
+    deleted_and_lost, late_answers, silent_coordinator, silent_coordinator,
 )  # fmt: skip
 
 

@@ -143,6 +143,14 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         return Fault(at_ms, kind, -1 if number == 33 else broker, length)
     if number == 30:
         return Fault(at_ms, kind, broker, 0, float(rng.choice((-3_600_000, -500, 500, 3_600_000))))
+    if number in (35, 36):  # of one call of one session, or of many of any
+        one = rng.random() < 0.5
+        much = float(rng.randint(1, 30)) if one else rng.choice((0.02, 0.05, 0.15))
+        down = rng.choice((0, 0, 30, 600)) if one else length
+        return Fault(at_ms, kind, broker if one or rng.random() < 0.5 else -1, down, much)
+    if number == 37:
+        much = float(rng.choice((0, 0, 1, 2, 3, 5)))
+        return Fault(at_ms, kind, -1, rng.choice((1, 50, 300, 900)), much)
     if number == 31:
         return Fault(at_ms, kind, broker, 0, rng.choice((-0.2, 0.05, 0.5)))
     return Fault(at_ms, kind, broker, 0, float(rng.randrange(1, 1 << 20)))

@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from logstore.testing.faulty import CrashMode
 from replication.coordination import nodes
-from replication.coordination.embedded import EmbeddedCoordinator
 from replication.messages import (
     CreateTopicRequest,
     ElectionType,
@@ -28,6 +27,7 @@ from replication.messages import (
 )
 from replication.partition import Partition
 from replication.simulator.cluster import SimCluster
+from replication.simulator.coordinator import SimSession
 from replication.simulator.history import Outcome, Write
 from replication.simulator.matrix.client import TIMEOUT_MS, TP, Client
 from replication.simulator.matrix.gate import Gate
@@ -66,7 +66,7 @@ class Stage:
         self.cluster = SimCluster(
             plan, self.scheduler, Counter(), lambda machine: None, lambda machine: None
         )
-        self.cluster.store.session_timeout_ms = FOREVER_MS
+        self.cluster.coordinator.session_timeout_ms = FOREVER_MS
         # One segment holds everything: a roll syncs what the script wants to be lost.
         self.cluster.log_config = replace(self.cluster.log_config, segment_index_bytes=1 << 12)
         self.cluster.config = replace(
@@ -87,8 +87,8 @@ class Stage:
             "min.insync.replicas": str(min_isr),
             "unclean.leader.election.enable": str(unclean).lower(),
         }
-        self._session = self.cluster.store.connect()
-        self._orphans: dict[str, EmbeddedCoordinator] = {}  # sessions of processes that are gone
+        self._session = self.cluster.coordinator.connect(-1)
+        self._orphans: dict[str, SimSession] = {}  # sessions of processes that are gone
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class Stage:
         for name in names:
             session = self._orphans.pop(name, self.cluster.machines[NAMES.index(name)].session)
             assert session is not None
-            self.cluster.store.expire(session)
+            self.cluster.coordinator.expire(session)
             self.run()
 
     def stop(self, name: str) -> None:
