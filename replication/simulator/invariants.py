@@ -17,6 +17,7 @@ from replication.coordination.base import Node
 from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
+from replication.simulator.answers import Answers
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
@@ -53,6 +54,7 @@ class Oracle:
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
+        cluster.network.on_answer = Answers(cluster, self._violated).given
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}

@@ -64,6 +64,7 @@ class Network:
     Attributes:
         on_send: told of every request.
         on_repeat: told of every request that arrives twice.
+        on_answer: told of every answer, by whom and to what, as it is given.
         gate: decides of every message whether and when it leaves; None: all leave at once.
         socket_timeout_ms: the longest that anybody waits for an answer.
     """
@@ -73,6 +74,7 @@ class Network:
         self.gate: Callable[[Message], None] | None = None
         self.on_send: Callable[[Process, int, Request], None] = lambda *sent: None
         self.on_repeat: Callable[[Request], None] = lambda request: None
+        self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
         self.socket_timeout_ms = SOCKET_TIMEOUT_MS
         self._scheduler = scheduler
         self._struck = struck
@@ -194,6 +196,7 @@ class Network:
             if answered:
                 raise AssertionError(f"{type(request).__name__} was answered twice")
             answered = True
+            self.on_answer(call.receiver, request, response)
             self._answer(call, process, response)
 
         handler(request, reply)
