@@ -234,7 +234,8 @@ class Broker:
         return session
 
     def _register(self, coordinator: Coordinator) -> None:
-        """R-63. The epoch of the last clean stop goes with it (KIP-966)."""
+        """R-63. With it goes the first epoch since which nothing was lost: that of the last clean
+        stop (KIP-966), or the first one of this process."""
         host, port, rack = self._address
         registration = BrokerRegistration(
             self.broker_id, host, port, rack, self._clean_epoch, self.runtime.clock.wall_ms()
@@ -250,7 +251,8 @@ class Broker:
                 raise
             epoch = node.czxid  # created by a try whose answer was lost
         self.broker_epoch = epoch
-        self._clean_epoch = epoch  # a new session of this process follows on it: nothing was lost
+        if self._clean_epoch == UNKNOWN_EPOCH:
+            self._clean_epoch = epoch  # new sessions of this process lose nothing from here on
         if not self._become(BrokerState.RUNNING, BrokerState.STARTING):
             return
         self._find_controller(coordinator)
