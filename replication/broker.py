@@ -241,7 +241,8 @@ class Broker:
         self.membership.start()
 
     def _registration(self) -> BrokerRegistration:
-        """The epoch of the last clean stop goes with it (KIP-966)."""
+        """With it goes the first epoch since which nothing was lost: that of the last clean stop
+        (KIP-966), or the first one of this process."""
         host, port, rack = self._address
         now_ms = self.runtime.clock.wall_ms()
         return BrokerRegistration(self.broker_id, host, port, rack, self._clean_epoch, now_ms)
@@ -254,7 +255,8 @@ class Broker:
                 return
             self.state = after
             self.broker_epoch = broker_epoch
-            self._clean_epoch = broker_epoch  # a new session follows on it: nothing was lost
+            if self._clean_epoch == UNKNOWN_EPOCH:
+                self._clean_epoch = broker_epoch  # new sessions lose nothing from here on
             self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
     def on_lost(self) -> None:
