@@ -9,7 +9,12 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import LogUnavailableError, StorageFailedError, UnknownTopicOrPartitionError
+from logstore.errors import (
+    LogstoreError,
+    LogUnavailableError,
+    StorageFailedError,
+    UnknownTopicOrPartitionError,
+)
 from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
 from replication.fetcher_manager import FetcherManager
@@ -112,6 +117,8 @@ class RoleChanges:
                 codes = tuple((change.tp, refused) for change in request.partitions)
                 return LeaderAndIsrResponse(refused, codes)
             self._metadata.update(request)
+            if request.is_full:
+                ended += self._set_strays_aside(request)
             found = {change.tp: self._check(change) for change in request.partitions}
             accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
             leading = [c for c in accepted if c.registration.leader == self._broker_id]
@@ -121,6 +128,28 @@ class RoleChanges:
             self._fetchers.close_idle()
         self._on_changed(ended)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
+        """What ``request``, which names all that should be here, does not name: its replica was
+        moved, or its topic deleted, while this broker was away."""
+        named = {change.tp: change.topic_id for change in request.partitions}
+        strays = [
+            tp
+            for tp, log in self._log_manager.logs.items()
+            if tp not in named
+            or (None not in (log.topic_id, named[tp]) and log.topic_id != named[tp])
+        ]
+        strays += [tp for tp in self._log_manager.unavailable_logs if tp not in named]
+        self._fetchers.remove_fetchers(strays)
+        for tp in strays:
+            self._partitions.remove(tp)
+        for topic in dict.fromkeys(tp.topic for tp in strays):
+            partitions = [tp.partition for tp in strays if tp.topic == topic]
+            try:
+                self._log_manager.set_aside(topic, partitions)
+            except LogstoreError as error:
+                logger.warning("strays of topic %s are not set aside: %s", topic, error)
+        return strays
 
     def _check(self, change: PartitionChange) -> ErrorCode:
         new, partition = change.registration, self._partitions.get(change.tp)
