@@ -12,6 +12,7 @@ from checkpoints.types import TopicPartition
 from logstore.errors import (
     LogstoreError,
     LogUnavailableError,
+    ResourceBusyError,
     StorageFailedError,
     UnknownTopicOrPartitionError,
 )
@@ -177,12 +178,12 @@ class RoleChanges:
             partial(partition.make_leader, change)
             for partition, change in zip(partitions, changes, strict=True)
         )
-        for partition, (began, error) in zip(partitions, outcomes, strict=False):
+        for partition, (look_again, error) in zip(partitions, outcomes, strict=False):
             if isinstance(error, Exception):
                 codes[partition.tp] = self._give_up(partition, error)
             elif error is not None:
                 raise error
-            if error is not None or began:
+            if error is not None or look_again:
                 ended.append(partition.tp)
         return ended
 
@@ -230,6 +231,8 @@ class RoleChanges:
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
         """R-19: one that fails does not stop the others."""
         code = answer_code(partition.tp, error)
+        if isinstance(error, ResourceBusyError):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller asks again, after a pause
         logger.warning("%s keeps its role: %s", partition.tp, error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             partition.mark_offline()
