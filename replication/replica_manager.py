@@ -8,11 +8,17 @@ changes of roles in ``role_changes``. No lock is held while anybody is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
+from logstore.errors import (
+    ConfigError,
+    LogstoreError,
+    RecordRejectedError,
+    ResourceBusyError,
+)
 from logstore.kernels import AppendInfo
 from logstore.manager import LogManager
 from logstore.open_files import with_idle_closed
@@ -105,6 +111,7 @@ class ReplicaManager:
             broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
             self.waiting.on_high_watermark, self._count_isr_change,
         )  # fmt: skip
+        self._metadata = metadata
         self._hosted = HostedPartitions(env, metadata)
         self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
         self._reader = FetchReader(
@@ -114,7 +121,7 @@ class ReplicaManager:
         self.fetchers = FetcherManager(
             FetcherEnv(
                 broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
-                self._on_high_watermarks, self.follower_quota,
+                self._on_high_watermarks, self._checkpoint_cuts, self.follower_quota,
             )
         )  # fmt: skip
         self._roles = RoleChanges(
@@ -188,6 +195,9 @@ class ReplicaManager:
         for tp in tps:
             self.waiting.on_high_watermark(tp)
 
+    def _checkpoint_cuts(self, tps: list[TopicPartition]) -> None:
+        with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
+
     # -- the controller's orders ---------------------------------------------------------------
 
     @property
@@ -197,9 +207,13 @@ class ReplicaManager:
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
+        alive = self._alive()
         response = self._roles.leader_and_isr(request)
         if response.error_code is not ErrorCode.NONE:
             return response
+        for change in request.partitions:  # a replica may have left the assignment
+            self.waiting.on_log_start(change.tp)
+        self._look_who_died(alive)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
         if not self._checkpoints_high_watermarks:
@@ -224,7 +238,21 @@ class ReplicaManager:
         return self._roles.stop_replicas(request)
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        return self._roles.update_metadata(request)
+        alive = self._alive()
+        response = self._roles.update_metadata(request)
+        self._look_who_died(alive)
+        return response
+
+    def _alive(self) -> frozenset[int]:
+        return frozenset(self._metadata.live_brokers)
+
+    def _look_who_died(self, before: frozenset[int]) -> None:
+        """Nobody waits for the dead to delete records (R-96)."""
+        if before <= self._alive():
+            return
+        for partition in self._hosted:
+            if partition.is_leader:
+                self.waiting.on_log_start(partition.tp)
 
     def on_directory_failure(self, path: str, error: LogstoreError) -> None:
         """The log manager took a directory offline (R-151 … R-155); not from its callback itself,
@@ -261,6 +289,8 @@ class ReplicaManager:
             except Exception as error:
                 responses.append(self._refusal(part.tp, error))
                 rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
+                if isinstance(error, ResourceBusyError):  # written, perhaps, and only not synced
+                    self.waiting.on_append(part.tp, False)
                 continue
             info = append.info
             appended.append((part.tp, append))
@@ -275,6 +305,8 @@ class ReplicaManager:
         for tp, append in appended:
             if not append.info.duplicate:
                 self.waiting.on_append(tp, append.hw_moved)
+            elif append.hw_moved:  # the first try did not come so far
+                self.waiting.on_high_watermark(tp)
         if request.acks != -1 or not required:
             respond(ProduceResponse(tuple(responses)))
             return

@@ -21,12 +21,14 @@ _LENGTH_AT, _EPOCH_AT, _REST_AT, _LAST_DELTA_AT = 8, 12, 16, 23
 class _Append:
     """``data`` begins with ``size`` bytes of whole batches, now of the records [base, end)."""
 
-    __slots__ = ("base", "data", "end", "epoch", "owner", "size")
+    __slots__ = ("base", "data", "end", "epoch", "owner", "segment", "size")
 
     def __init__(
-        self, owner: RecentAppends, data: Buffer, size: int, base: int, end: int, epoch: int
-    ) -> None:
+        self, owner: RecentAppends, data: Buffer, size: int, base: int, end: int, epoch: int,
+        segment: int,
+    ) -> None:  # fmt: skip
         self.owner, self.size, self.base, self.end, self.epoch = owner, size, base, end, epoch
+        self.segment = segment
         self.data: Buffer | None = data
 
 
@@ -53,13 +55,13 @@ class RecentAppends:
         """Bytes that it keeps."""
         return self._kept
 
-    def add(self, data: Buffer, size: int, base: int, end: int, epoch: int) -> None:
-        """``data`` was appended, and nobody changes it any more."""
+    def add(self, data: Buffer, size: int, base: int, end: int, epoch: int, segment: int) -> None:
+        """``data`` was appended to the segment of this base; nobody changes it any more."""
         budget = self._budget
         with budget.lock:
             if size > min(budget.log_bytes, budget.total_bytes):
                 return
-            entry = _Append(self, data, size, base, end, epoch)
+            entry = _Append(self, data, size, base, end, epoch, segment)
             self._order.append(entry)
             budget.order.append(entry)
             self._kept += size
@@ -80,9 +82,11 @@ class RecentAppends:
             self._order.clear()
 
     def read(self, offset: int, limit: int, max_bytes: int) -> bytes | None:
-        """The appends from ``offset`` on that end at or below ``limit`` and fit; None: none do."""
+        """The appends from ``offset`` on that end at or below ``limit`` and fit, of one segment, as
+        any read gives (F-157); None: none do."""
         by_base = self._by_base
         entry = by_base.get(offset)
+        segment = -1 if entry is None else entry.segment
         pieces: list[Buffer] = []
         left = max_bytes
         while entry is not None and entry.end <= limit and entry.size <= left:
@@ -92,6 +96,8 @@ class RecentAppends:
             _place(pieces, data, entry)
             left -= entry.size
             entry = by_base.get(entry.end)
+            if entry is not None and entry.segment != segment:
+                break
         return b"".join(pieces) if pieces else None
 
 

@@ -280,7 +280,7 @@ class LogWriter:
                         if self.recent is not None:
                             self.recent.add(
                                 data, found.size, found.first_offset, found.last_offset + 1,
-                                leader_epoch,
+                                leader_epoch, self.segments.active.base_offset,
                             )  # fmt: skip
                         self.publish_locked()
                         return found
@@ -394,7 +394,7 @@ class LogWriter:
             else:
                 segment.append(data, size, leo, leader_epoch)
                 if self.recent is not None:
-                    self.recent.add(data, size, first, last + 1, leader_epoch)
+                    self.recent.add(data, size, first, last + 1, leader_epoch, segment.base_offset)
         if updates is not None:
             self._update_producers_locked(updates)
         self.publish_locked()

@@ -52,16 +52,16 @@ class Leader(IsrChanges):
             info = self._storage(log.append_as_leader, records, epoch, origin)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
-        if info.duplicate:
-            original = log.epoch_for_offset(info.last_offset)
-            self._confirm(leading, log)
-            return LeaderAppend(info, False, epoch if original is None else original)
         now = self.role  # the ISR may be another one since
         moved = (
             isinstance(now, Leadership)
             and now.leader_epoch == epoch
             and self._try_high_watermark(now)
         )
+        if info.duplicate:
+            original = log.epoch_for_offset(info.last_offset)
+            self._confirm(leading, log)
+            epoch = epoch if original is None else original
         return LeaderAppend(info, moved, epoch)
 
     def is_waiting_for(self, required_offset: int, leader_epoch: int) -> bool:

@@ -59,13 +59,7 @@ def test_the_bytes_are_those_of_the_file(seed: int) -> None:
                 continue
             hits += 1
             assert 0 < len(found) <= most
-            there = b""
-            while len(there) < len(found):  # a read of the file ends with its segment
-                read = log.read(start, ALL, up_to=limit)
-                there += read.data
-                *_, last = read.records()
-                start = last.offset + 1
-            assert there[: len(found)] == found
+            assert log.read(start, ALL, up_to=limit).data.startswith(found)
     assert hits > 10
 
 
