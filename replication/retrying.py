@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from replication.error_codes import ErrorCode
 from replication.runtime import Actor, Cancellable, Runtime
@@ -32,13 +32,16 @@ class Reaction(Enum):
         return self not in (Reaction.AGAIN, Reaction.FIND_CONTROLLER)
 
 
-def reactions(groups: Mapping[Reaction, Iterable[ErrorCode]]) -> dict[ErrorCode, Reaction]:
+R = TypeVar("R", bound=Enum)
+
+
+def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
     """The table of a channel from its codes by reaction.
 
     Raises:
         ValueError: a code is missing, or stands twice.
     """
-    table: dict[ErrorCode, Reaction] = {}
+    table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
         for code in codes:
             if code in table:
