@@ -11,13 +11,14 @@ from enum import Enum
 from replication.error_codes import ErrorCode as E
 from replication.retrying import reactions
 
-# What only brokers, controllers and those who make topics are told.
+# What only brokers, controllers, those who make topics and those with a fetch session are told.
 _NOT_OF_DATA = (
     E.STALE_CONTROLLER_EPOCH, E.TOPIC_ALREADY_EXISTS, E.INVALID_PARTITIONS,
     E.INVALID_REPLICATION_FACTOR, E.INVALID_REPLICA_ASSIGNMENT, E.INVALID_CONFIG,
     E.OPERATION_NOT_ATTEMPTED, E.STALE_BROKER_EPOCH, E.PREFERRED_LEADER_NOT_AVAILABLE,
     E.ELIGIBLE_LEADERS_NOT_AVAILABLE, E.ELECTION_NOT_NEEDED, E.NO_REASSIGNMENT_IN_PROGRESS,
     E.INVALID_UPDATE_VERSION, E.INELIGIBLE_REPLICA, E.NEW_LEADER_ELECTED,
+    E.FETCH_SESSION_ID_NOT_FOUND, E.INVALID_FETCH_SESSION_EPOCH, E.FETCH_SESSION_TOPIC_ID_ERROR,
 )  # fmt: skip
 # What only those who write are told.
 _OF_WRITES = (
