@@ -267,7 +267,7 @@ class TestStrays:
         with Cluster(3) as cluster:
             (tp,) = cluster.create_topic("t", assignment=[[0, 1, 2]])
             cluster.produce("t", b"1")
-            for _ in range(3):
+            for _ in range(5):
                 session = cluster.session(2)
                 cluster.coordinator.expire(session)  # type: ignore[attr-defined]
                 cluster.wait_until(lambda before=session: cluster.session(2) is not before)

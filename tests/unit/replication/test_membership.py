@@ -205,6 +205,28 @@ def test_suspended_and_back_it_looks_again() -> None:
     assert stage.told == ["joined"]
 
 
+@pytest.mark.parametrize("number", range(1, 12))
+def test_its_session_may_end_before_any_call(number: int) -> None:
+    """Whoever joined is told that it is lost before it is told that it joined again."""
+    left = [number]
+
+    def loses(method: str, path: str) -> str | None:
+        left[0] -= 1
+        session = stage.membership.session
+        if left[0] == 0 and session is not None:
+            stage.store.expire(session._session)  # type: ignore[attr-defined]
+        return None
+
+    stage = Stage(loses)
+    stage.start()
+    stage.elect(2)
+    stage.expire()
+    stage.check()
+    joins = stage.told.count("joined")
+    assert joins >= 2
+    assert stage.told == ["joined", "lost"] * (joins - 1) + ["joined"]
+
+
 class TestAnotherWithItsId:
     def stage(self) -> tuple[Stage, Coordinator]:
         stage = Stage()
