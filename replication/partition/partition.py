@@ -69,7 +69,7 @@ class Partition(Leader, Follower):
                 effective_min_isr(log.config.min_insync_replicas, max(1, len(new.replicas))),
                 RecoveryState.RECOVERED, followers,
             )  # fmt: skip
-            self.role = leading
+            self._become(leading)
             moved = self._try_high_watermark(leading)
         if moved:
             self._env.on_high_watermark(self.tp)
@@ -84,7 +84,7 @@ class Partition(Leader, Follower):
             log = self._open_log(change)
             log.follow_leader(new.leader_epoch)
             rose = new.leader_epoch > self.leader_epoch
-            self.role = Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas)
+            self._become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
 
     def _is_old(self, change: PartitionChange) -> bool:
@@ -128,7 +128,7 @@ class Partition(Leader, Follower):
 
     def _drop(self) -> None:
         self.log, last = None, self.role
-        self.role = Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas)
+        self._become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))
 
 
 @lru_cache(256)
