@@ -30,7 +30,8 @@ logger = get_logger(__name__)
 class FetcherEnv:
     """What all fetchers of a broker share.
 
-    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed.
+    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
+    log was cut or reset.
     ``checkpoint_cuts`` makes the checkpoints say no more of logs than truncations left of them.
     ``failed`` holds the partitions that are not fetched until they are added again, and why.
     """
