@@ -287,6 +287,19 @@ class LogManager:
         """
         self._topics.delete_topic(topic)
 
+    def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
+        """Close logs that have no place here any more, and rename their directories to ``…-stray``
+        (F-3): nothing finds or removes them, their names are free, and an operator may look.
+
+        A partition that is in no live directory is left out. After a crash, or a refusal of the
+        disk, some may be as they were; never is one half aside.
+
+        Raises:
+            StorageFailedError: the disk refused; the directory is offline.
+            ResourceBusyError: descriptors or memory are short.
+        """
+        self._topics.set_aside(topic, partitions)
+
     # -- many logs at once ---------------------------------------------------------------------
 
     def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[Outcome[T]]:
@@ -326,6 +339,18 @@ class LogManager:
             ResourceBusyError: descriptors or memory are short; the disk is well.
         """
         self._keeper.checkpoint_recovery_points(only)
+
+    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
+        """After truncations of logs: make the checkpoints say no more than is left of them.
+
+        One write of a file serves all of them; what is not above its log is not written, so that
+        asking again after ``ResourceBusyError``, or once too often, costs next to nothing. A
+        directory that refuses goes offline.
+
+        Raises:
+            ResourceBusyError: descriptors or memory are short; some of it is still owed.
+        """
+        self._keeper.checkpoint_cuts(tps)
 
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""

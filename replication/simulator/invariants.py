@@ -17,8 +17,9 @@ from replication.coordination.base import Node
 from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
+from replication.simulator.answers import Answers
 from replication.simulator.cluster import Machine, SimCluster
-from replication.simulator.excuses import Excuses
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
 from replication.simulator.wakeups import Wakeups
@@ -53,6 +54,7 @@ class Oracle:
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
+        cluster.network.on_answer = Answers(cluster, self._violated).given
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -112,6 +114,13 @@ class Oracle:
         """A broker has opened its logs: compare them with what there was (I-13)."""
         assert machine.broker is not None
         self._wakeups[machine.broker_id] = Wakeups(machine)
+        for tp, error in machine.broker.log_manager.unavailable_logs.items():
+            if self._cluster.atlas.is_damaged(machine.broker_id):
+                self.excuses.use(Excuse.DAMAGE_REPORTED)
+            else:
+                self._violated(
+                    "I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}"
+                )
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)
@@ -435,9 +444,11 @@ class Oracle:
             topic = tree.get(nodes.topic_path(tp.topic))
             assert topic is not None
             replicas = nodes.decode_topic(tp.topic, topic.data).partitions[tp.partition]
-            self._registered(tp, nodes.decode_partition(tp, node.data, node.version, replicas))
+            self._registered(
+                tree, tp, nodes.decode_partition(tp, node.data, node.version, replicas)
+            )
 
-    def _registered(self, tp: TopicPartition, now: PartitionRegistration) -> None:
+    def _registered(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
         before = self.registrations.get(tp)
         self.registrations[tp] = now
         self.counters["registrations"] += 1
@@ -459,6 +470,13 @@ class Oracle:
                 self.counters["ISR expansions"] += 1
             if now.elr and not before.elr:
                 self.counters["ELR used"] += 1
+        present = tree.get(nodes.CONTROLLER_EPOCH)
+        assert present is not None
+        if now.controller_epoch != nodes.decode_controller_epoch(present.data):
+            self._violated(
+                "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch "
+                f"{nodes.decode_controller_epoch(present.data)}"
+            )  # fmt: skip
         if now.leader >= 0 and now.leader not in now.isr:
             self._violated("I-9", tp, f"leader outside its ISR: {now}")
         for member in dict.fromkeys((*now.isr, *now.elr)):

@@ -10,16 +10,15 @@ from collections.abc import Callable
 
 from checkpoints.loggers import get_logger, package_loggers
 from checkpoints.types import TopicPartition
-from logstore.errors import StorageFailedError
 from logstore.testing.faulty import SimulatedCrash
 from replication.broker import BrokerState
-from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.messages import CreateTopicRequest, Response, TopicResponse
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.faults import Injector
 from replication.simulator.history import Outcome
 from replication.simulator.invariants import Oracle
 from replication.simulator.mutants import mutated
+from replication.simulator.noise import LogWatch, Pace
 from replication.simulator.plan import Operation, Options, Plan, Result
 from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
@@ -50,31 +49,6 @@ class _Stop(Exception):
     """A violation was found: nothing after it means anything."""
 
 
-class _Errors(logging.Handler):
-    """Exceptions that the code under test met, logged and went on from: none is expected."""
-
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(logging.ERROR)
-        self._found = found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            if isinstance(error, KafkaStorageError | StorageFailedError | FencedLeaderEpochError):
-                return  # a disk was told to fail; a fetcher waits for the next epoch (R-126)
-            place = error.__traceback__
-            while place is not None and place.tb_next is not None:
-                place = place.tb_next
-            where = (
-                ""
-                if place is None
-                else (
-                    f" ({place.tb_frame.f_code.co_filename.rpartition('/')[2]}:{place.tb_lineno})"
-                )
-            )
-            self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
-
-
 class _Run:
     def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
         self.plan = plan
@@ -86,6 +60,8 @@ class _Run:
         self.oracle = Oracle(self.cluster, self.partitions)
         self.injector = Injector(self.cluster, self.scheduler, self.struck)
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
+        self.cluster.network.on_send = Pace(self.scheduler, self.errors.append).sent
+        self.cluster.network.on_repeat = self.world.history.note_repeated
 
     def _on_start(self, machine: Machine) -> None:
         self.oracle.started(machine)
@@ -94,12 +70,12 @@ class _Run:
         self.oracle.ended(machine)
 
     def run(self) -> Result:
-        handler = _Errors(self.errors)
+        handler = LogWatch(self.plan, self.scheduler, self.oracle.counters, self.errors)
         loggers = package_loggers()
         before = [(logger.level, logger.propagate) for logger in loggers]
         for logger in loggers:
             logger.addHandler(handler)
-            logger.setLevel(logging.ERROR)
+            logger.setLevel(logging.WARNING)
             logger.propagate = False
         try:
             violations = self._phases()
@@ -138,10 +114,9 @@ class _Run:
         except _Stop:
             pass
         found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
+        found += self.cluster.complaints
         if not found:
-            found = validate(
-                self.cluster, self.oracle, self.world.history, repeats=self.struck["F-3"] > 0
-            )
+            found = validate(self.cluster, self.oracle, self.world.history)
         return found
 
     def _boot(self) -> None:
@@ -218,6 +193,7 @@ class _Run:
         scheduler, oracle, history = self.scheduler, self.oracle, self.world.history
         next_event, after_event = scheduler.next_event, oracle.after_event
         machines, errors = self.cluster.machines, self.errors
+        complaints = self.cluster.complaints
         while (event := next_event(until_us)) is not None:
             process = event.process
             try:
@@ -238,7 +214,7 @@ class _Run:
                     disk.busy_ms = 0
                 if disk.stopped and machine.up:
                     self.cluster.disk_crashed(machine)
-            if oracle.violations or errors or history.violations:
+            if oracle.violations or errors or history.violations or complaints:
                 raise _Stop
             if scheduler.events > MAX_EVENTS:
                 oracle.violations.append("I-24 the schedule has no end")

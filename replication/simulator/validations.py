@@ -7,6 +7,7 @@ from logstore.format.header import BatchHeader
 from logstore.format.reader import iter_batches, read_records
 from logstore.types import TopicPartition
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.history import History, Outcome
 from replication.simulator.invariants import Oracle
 
@@ -42,8 +43,8 @@ def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
     return ""
 
 
-def validate(cluster: SimCluster, oracle: Oracle, history: History, *, repeats: bool) -> list[str]:
-    """Violations in a quiescent cluster. ``repeats``: the network carried requests out twice."""
+def validate(cluster: SimCluster, oracle: Oracle, history: History) -> list[str]:
+    """Violations in a quiescent cluster."""
     found: list[str] = []
     for tp in oracle.committed:
         contents = {}
@@ -59,10 +60,8 @@ def validate(cluster: SimCluster, oracle: Oracle, history: History, *, repeats: 
         found += _check_equal(tp, contents)
         first = next(iter(contents.values()))
         found += _check_acknowledged(tp, first, history)
-        if not repeats:
-            found += _check_outcomes(tp, first, history)
-        if tp not in history.deleted_below:
-            found += _check_copies(tp, first)
+        found += _check_outcomes(tp, first, history, oracle.excuses)
+        found += _check_copies(tp, first, history.deleted_below.get(tp, 0), oracle.excuses)
         found += _check_seen(tp, first, history)
     return found
 
@@ -136,24 +135,37 @@ def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[
     return []
 
 
-def _check_outcomes(tp: TopicPartition, content: Content, history: History) -> list[str]:
+def _check_outcomes(
+    tp: TopicPartition, content: Content, history: History, excuses: Excuses
+) -> list[str]:
     """I-21."""
     held = {value: offset for offset, value in content.values.items()}
     for write in history.writes:
         if write.tp == tp and write.outcome is Outcome.FAILED:
             for value in write.values:
-                if value in held:
+                if value not in held:
+                    continue
+                if value in history.repeated:  # one copy was refused, and the other was not
+                    excuses.use(Excuse.REPEATED_WRITE)
+                else:
                     return [f"I-21 {tp}: {value!r} was refused, and is at offset {held[value]}"]
     return []
 
 
-def _check_copies(tp: TopicPartition, content: Content) -> list[str]:
-    """I-20."""
+def _check_copies(
+    tp: TopicPartition, content: Content, deleted_below: int, excuses: Excuses
+) -> list[str]:
+    """I-20. A producer may be forgotten with the last of its records, and then heard again."""
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
-            if before != batch.base_offset:
+            if before == batch.base_offset:
+                continue
+            if before < deleted_below:
+                excuses.use(Excuse.DELETED)
+                seen[key] = batch.base_offset
+            else:
                 return [f"I-20 {tp}: {key} is at offsets {before} and {batch.base_offset}"]
     return []
