@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replication.error_codes import ErrorCode
+from replication.fetch_contexts import FetchContext
+from replication.fetch_sessions import Look
 from replication.hosted import HostedPartitions
 from replication.messages import (
     DeleteRecordsPartitionResponse,
@@ -25,6 +27,7 @@ class DelayedProduce(DelayedOperation):
         responses: one for each partition of the request; those that wait have no error so far.
         required: position in ``responses`` -> the high watermark that commits it, and the leader
             epoch of the batches: another leader's records at these offsets are not ours.
+        hw_moved: with one of the appends, so that a look before it is watched may be of use.
     """
 
     def __init__(
@@ -35,8 +38,11 @@ class DelayedProduce(DelayedOperation):
         partitions: HostedPartitions,
         respond: Callable[[ProduceResponse], None],
         stats: BrokerStats,
+        *,
+        hw_moved: bool = True,
     ) -> None:
         super().__init__(timeout_ms)
+        self._skips_look = not hw_moved and timeout_ms > 0
         self._responses = list(responses)
         self._required = required
         self._partitions = partitions
@@ -44,6 +50,9 @@ class DelayedProduce(DelayedOperation):
         self._stats = stats
 
     def try_complete(self) -> bool:
+        if self._skips_look:
+            self._skips_look = False  # the look once it is watched counts (R-89)
+            return False
         for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:
@@ -79,20 +88,20 @@ class DelayedFetch(DelayedOperation):
     """Until there are ``min_bytes``, or something the requester must hear of (R-93 … R-95).
 
     Args:
-        reads: what the request found at first, one for each partition.
+        context: what the request is about, and what it found at first.
     """
 
     def __init__(
         self,
         request: FetchRequest,
-        reads: Sequence[PartitionRead],
+        context: FetchContext,
         reader: FetchReader,
-        respond: Callable[[list[PartitionRead]], None],
+        respond: Callable[[Sequence[Look], list[PartitionRead]], None],
         stats: BrokerStats,
     ) -> None:
         super().__init__(request.max_wait_ms)
         self._request = request
-        self._reads = reads
+        self._context = context
         self._reader = reader
         self._respond = respond
         self._stats = stats
@@ -108,8 +117,8 @@ class DelayedFetch(DelayedOperation):
             self._is_watched = True
             return False
         request, total = self._request, 0
-        for part, read in zip(request.partitions, self._reads, strict=True):
-            if read.is_current():
+        for part, read, _ in self._context.looks():
+            if read is not None and read.is_current():
                 total += read.size
                 continue
             available = self._reader.available(request, part)
@@ -119,7 +128,9 @@ class DelayedFetch(DelayedOperation):
         return total >= request.min_bytes and self.force_complete()
 
     def on_complete(self) -> None:
-        self._respond(self._reader.read_again(self._request, self._reads))
+        looks = self._context.looks()
+        earlier = ((look.part, look.read) for look in looks)
+        self._respond(looks, self._reader.read_again(self._request, earlier))
 
     def on_expiration(self) -> None:
         with self._stats.lock:

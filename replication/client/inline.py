@@ -47,6 +47,8 @@ class InlineActor:
             if self._closed:
                 return
 
+    offer = post
+
     def close(self, wait: bool = False) -> None:
         self._closed = True
         if wait:
