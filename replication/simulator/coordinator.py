@@ -111,6 +111,11 @@ class SimCoordinator:
         """No call meets anything."""
         return not self.silence and self.gate is None
 
+    @property
+    def is_calm(self) -> bool:
+        """It is up, and no fault of it strikes now; one may wait for its moment."""
+        return self._store is not None and not self.silence
+
     # -- faults --------------------------------------------------------------------------------
 
     def crash(self, restart_ms: int) -> None:

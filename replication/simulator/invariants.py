@@ -18,6 +18,7 @@ from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.answers import Answers
+from replication.simulator.calm import Calm
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
@@ -54,6 +55,7 @@ class Oracle:
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
+        self._calm = Calm(cluster, self.registrations, self._violated)
         cluster.network.on_answer = Answers(cluster, self._violated).given
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
@@ -81,6 +83,7 @@ class Oracle:
             if machine_ is not None:
                 self._look_at(machine_)
         tree = self._cluster.coordinator.tree
+        self._calm.look()
         if tree is not None and tree.zxid != self._zxid:
             self._zxid = tree.zxid
             self._look_at_tree(tree)
