@@ -31,7 +31,8 @@ class Partition(Leader, Follower):
     """
 
     def make_leader(self, change: PartitionChange) -> bool:
-        """R-12, R-13; True when a new leadership began.
+        """R-12, R-13; True when requests that wait here have to look again: a new leadership began,
+        or the high watermark moved.
 
         Raises:
             KafkaStorageError: the log could not be opened, or the epoch not be written.
@@ -71,9 +72,7 @@ class Partition(Leader, Follower):
             )  # fmt: skip
             self.role = leading
             moved = self._try_high_watermark(leading)
-        if moved:
-            self._env.on_high_watermark(self.tp)
-        return begins
+            return begins or moved
 
     def make_follower(self, change: PartitionChange) -> bool:
         """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew."""
