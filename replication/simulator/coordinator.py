@@ -160,12 +160,18 @@ class SimCoordinator:
         """Remove a node as somebody from outside does; False when it is not there."""
         if self._store is None or self._store._tree.get(path) is None:
             return False
-        stranger = self._store.connect()
-        try:
+        store = self._store
+
+        def delete() -> bool:
+            stranger = store.connect()
             stranger.delete(path)
-        finally:
             stranger.close()
-        return True
+            return True
+
+        try:
+            return self._at_the_store(delete)
+        except CoordinatorUnavailableError:
+            return False
 
     def heal(self) -> None:
         self.silence.clear()
