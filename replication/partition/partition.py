@@ -54,6 +54,7 @@ class Partition(Leader, Follower):
             followers = {r: known.get(r, Progress()) for r in remote}
             if begins:
                 start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
+                log.keep_recent(self._env.recent)
                 assign = partial(log.assign_epoch, new.leader_epoch, start)
                 self._storage(with_idle_closed, assign)
                 now = self._env.now_ms()
@@ -82,6 +83,7 @@ class Partition(Leader, Follower):
                 return False
             log = self._open_log(change)
             log.follow_leader(new.leader_epoch)
+            log.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
             self.role = Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas)
             return rose
@@ -126,6 +128,8 @@ class Partition(Leader, Follower):
             self._drop()
 
     def _drop(self) -> None:
+        if self.log is not None:
+            self.log.keep_recent(None)
         self.log, last = None, self.role
         self.role = Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas)
 
