@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replication.error_codes import ErrorCode
+from replication.fetch_contexts import FetchContext
+from replication.fetch_sessions import Look
 from replication.hosted import HostedPartitions
 from replication.messages import (
     DeleteRecordsPartitionResponse,
@@ -86,20 +88,20 @@ class DelayedFetch(DelayedOperation):
     """Until there are ``min_bytes``, or something the requester must hear of (R-93 … R-95).
 
     Args:
-        reads: what the request found at first, one for each partition.
+        context: what the request is about, and what it found at first.
     """
 
     def __init__(
         self,
         request: FetchRequest,
-        reads: Sequence[PartitionRead],
+        context: FetchContext,
         reader: FetchReader,
-        respond: Callable[[list[PartitionRead]], None],
+        respond: Callable[[Sequence[Look], list[PartitionRead]], None],
         stats: BrokerStats,
     ) -> None:
         super().__init__(request.max_wait_ms)
         self._request = request
-        self._reads = reads
+        self._context = context
         self._reader = reader
         self._respond = respond
         self._stats = stats
@@ -115,8 +117,8 @@ class DelayedFetch(DelayedOperation):
             self._is_watched = True
             return False
         request, total = self._request, 0
-        for part, read in zip(request.partitions, self._reads, strict=True):
-            if read.is_current():
+        for part, read, _ in self._context.looks():
+            if read is not None and read.is_current():
                 total += read.size
                 continue
             available = self._reader.available(request, part)
@@ -126,7 +128,9 @@ class DelayedFetch(DelayedOperation):
         return total >= request.min_bytes and self.force_complete()
 
     def on_complete(self) -> None:
-        self._respond(self._reader.read_again(self._request, self._reads))
+        looks = self._context.looks()
+        earlier = ((look.part, look.read) for look in looks)
+        self._respond(looks, self._reader.read_again(self._request, earlier))
 
     def on_expiration(self) -> None:
         with self._stats.lock:
