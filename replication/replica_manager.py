@@ -27,7 +27,7 @@ from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.error_codes import ErrorCode
-from replication.errors import InvalidRequiredAcksError
+from replication.errors import InvalidRequiredAcksError, error_for
 from replication.fetch_service import FetchService
 from replication.fetch_sessions import FetchSessionCache
 from replication.fetcher_manager import FetcherManager
@@ -356,7 +356,7 @@ class ReplicaManager:
         """Where epochs end in the logs that this broker leads (R-109)."""
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
-            partition = self._hosted.find(part.tp)
+            partition = self._asked(part)
             found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
@@ -368,7 +368,7 @@ class ReplicaManager:
         """First, last and by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            found = self._hosted.find(part.tp).offset_for_timestamp(
+            found = self._asked(part).offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,
@@ -379,6 +379,13 @@ class ReplicaManager:
         return ListOffsetsResponse(
             _answers(request.partitions, answer, ListOffsetsPartitionResponse)
         )
+
+    def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
+        """The partition here, if it is of the topic that is meant."""
+        partition = self._hosted.find(part.tp)
+        if part.topic_id is not None and partition.local_log().topic_id != part.topic_id:
+            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{part.tp}: {part.topic_id}")
+        return partition
 
     # -- delete records ------------------------------------------------------------------------
 

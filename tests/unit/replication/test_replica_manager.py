@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import pytest
 
@@ -430,6 +431,25 @@ class TestOffsets:
         assert ask(LATEST) == (ErrorCode.NONE, 2)
         assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
         assert ask(EARLIEST) == (ErrorCode.NONE, 0)
+
+    def test_questions_about_another_topic_of_the_name(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        for topic_id, code in (
+            (TOPIC_ID, ErrorCode.NONE),
+            (None, ErrorCode.NONE),
+            (uuid.UUID(int=99), ErrorCode.INCONSISTENT_TOPIC_ID),
+        ):
+            listed = ListOffsetsRequest((ListOffsetsPartition(TP, EARLIEST, topic_id=topic_id),))
+            epochs = OffsetForLeaderEpochRequest(
+                (OffsetForLeaderPartition(TP, 0, topic_id=topic_id),)
+            )
+            for response in (
+                host.manager.list_offsets(listed),
+                host.manager.offsets_for_leader_epoch(epochs),
+            ):
+                assert response.partitions[0].error_code is code
 
     def test_latest_is_not_available_before_the_epoch_is_settled(self) -> None:
         """R-150, S-22."""
