@@ -70,8 +70,8 @@ class SimCluster:
         plan: Plan,
         scheduler: Scheduler,
         struck: Counter[str],
-        on_start: Callable[[Machine], None],
-        on_end: Callable[[Machine], None],
+        on_start: Callable[[Machine], None] = lambda machine: None,
+        on_end: Callable[[Machine], None] = lambda machine: None,
     ) -> None:
         self.plan = plan
         self.scheduler = scheduler
@@ -79,8 +79,8 @@ class SimCluster:
         self.counters: Counter[str] = Counter()
         self.network = Network(scheduler, struck)
         self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
-        self._on_start = on_start
-        self._on_end = on_end
+        self.on_start = on_start
+        self.on_end = on_end
         self._events_us = 0
         self.coordinator = SimCoordinator(
             scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
@@ -204,7 +204,7 @@ class SimCluster:
             return
         machine.broker = broker
         self.network.bind(process, broker.handle)
-        self._on_start(machine)
+        self.on_start(machine)
         broker.start()
 
     def _did_not_start(self, machine: Machine, error: LogstoreError) -> None:
@@ -264,7 +264,7 @@ class SimCluster:
         if machine.process is not None:
             machine.process.alive = False
         if machine.broker is not None:
-            self._on_end(machine)
+            self.on_end(machine)
         self.network.unbind(machine.broker_id, silent=silent)
         machine.disk.read_truly()
         before = machine.disk.struck.copy()
@@ -296,7 +296,7 @@ class SimCluster:
             machine.clean = True
             self.counters["clean stops"] += 1
             process.alive = False
-            self._on_end(machine)
+            self.on_end(machine)
             self.network.unbind(broker_id)
             if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
                 self.counters["power lost after a clean stop"] += 1

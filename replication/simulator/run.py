@@ -3,19 +3,14 @@ and then nothing may be missing."""
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
-from collections.abc import Callable
 
-from checkpoints.loggers import get_logger, package_loggers
 from checkpoints.types import TopicPartition
-from logstore.errors import StorageFailedError
-from logstore.testing.faulty import SimulatedCrash
 from replication.broker import BrokerState
-from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.messages import CreateTopicRequest, Response, TopicResponse
-from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.cluster import SimCluster
+from replication.simulator.events import Events, ViolatedError, collected
 from replication.simulator.faults import Injector
 from replication.simulator.history import Outcome
 from replication.simulator.invariants import Oracle
@@ -26,12 +21,9 @@ from replication.simulator.swarm import draw_plan
 from replication.simulator.validations import is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
 
-logger = get_logger(__name__)
-
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
 HEAL_LIMIT_MS = 30_000  # of virtual time: within it everybody is in sync again (I-24)
-MAX_EVENTS = 60_000
 LAST_TRIES = 3
 
 
@@ -46,35 +38,6 @@ def run_plan(plan: Plan, *, keep_trace: bool = False) -> Result:
         return _Run(plan, keep_trace=keep_trace).run()
 
 
-class _Stop(Exception):
-    """A violation was found: nothing after it means anything."""
-
-
-class _Errors(logging.Handler):
-    """Exceptions that the code under test met, logged and went on from: none is expected."""
-
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(logging.ERROR)
-        self._found = found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            if isinstance(error, KafkaStorageError | StorageFailedError | FencedLeaderEpochError):
-                return  # a disk was told to fail; a fetcher waits for the next epoch (R-126)
-            place = error.__traceback__
-            while place is not None and place.tb_next is not None:
-                place = place.tb_next
-            where = (
-                ""
-                if place is None
-                else (
-                    f" ({place.tb_frame.f_code.co_filename.rpartition('/')[2]}:{place.tb_lineno})"
-                )
-            )
-            self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
-
-
 class _Run:
     def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
         self.plan = plan
@@ -82,32 +45,22 @@ class _Run:
         self.errors: list[str] = []
         self.scheduler = Scheduler(random.Random(f"run {plan.seed}"), keep_trace=keep_trace)
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
-        self.cluster = SimCluster(plan, self.scheduler, self.struck, self._on_start, self._on_end)
+        self.cluster = SimCluster(plan, self.scheduler, self.struck)
         self.oracle = Oracle(self.cluster, self.partitions)
+        self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck)
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
+        self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
 
-    def _on_start(self, machine: Machine) -> None:
-        self.oracle.started(machine)
-
-    def _on_end(self, machine: Machine) -> None:
-        self.oracle.ended(machine)
+    def _look(self, node: int | None) -> bool:
+        oracle = self.oracle
+        if node is None or node >= 0:
+            oracle.after_event(node)
+        return bool(oracle.violations or self.world.history.violations)
 
     def run(self) -> Result:
-        handler = _Errors(self.errors)
-        loggers = package_loggers()
-        before = [(logger.level, logger.propagate) for logger in loggers]
-        for logger in loggers:
-            logger.addHandler(handler)
-            logger.setLevel(logging.ERROR)
-            logger.propagate = False
-        try:
+        with collected(self.errors):
             violations = self._phases()
-        finally:
-            for logger, (level, propagate) in zip(loggers, before, strict=True):
-                logger.removeHandler(handler)
-                logger.setLevel(level)
-                logger.propagate = propagate
         counters = Counter(self.oracle.counters)
         counters.update(self.cluster.counters)
         counters.update(self.struck)
@@ -125,18 +78,19 @@ class _Run:
     def _phases(self) -> list[str]:
         try:
             self._boot()
+            self._create_topic()
             start_us = self.scheduler.now_us
             self.injector.schedule(self.plan.faults, start_us)
             self.world.schedule(self.plan.operations, start_us)
-            self._until(start_us + self.plan.duration_ms * US_PER_MS)
+            self.events.until(start_us + self.plan.duration_ms * US_PER_MS)
             self.scheduler.note("everything heals")
             self.injector.stop()
             self.cluster.heal()
             self._converge("after everything healed")
             self._last_writes()
             self._converge("after the last writes")
-        except _Stop:
-            pass
+        except ViolatedError as error:
+            self.oracle.violations += error.args
         found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
         if not found:
             found = validate(
@@ -147,10 +101,18 @@ class _Run:
     def _boot(self) -> None:
         for broker_id in self.cluster.machines:
             self.cluster.start(broker_id)
-        self._wait(
+        self.events.wait(
             lambda: self.cluster.controller is not None and self._all_registered(), BOOT_LIMIT_MS,
             lambda: "I-24 the cluster does not come up",
         )  # fmt: skip
+
+    def _all_registered(self) -> bool:
+        return all(
+            machine.broker is not None and machine.broker.state is BrokerState.RUNNING
+            for machine in self.cluster.machines.values()
+        )
+
+    def _create_topic(self) -> None:
         controller = self.cluster.controller
         assert controller is not None
         broker = self.cluster.machines[controller].broker
@@ -164,22 +126,16 @@ class _Run:
         config = {"min.insync.replicas": str(self.plan.min_isr)}
         request = CreateTopicRequest(TOPIC, self.plan.partitions, replicas, assignment, config)
         broker.handle(request, answers.append)
-        self._wait(
+        self.events.wait(
             lambda: bool(answers) and is_quiescent(self.cluster, self.oracle), BOOT_LIMIT_MS,
             lambda: f"I-24 the topic gets no leader: {answers}",
         )  # fmt: skip
         assert isinstance(answers[0], TopicResponse)
         self.scheduler.note("the topic is there")
 
-    def _all_registered(self) -> bool:
-        return all(
-            machine.broker is not None and machine.broker.state is BrokerState.RUNNING
-            for machine in self.cluster.machines.values()
-        )
-
     def _converge(self, when: str) -> None:
         """I-24."""
-        self._wait(
+        self.events.wait(
             lambda: is_quiescent(self.cluster, self.oracle), HEAL_LIMIT_MS,
             lambda: f"I-24 {when}: {what_is_missing(self.cluster, self.oracle)}",
         )  # fmt: skip
@@ -190,56 +146,15 @@ class _Run:
             outcomes: list[Outcome] = []
             while Outcome.OK not in outcomes:
                 if len(outcomes) == LAST_TRIES:
-                    self.oracle.violations.append(
+                    raise ViolatedError(
                         f"I-24 {tp}: acks=all ends {outcomes[-1].value} in a healthy cluster"
                     )
-                    raise _Stop
                 outcomes.append(self._write(number))
 
     def _write(self, partition: int) -> Outcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))
-        self._wait(
+        self.events.wait(
             lambda: write.outcome is not Outcome.PENDING, HEAL_LIMIT_MS,
             lambda: f"I-24 {write.tp}: the last write is not answered",
         )  # fmt: skip
         return write.outcome
-
-    # -- events --------------------------------------------------------------------------------
-
-    def _wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
-        deadline_us = self.scheduler.now_us + limit_ms * US_PER_MS
-        while not reached():
-            if self.scheduler.now_us >= deadline_us:
-                self.oracle.violations.append(missing())
-                raise _Stop
-            self._until(min(deadline_us, self.scheduler.now_us + 20 * US_PER_MS))
-
-    def _until(self, until_us: int) -> None:
-        scheduler, oracle, history = self.scheduler, self.oracle, self.world.history
-        next_event, after_event = scheduler.next_event, oracle.after_event
-        machines, errors = self.cluster.machines, self.errors
-        while (event := next_event(until_us)) is not None:
-            process = event.process
-            try:
-                event.task()
-            except SimulatedCrash:
-                assert process is not None
-                self.cluster.disk_crashed(machines[process.node])
-            except Exception as error:
-                logger.exception("a task failed: %s: %s", type(error).__name__, error)
-            if process is None:
-                after_event(None)
-            elif process.node >= 0:
-                machine = machines[process.node]
-                after_event(process.node)
-                disk = machine.disk
-                if disk.busy_ms:
-                    process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
-                    disk.busy_ms = 0
-                if disk.stopped and machine.up:
-                    self.cluster.disk_crashed(machine)
-            if oracle.violations or errors or history.violations:
-                raise _Stop
-            if scheduler.events > MAX_EVENTS:
-                oracle.violations.append("I-24 the schedule has no end")
-                raise _Stop

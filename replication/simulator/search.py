@@ -13,7 +13,8 @@ from typing import Any
 from replication.simulator.plan import Options, Result
 from replication.simulator.run import run_seed
 
-CHUNK = 20  # schedules in one task of a worker
+CHUNK = 24  # schedules in one task of a worker
+COLLECTED_AFTER = 8  # schedules
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ def run_seeds(
     try:
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
-            gc.collect()
+            if len(results) % COLLECTED_AFTER == 0:
+                gc.collect()
             if stop_early and results[-1].failed:
                 break
     finally:

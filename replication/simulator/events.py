@@ -1,0 +1,121 @@
+"""Carries the events of a simulation out, and looks after each whether a promise was broken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from checkpoints.loggers import get_logger, package_loggers
+from logstore.errors import StorageFailedError
+from logstore.testing.faulty import SimulatedCrash
+from replication.errors import FencedLeaderEpochError, KafkaStorageError
+from replication.simulator.cluster import SimCluster
+from replication.simulator.scheduler import US_PER_MS, Scheduler
+
+logger = get_logger(__name__)
+
+MAX_EVENTS = 60_000
+
+Look = Callable[[int | None], bool]
+"""After an event of a node, or of anybody: whether a violation is known."""
+
+
+class ViolatedError(Exception):
+    """A violation was found, this one or one that is known: nothing after it means anything."""
+
+
+class Events:
+    """See the module.
+
+    Args:
+        errors: what the code under test logged; something in it ends the schedule.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, cluster: SimCluster, errors: list[str], look: Look
+    ) -> None:
+        self._scheduler, self._cluster = scheduler, cluster
+        self._errors = errors
+        self._look = look
+
+    def wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
+        """
+        Raises:
+            ViolatedError: it is not reached within the time, or something else is wrong.
+        """
+        deadline_us = self._scheduler.now_us + limit_ms * US_PER_MS
+        while not reached():
+            if self._scheduler.now_us >= deadline_us:
+                raise ViolatedError(missing())
+            self.until(min(deadline_us, self._scheduler.now_us + 20 * US_PER_MS))
+
+    def until(self, until_us: int) -> None:
+        """Raises as ``wait``."""
+        scheduler, look, errors = self._scheduler, self._look, self._errors
+        next_event, machines = scheduler.next_event, self._cluster.machines
+        while (event := next_event(until_us)) is not None:
+            process = event.process
+            try:
+                event.task()
+            except SimulatedCrash:
+                assert process is not None
+                self._cluster.disk_crashed(machines[process.node])
+            except Exception as error:
+                logger.exception("a task failed: %s: %s", type(error).__name__, error)
+            node = None if process is None else process.node
+            found = look(node)
+            if node is not None and node >= 0:
+                machine = machines[node]
+                disk = machine.disk
+                if disk.busy_ms:
+                    assert process is not None
+                    process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
+                    disk.busy_ms = 0
+                if disk.stopped and machine.up:
+                    self._cluster.disk_crashed(machine)
+            if found or errors:
+                raise ViolatedError
+            if scheduler.events > MAX_EVENTS:
+                raise ViolatedError("I-24 the schedule has no end")
+
+
+class _Errors(logging.Handler):
+    """Exceptions that the code under test met, logged and went on from: none is expected."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            if isinstance(error, KafkaStorageError | StorageFailedError | FencedLeaderEpochError):
+                return  # a disk was told to fail; a fetcher waits for the next epoch (R-126)
+            place = error.__traceback__
+            while place is not None and place.tb_next is not None:
+                place = place.tb_next
+            where = ""
+            if place is not None:
+                file = place.tb_frame.f_code.co_filename.rpartition("/")[2]
+                where = f" ({file}:{place.tb_lineno})"
+            self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
+
+
+@contextmanager
+def collected(errors: list[str]) -> Iterator[None]:
+    """What the body logs as an error with its exception, and nothing else, goes to ``errors``."""
+    handler = _Errors(errors)
+    loggers = package_loggers()
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger_ in loggers:
+        logger_.addHandler(handler)
+        logger_.setLevel(logging.ERROR)
+        logger_.propagate = False
+    try:
+        yield
+    finally:
+        for logger_, (level, propagate) in zip(loggers, before, strict=True):
+            logger_.removeHandler(handler)
+            logger_.setLevel(level)
+            logger_.propagate = propagate
