@@ -251,6 +251,18 @@ class UnexpectedAppendOffsetError(RecordRejectedError):
         self.first_offset, self.last_offset = first_offset, last_offset
 
 
+class LeadershipEndedError(LogstoreError):
+    """An append of a leadership in which the replica is not any more; nothing was appended."""
+
+    def __init__(self, path: str, leader_epoch: int, now: int) -> None:
+        super().__init__(path, leader_epoch, now)
+        self.path, self.leader_epoch, self.now = path, leader_epoch, now
+
+    def _text(self) -> str:
+        path = printable(self.path)
+        return f"{path}: an append of epoch {self.leader_epoch}, the replica is in {self.now}"
+
+
 class PolicyViolationError(LogstoreError):
     pass
 

@@ -41,6 +41,7 @@ from replication.messages import (
     DeleteTopicRequest,
     ElectLeadersRequest,
     FetchRequest,
+    InitProducerIdRequest,
     LeaderAndIsrRequest,
     ListOffsetsRequest,
     MetadataRequest,
@@ -52,6 +53,7 @@ from replication.messages import (
     UpdateMetadataRequest,
 )
 from replication.metadata_cache import MetadataCache
+from replication.producer_ids import ProducerIdManager
 from replication.replica_manager import ReplicaManager
 from replication.runtime import Runtime, Task
 from replication.state import UNKNOWN_EPOCH, BrokerRegistration
@@ -140,6 +142,7 @@ class Broker:
             random_source or random.Random(),
             log_config,
         )
+        self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self._coordinator)
         manager, controller = self.replica_manager, self.controller
         self._handlers: dict[type, Callable[[Any, OnReply], None]] = {
             ProduceRequest: manager.produce,
@@ -151,6 +154,7 @@ class Broker:
             StopReplicaRequest: _now(manager.stop_replicas),
             UpdateMetadataRequest: _now(manager.update_metadata),
             MetadataRequest: _now(self._describe),
+            InitProducerIdRequest: self.producer_ids.handle,
             **dict.fromkeys(
                 (
                     AlterPartitionRequest, ControlledShutdownRequest, ElectLeadersRequest,

@@ -30,14 +30,9 @@ from replication.broker import Broker, BrokerState
 from replication.client import Client, Consumer, Producer, RecordMetadata
 from replication.config import ReplicationConfig
 from replication.coordination import (
-    BadVersionError,
     CoordinationError,
     Coordinator,
     CoordinatorService,
-    CoordinatorUnavailableError,
-    NodeExistsError,
-    SessionExpiredError,
-    SessionState,
     nodes,
     open_coordinator,
 )
@@ -60,7 +55,6 @@ logger = get_logger(__name__)
 
 CLIENT = -1  # where clients sit in the network
 POLL_S = 0.002
-PRODUCER_IDS = "/latest_producer_id_block"
 
 
 def _new_cluster_id() -> str:
@@ -116,8 +110,9 @@ class Cluster:
         self._brokers: dict[int, Broker] = {}
         self._closed = False
         self.client = Client(
-            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound
-        )
+            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound,
+            timers=self._runtime,
+        )  # fmt: skip
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
         try:
@@ -437,36 +432,9 @@ class Cluster:
 
     # -- reading and writing -------------------------------------------------------------------
 
-    def producer(self, *, idempotent: bool = False, **options: Any) -> Producer:
-        """A ``Producer``; ``idempotent`` gives it a producer id of its own."""
-        if idempotent:
-            options["producer_id"] = self.new_producer_id()
+    def producer(self, **options: Any) -> Producer:
+        """A ``Producer``, such as ``producer(idempotent=True)``."""
         return Producer(self.client, **options)
-
-    def new_producer_id(self) -> int:
-        """One that no other producer of this cluster has, or will have.
-
-        Raises:
-            CoordinatorUnavailableError: nobody can be asked for one now.
-        """
-        while True:
-            connected = (
-                session
-                for session in list(self._sessions.values())
-                if session.state is SessionState.CONNECTED
-            )
-            session = next(connected, None)
-            if session is None:
-                raise CoordinatorUnavailableError("no broker is connected to the coordinator")
-            try:
-                node = session.get(PRODUCER_IDS)
-                if node is None:
-                    session.create(PRODUCER_IDS, b"1")
-                    return 0
-                session.set(PRODUCER_IDS, str(int(node.data) + 1).encode(), node.version)
-                return int(node.data)
-            except (BadVersionError, NodeExistsError, SessionExpiredError):
-                continue  # somebody else took it, or this session is over
 
     def consumer(self, *tps: TopicPartition, **options: Any) -> Consumer:
         """A ``Consumer`` of the given partitions."""

@@ -23,14 +23,15 @@ class DelayedProduce(DelayedOperation):
 
     Args:
         responses: one for each partition of the request; those that wait have no error so far.
-        required: position in ``responses`` -> the high watermark that commits it.
+        required: position in ``responses`` -> the high watermark that commits it, and the leader
+            epoch of the batches: another leader's records at these offsets are not ours.
     """
 
     def __init__(
         self,
         timeout_ms: int,
         responses: Sequence[ProducePartitionResponse],
-        required: dict[int, int],
+        required: dict[int, tuple[int, int]],
         partitions: HostedPartitions,
         respond: Callable[[ProduceResponse], None],
         stats: BrokerStats,
@@ -43,13 +44,13 @@ class DelayedProduce(DelayedOperation):
         self._stats = stats
 
     def try_complete(self) -> bool:
-        for at, required in list(self._required.items()):
+        for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:
                 partition = self._partitions.find(tp)
-                if partition.is_waiting_for(required):
+                if partition.is_waiting_for(required, leader_epoch):
                     continue
-                done, code = partition.acks_satisfied(required)
+                done, code = partition.acks_satisfied(required, leader_epoch)
             except Exception as error:
                 done, code = True, answer_code(tp, error)
             if done:

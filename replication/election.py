@@ -107,9 +107,10 @@ def change(
     elif not target_isr:
         # The last members stay, so that only they can be elected.
         target_isr = tuple(r for r in now.isr if r in target_replicas)
-    # Remembered from the moment nobody is left who surely has everything.
+    # Remembered for as long as nobody leads, for the time when nobody is left who surely has
+    # everything. That may come later than the end of the leadership.
     last_known = now.last_known_leader
-    if elr_enabled and not target_isr and now.leader != NO_LEADER:
+    if elr_enabled and now.leader != NO_LEADER:
         last_known = now.leader
     elected = elect(
         target_replicas, target_isr, target_elr, now.leader, last_known, acceptable, mode

@@ -71,6 +71,7 @@ _CODES: dict[type[Exception], ErrorCode] = {
     errors.ResourceBusyError: ErrorCode.KAFKA_STORAGE_ERROR,  # clients try again
     errors.LogDirLockedError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.LogClosedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,  # its broker stops: ask elsewhere
+    errors.LeadershipEndedError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
     errors.CorruptMessageError: ErrorCode.CORRUPT_MESSAGE,
     errors.InvalidRecordError: ErrorCode.INVALID_RECORD,

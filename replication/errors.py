@@ -5,8 +5,10 @@ All carry ``code``; ``error_for`` turns a code from a response back into an exce
 
 from __future__ import annotations
 
+import uuid
 from typing import ClassVar
 
+from checkpoints.types import TopicPartition
 from logstore.errors import LogstoreError
 from replication.error_codes import ErrorCode
 
@@ -94,6 +96,49 @@ class BrokerUnavailableError(_Retriable):
     """No answer from the broker: cut off, stopped, or too slow; the outcome is unknown."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
+class LogTruncationError(ReplicationError):
+    """A consumer without a reset policy: records that it read are not in the leader's log any more.
+
+    ``position`` is where it would have read on; from ``divergent_offset`` on the log differs from
+    what it read, None when nothing is known to be common. ``seek`` goes on (KIP-320).
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, tp: TopicPartition, position: int, divergent_offset: int | None) -> None:
+        super().__init__(tp, position, divergent_offset)
+        self.tp, self.position, self.divergent_offset = tp, position, divergent_offset
+
+    def _text(self) -> str:
+        where = "" if self.divergent_offset is None else f" from offset {self.divergent_offset} on"
+        return (
+            f"{self.tp}: the records before position {self.position} were read, but the log was "
+            f"truncated{where}"
+        )
+
+
+class TopicMadeAnewError(ReplicationError):
+    """A consumer without a reset policy: its topic was deleted, and another has the name now.
+
+    ``position`` was in the log of ``topic_id``. ``seek`` goes on in that of ``new_topic_id``.
+    """
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+    def __init__(
+        self, tp: TopicPartition, position: int, topic_id: uuid.UUID, new_topic_id: uuid.UUID
+    ) -> None:
+        super().__init__(tp, position, topic_id, new_topic_id)
+        self.tp, self.position = tp, position
+        self.topic_id, self.new_topic_id = topic_id, new_topic_id
+
+    def _text(self) -> str:
+        return (
+            f"{self.tp}: position {self.position} is of the topic with id {self.topic_id}, which "
+            f"was deleted; the name belongs to {self.new_topic_id} now"
+        )
 
 
 _CLASSES: dict[ErrorCode, type[ReplicationError]] = {

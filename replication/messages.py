@@ -353,6 +353,17 @@ class MetadataResponse(NamedTuple):
     topic_ids: Mapping[str, uuid.UUID | None] = {}
 
 
+class InitProducerIdRequest(NamedTuple):
+    """For an idempotent producer without transactions: an id that nobody else has."""
+
+
+class InitProducerIdResponse(NamedTuple):
+    error_code: ErrorCode
+    producer_id: int = -1
+    producer_epoch: int = -1
+    error_message: str = ""
+
+
 EPOCH_DURING_DELETE = -2
 LEADER_DURING_DELETE = -2
 
@@ -371,6 +382,7 @@ Request: TypeAlias = (
     | StopReplicaRequest
     | UpdateMetadataRequest
     | MetadataRequest
+    | InitProducerIdRequest
 )
 Response: TypeAlias = (
     ProduceResponse
@@ -386,4 +398,5 @@ Response: TypeAlias = (
     | StopReplicaResponse
     | UpdateMetadataResponse
     | MetadataResponse
+    | InitProducerIdResponse
 )

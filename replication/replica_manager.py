@@ -251,7 +251,7 @@ class ReplicaManager:
             respond(ProduceResponse(tuple(refused)))
             return
         responses: list[ProducePartitionResponse] = []
-        required: dict[int, int] = {}
+        required: dict[int, tuple[int, int]] = {}
         appended: list[tuple[TopicPartition, LeaderAppend]] = []
         rejected = 0
         for at, part in enumerate(request.partitions):
@@ -264,7 +264,7 @@ class ReplicaManager:
                 continue
             info = append.info
             appended.append((part.tp, append))
-            required[at] = info.last_offset + 1
+            required[at] = info.last_offset + 1, append.leader_epoch
             responses.append(
                 ProducePartitionResponse(
                     part.tp, ErrorCode.NONE, info.first_offset, info.log_append_time,

@@ -7,7 +7,7 @@ from random import Random
 
 from logstore.testing import ManualClock, MemoryStorage
 from replication.config import ReplicationConfig
-from replication.controller import Controller
+from replication.controller import Controller, channels, controller
 from replication.coordination import nodes
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from replication.error_codes import ErrorCode
@@ -43,6 +43,7 @@ from replication.state import (
 from replication.transport import OnReply
 from tests.replication_support import ManualRuntime
 
+PAUSE_MS = int(max(controller.BACKOFF.max_ms, channels.BACKOFF.max_ms))  # the longest there is
 T0 = TopicPartition("t", 0)
 
 
@@ -169,6 +170,8 @@ class Brokers:
         replies: list[Response | None] = []
         self.controller.handle(request, replies.append)
         self.settle()
+        if not replies:  # it waits until the coordinator answers again
+            self.settle(PAUSE_MS)
         (reply,) = replies
         assert reply is not None
         return reply

@@ -30,6 +30,8 @@ _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_POSITION = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_POSITION = 35
+_PRODUCER = struct.Struct(">qhi")
+_PRODUCER_POSITION = 43
 
 assert HEADER.size == HEADER_SIZE
 assert struct.calcsize(">qiib") == CRC_POSITION
@@ -178,4 +180,20 @@ def set_log_append_time(batch: bytearray | memoryview, timestamp: int, position:
         view, position + _ATTRIBUTES_POSITION, header.attributes | bits.LOG_APPEND_TIME
     )
     _MAX_TIMESTAMP.pack_into(view, position + _MAX_TIMESTAMP_POSITION, timestamp)
+    _CRC.pack_into(view, position + CRC_POSITION, batch_crc(view, header))
+
+
+def set_producer(
+    batch: bytearray | memoryview,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    position: int = 0,
+) -> None:
+    """Name the producer of the batch at ``position``, in place."""
+    header = parse_header(batch, position)
+    view = memoryview(batch)
+    _PRODUCER.pack_into(
+        view, position + _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence
+    )
     _CRC.pack_into(view, position + CRC_POSITION, batch_crc(view, header))

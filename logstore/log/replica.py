@@ -64,13 +64,31 @@ class ReplicaLog(PartitionLog):
             writer.epochs.assign(epoch, start, durable=False)
         self._flusher.save_epochs()
 
+    def lead(self, leader_epoch: int) -> int:
+        """From now on only appends of the leader in this epoch are taken; the log end offset.
+
+        An append that is under way is through, or not begun. ``follow_leader`` is the other role.
+        """
+        writer = self._writer
+        with writer.lock:
+            self._core.check()
+            writer.take_role_locked(leader_epoch, leads=True)
+            return writer.log_end_offset
+
+    def follow_leader(self, leader_epoch: int) -> None:
+        """From now on only what was fetched in this epoch is taken."""
+        with self._writer.lock:
+            self._core.check()
+            self._writer.take_role_locked(leader_epoch, leads=False)
+
     def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches fetched from a leader: offsets, epochs and bytes stay (F-164).
 
         A partial batch at the end of ``data`` is left out (F-163). ``leader_epoch`` of the leader
-        that sent them: no batch may have a later one.
+        that sent them: no batch may have a later one, and the replica must still follow it.
 
         Raises:
+            LeadershipEndedError: it does not, since ``lead`` or ``follow_leader``.
             UnexpectedAppendOffsetError: the first offset is below the log end offset.
             RecordRejectedError: offsets do not ascend, leader epochs fall, or a checksum is wrong.
         """

@@ -13,6 +13,7 @@ from logstore.config import LogConfig
 from logstore.errors import (
     StorageFailedError,
 )
+from logstore.kernels import LogSnapshot
 from logstore.locks import Rank, make_lock
 from logstore.log.clean_stop import (
     keep_log_start,
@@ -84,6 +85,11 @@ class LogState:
     @property
     def name(self) -> str:
         return str(self.topic_partition)
+
+    @property
+    def snapshot(self) -> LogSnapshot:
+        """Where it starts and ends and how far it is committed, all at one moment."""
+        return self._core.snapshot
 
     @property
     def log_start_offset(self) -> int:

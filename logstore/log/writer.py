@@ -19,6 +19,7 @@ from logstore.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     InvariantError,
+    LeadershipEndedError,
     RecordListTooLargeError,
 )
 from logstore.format import filenames
@@ -95,6 +96,9 @@ class LogWriter:
         self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
         self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
         self.await_flush: Callable[[], None]  # returns when all is durable; not under the lock
+        # The only leader epochs whose appends are taken: as leader, as follower. None: of any.
+        self.led_epoch: int | None = None
+        self.followed_epoch: int | None = None
         self.version = 0
         self.flush_at = 0  # last offset that may stay unflushed
         self._random_id = random_id
@@ -187,6 +191,19 @@ class LogWriter:
         self.synced = min(self.synced, end)
         self.set_recovery_point_locked(min(self.recovery_point, end))
 
+    # -- leaderships ---------------------------------------------------------------------------
+
+    NOBODY = -1
+
+    @property
+    def role_epoch(self) -> int:
+        return max(self.led_epoch or 0, self.followed_epoch or 0)
+
+    def take_role_locked(self, leader_epoch: int, *, leads: bool) -> None:
+        """From now on appends of other leaderships are refused."""
+        self.led_epoch = leader_epoch if leads else self.NOBODY
+        self.followed_epoch = self.NOBODY if leads else leader_epoch
+
     # -- watermarks ----------------------------------------------------------------------------
 
     def set_high_watermark_locked(self, offset: int) -> None:
@@ -241,6 +258,8 @@ class LogWriter:
         deep = origin is AppendOrigin.CLIENT
         with self.lock:
             self.enter_locked()
+            if self.led_epoch is not None and self.led_epoch != leader_epoch:
+                raise LeadershipEndedError(self.core.directory, leader_epoch, self.role_epoch)
             config = self.core.config
             analysis: BatchAnalysis
             try:
@@ -290,6 +309,9 @@ class LogWriter:
             ):
                 self._without_lock(self.await_flush)
                 self.enter_locked()
+            # After the last moment without the lock.
+            if self.followed_epoch is not None and leader_epoch not in (None, self.followed_epoch):
+                raise LeadershipEndedError(self.core.directory, leader_epoch, self.role_epoch)
             check_follower(analysis, self.log_end_offset)
             entries, epoch_of_last = self.epochs.entries, -1
             for entry in reversed(entries):

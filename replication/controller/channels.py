@@ -6,15 +6,14 @@ newer state takes the place of an older one that was not sent yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from checkpoints.loggers import get_logger
-from replication.controller.context import ControllerContext, Partitions
+from replication.controller.context import ControllerContext
 from replication.error_codes import ErrorCode
 from replication.messages import (
-    EPOCH_DURING_DELETE,
-    LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -25,22 +24,82 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from replication.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
 from replication.runtime import Actor, Runtime
-from replication.state import (
-    LiveBroker,
-    PartitionRegistration,
-    TopicPartition,
-)
+from replication.state import LiveBroker, TopicPartition
 from replication.transport import Transport
 
 logger = get_logger(__name__)
 
-RETRY_MS = 100
+BACKOFF = Backoff(100, 1000)
+REFUSED_BACKOFF = Backoff(100, 10_000)  # of single partitions, while the others go on
 
 ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
-OnResponse: TypeAlias = Callable[[int, ControlResponse], None]
+OnResponse: TypeAlias = Callable[[int, ControlRequest, ControlResponse], None]
 Changed: TypeAlias = dict[TopicPartition, PartitionChange]
+Replica: TypeAlias = tuple[TopicPartition, uuid.UUID | None]  # of one topic under that name
+
+_RESPONSES = {
+    LeaderAndIsrRequest: LeaderAndIsrResponse,
+    UpdateMetadataRequest: UpdateMetadataResponse,
+    StopReplicaRequest: StopReplicaResponse,
+}
+
+
+def _all_but(*codes: ErrorCode) -> list[ErrorCode]:
+    return [code for code in ErrorCode if code not in codes]
+
+
+_E = ErrorCode
+
+REQUEST_REACTIONS = reactions({
+    Reaction.DONE: [_E.NONE],
+    # Of a newer controller, or of a copy that was overtaken: whether the term is over, the tree
+    # tells. If it is not, the broker has to hear it all the same.
+    Reaction.FIND_CONTROLLER: [_E.STALE_CONTROLLER_EPOCH],
+    # STALE_BROKER_EPOCH: it has just registered and does not know its new epoch yet, or it is
+    # another incarnation by now, and this channel is closed before long.
+    Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH),
+})  # fmt: skip
+"""What follows from the answer to a request as a whole."""
+
+ROLE_REACTIONS = reactions({
+    Reaction.DONE: [_E.NONE, _E.STALE_CONTROLLER_EPOCH],  # it knows a newer state already
+    Reaction.GIVE_UP: [_E.KAFKA_STORAGE_ERROR],  # until the broker starts anew (R-66)
+    Reaction.AGAIN: _all_but(_E.NONE, _E.STALE_CONTROLLER_EPOCH, _E.KAFKA_STORAGE_ERROR),
+})  # fmt: skip
+"""What follows for one partition of a LeaderAndIsr request."""
+
+_GONE = (
+    _E.NONE, _E.UNKNOWN_TOPIC_OR_PARTITION, _E.UNKNOWN_TOPIC_ID, _E.INCONSISTENT_TOPIC_ID,
+)  # fmt: skip
+
+STOP_REACTIONS = reactions({
+    Reaction.DONE: _GONE,  # the replica is not there any more
+    Reaction.GIVE_UP: [_E.FENCED_LEADER_EPOCH],  # by a later decision it is a replica again
+    Reaction.AGAIN: _all_but(*_GONE, _E.FENCED_LEADER_EPOCH),
+})  # fmt: skip
+"""What follows for one partition of a StopReplica request."""
+
+
+class Numbers:
+    """How many requests each incarnation of a broker was sent under one controller epoch.
+
+    Brokers refuse what is numbered below what they know, so the numbers outlive the channels: one
+    epoch may see several take-overs of the same controller.
+    """
+
+    def __init__(self) -> None:
+        self._controller_epoch = -1
+        self._last: dict[int, int] = {}  # by broker epoch
+
+    def next(self, controller_epoch: int, broker_epoch: int) -> int:
+        if controller_epoch != self._controller_epoch:
+            self._controller_epoch = controller_epoch
+            self._last.clear()
+        number = self._last[broker_epoch] = self._last.get(broker_epoch, 0) + 1
+        return number
 
 
 class Channel:
@@ -48,6 +107,11 @@ class Channel:
 
     Goes on for ever while there is no answer: ``close`` it when the broker is gone or the term
     is over.
+
+    Args:
+        controller: its id and epoch.
+        on_response: told of every request that the broker has accepted.
+        on_stale: told that the broker knows of a later controller, or of a later request.
     """
 
     def __init__(
@@ -57,203 +121,192 @@ class Channel:
         runtime: Runtime,
         transport: Transport,
         controller: tuple[int, int],
+        numbers: Numbers,
         context: ControllerContext,
         on_response: OnResponse,
+        on_stale: Callable[[], None],
+        timeout_ms: int,
     ) -> None:
         self.broker_epoch = broker.broker_epoch
-        self.is_new = True  # nothing was sent to this incarnation yet
         self._broker_id = broker.registration.broker_id
         self._actor, self._runtime, self._transport = actor, runtime, transport
-        self._controller = controller  # its id and epoch
+        self._controller = controller
+        self._numbers = numbers
         self._context = context
         self._on_response = on_response
+        self._timeout_ms = timeout_ms
         self._roles: Changed = {}
+        self._all_roles = False  # those of ``_roles`` are all that the broker has
         self._metadata: Changed = {}
         self._metadata_due = False  # the brokers are news too
-        self._stops: dict[TopicPartition, StopReplicaPartition] = {}
+        self._stops: dict[Replica, StopReplicaPartition] = {}
+        self._refused = False  # single partitions, which are asked again after a pause
+        self._refused_stops: dict[Replica, StopReplicaPartition] = {}
+        self._refusals = 0  # in a row
         self._in_flight: ControlRequest | None = None
-        self._sequence = 0  # of the last request
+        self._response: Response | None = None
         self._closed = False
+        self._call = RetryingCall(
+            runtime, actor, BACKOFF, self._ask, lambda reaction: self._on_answer(),
+            find_controller=on_stale,
+        )  # fmt: skip
 
     def close(self) -> None:
         self._closed = True
+        self._call.cancel()
+
+    # -- what is to be told ------------------------------------------------------------------
+
+    def tell_all_roles(self) -> None:
+        """All that the broker has, so that it can part with what was moved away or deleted while
+        it was down, and tells which replicas are in failed log directories (R-66)."""
+        self.lead_and_follow({
+            tp: self._context.change_of(tp)
+            for tp in self._context.active_partitions_on(self._broker_id)
+        })  # fmt: skip
+        self._all_roles = True
 
     def lead_and_follow(self, changes: Changed) -> None:
-        for tp in changes:
-            self._stops.pop(tp, None)
+        for tp, change in changes.items():
+            for stops in (self._stops, self._refused_stops):
+                stops.pop((tp, change.topic_id), None)
         self._roles.update(changes)
 
     def update_metadata(self, changes: Changed) -> None:
         self._metadata_due = True
         self._metadata.update(changes)
 
-    def stop(self, stops: Mapping[TopicPartition, StopReplicaPartition]) -> None:
-        for tp in stops:
-            self._roles.pop(tp, None)
-        self._stops.update(stops)
+    def stop(self, stops: Iterable[StopReplicaPartition]) -> None:
+        for stop in stops:
+            if _is_of(self._roles, stop):
+                del self._roles[stop.tp]
+            self._stops[stop.tp, stop.topic_id] = stop
 
     def send(self) -> None:
         """Send the next request unless one is on its way."""
-        self.is_new = False
-        if self._closed or self._in_flight is not None:
-            return
-        request = self._next()
+        if self._roles or self._all_roles or self._metadata_due or self._stops:
+            self._call.start()
+
+    # -- one request -------------------------------------------------------------------------
+
+    def _ask(self, settle: Settle) -> None:
+        if self._in_flight is not None:
+            self._put_back(self._in_flight)
+        request = self._in_flight = self._next()
         if request is None:
+            settle(Reaction.DONE)
             return
-        self._in_flight = request
 
         def on_reply(response: Response | None) -> None:
-            self._actor.post(lambda: self._on_reply(request, response))
+            self._response = response
+            settle(self._reaction_to(request, response))
 
-        self._transport.send(self._broker_id, request, on_reply)
+        self._transport.send(self._broker_id, request, on_reply, self._timeout_ms)
 
     def _next(self) -> ControlRequest | None:
-        """Kafka's order: new roles, then what everybody should know, then what has to go."""
-        live = tuple(self._context.live.values())
-        header = (*self._controller, self.broker_epoch)
-        number = self._sequence + 1
-        if self._roles:
-            roles, self._roles = self._roles, {}
-            self._sequence = number
-            return LeaderAndIsrRequest(*header, tuple(roles.values()), live, sequence=number)
+        """Kafka's order: new roles, then what everybody should know, then what has to go.
+
+        What has to go comes first where a later topic of its name waits for the place, and where
+        the broker would set aside what is not among its roles.
+        """
+        if self._stops and (
+            self._all_roles or any(tp in self._roles for tp, topic_id in self._stops)
+        ):
+            return self._next_stops()
+        if self._roles or self._all_roles:
+            is_full = self._all_roles and not self._context.unreadable
+            roles, self._roles, self._all_roles = self._roles, {}, False
+            return LeaderAndIsrRequest(
+                *self._header(), tuple(roles.values()), tuple(self._context.live.values()),
+                self._number(), is_full,
+            )  # fmt: skip
         if self._metadata_due:
             metadata, self._metadata, self._metadata_due = self._metadata, {}, False
-            self._sequence = number
             return UpdateMetadataRequest(
-                *header, tuple(metadata.values()), live, tuple(self._context.shutting_down),
-                sequence=number,
+                *self._header(), tuple(metadata.values()), tuple(self._context.live.values()),
+                tuple(self._context.shutting_down), self._number(),
             )  # fmt: skip
-        if self._stops:
-            stops, self._stops = self._stops, {}
-            self._sequence = number
-            return StopReplicaRequest(*header, tuple(stops.values()), sequence=number)
-        return None
+        return self._next_stops() if self._stops else None
 
-    def _on_reply(self, request: ControlRequest, response: Response | None) -> None:
-        if self._closed or request is not self._in_flight:
-            return
-        self._in_flight = None
-        if (
-            isinstance(response, ControlResponse)
-            # A broker that has just registered may not know its new epoch yet. One that is another
-            # incarnation by now refuses for good, and this channel is closed before long.
-            and response.error_code is not ErrorCode.STALE_BROKER_EPOCH
-        ):
-            if response.error_code is not ErrorCode.NONE:
-                logger.error("broker %s answers %s", self._broker_id, response.error_code.name)
-            self.send()
-            self._on_response(self._broker_id, response)
-        else:
-            self._again(request)
-            self._runtime.call_later(RETRY_MS, lambda: self._actor.post(self.send))
+    def _next_stops(self) -> StopReplicaRequest:
+        stops, self._stops = self._stops, {}
+        return StopReplicaRequest(*self._header(), tuple(stops.values()), self._number())
 
-    def _again(self, request: ControlRequest) -> None:
-        """Put back what was not answered, below what came after it."""
+    def _header(self) -> tuple[int, int, int]:
+        return (*self._controller, self.broker_epoch)
+
+    def _number(self) -> int:
+        return self._numbers.next(self._controller[1], self.broker_epoch)
+
+    def _put_back(self, request: ControlRequest) -> None:
+        """What was not answered, below what came after it."""
         if isinstance(request, LeaderAndIsrRequest):
-            earlier = {c.tp: c for c in request.partitions if c.tp not in self._stops}
+            earlier = {c.tp: c for c in request.partitions if (c.tp, c.topic_id) not in self._stops}
             self._roles = {**earlier, **self._roles}
+            self._all_roles |= request.is_full
         elif isinstance(request, UpdateMetadataRequest):
             self._metadata = {**{c.tp: c for c in request.partitions}, **self._metadata}
             self._metadata_due = True
         else:
-            stops = {s.tp: s for s in request.partitions if s.tp not in self._roles}
-            self._stops = {**stops, **self._stops}
+            going = {
+                (s.tp, s.topic_id): s for s in request.partitions if not _is_of(self._roles, s)
+            }
+            self._stops = {**going, **self._stops}
+
+    # -- its answer --------------------------------------------------------------------------
+
+    def _reaction_to(self, request: ControlRequest, response: Response | None) -> Reaction:
+        if not isinstance(response, _RESPONSES[type(request)]):
+            return Reaction.AGAIN
+        assert isinstance(response, ControlResponse)
+        code = response.error_code
+        if code not in (_E.NONE, _E.STALE_BROKER_EPOCH):
+            logger.warning("broker %s answers %s", self._broker_id, code.name)
+        return REQUEST_REACTIONS[code]
+
+    def _on_answer(self) -> None:
+        request, response = self._in_flight, self._response
+        self._in_flight = self._response = None
+        if request is None or not isinstance(response, ControlResponse):
+            return
+        self._look_at_parts(request, response)
+        self.send()
+        self._on_response(self._broker_id, request, response)
+
+    def _look_at_parts(self, request: ControlRequest, response: ControlResponse) -> None:
+        """Ask again for single partitions, after a pause of their own: the others go on."""
+        if isinstance(response, UpdateMetadataResponse):
+            return
+        table = ROLE_REACTIONS if isinstance(request, LeaderAndIsrRequest) else STOP_REACTIONS
+        refused = {tp: code for tp, code in response.partitions if table[code] is Reaction.AGAIN}
+        for tp, code in refused.items():
+            logger.warning("broker %s answers %s for %s", self._broker_id, code.name, tp)
+        if isinstance(request, StopReplicaRequest):
+            for stop in request.partitions:
+                if stop.tp in refused and not _is_of(self._roles, stop):
+                    self._refused_stops[stop.tp, stop.topic_id] = stop
+        if self._refused:
+            return  # their time comes
+        if not refused:
+            self._refusals = 0
+            return
+        self._refused = True
+        self._refusals += 1
+        delay_ms = REFUSED_BACKOFF.delay_ms(self._refusals, self._runtime.random)
+        self._runtime.call_later(delay_ms, lambda: self._actor.post(self._ask_again))
+
+    def _ask_again(self) -> None:
+        """All roles, in case that a log which should not be there is in the way of one."""
+        if self._closed:
+            return
+        self._refused = False
+        stops, self._refused_stops = self._refused_stops, {}
+        self._stops = {**stops, **self._stops}
+        self.tell_all_roles()
+        self.send()
 
 
-class Outbox:
-    """Collects what one event changed, so that each broker gets one request of each kind."""
-
-    def __init__(
-        self, context: ControllerContext, open_channel: Callable[[LiveBroker], Channel]
-    ) -> None:
-        self._context = context
-        self._open_channel = open_channel
-        self._channels: dict[int, Channel] = {}
-        self._changed: Partitions = {}
-        self._gone: Changed = {}
-        self._stops: dict[int, dict[TopicPartition, StopReplicaPartition]] = {}
-        self._roles_to: dict[int, None] = {}
-        self._announce = False
-
-    def changed(self, tp: TopicPartition) -> None:
-        self._changed[tp] = None
-
-    def announce(self) -> None:
-        """The live brokers, or those that shut down, are others."""
-        self._announce = True
-
-    def all_roles_to(self, broker: int) -> None:
-        """All its partitions, so that it tells which are offline (R-66)."""
-        self._roles_to[broker] = None
-
-    def delete_topic(self, name: str) -> None:
-        """Nobody may use its partitions from now on, and the replicas that are left go."""
-        self._gone.update(self._gone_of(name))
-        for tp, brokers in self._context.deleting[name].items():
-            for broker in brokers:
-                self.stop_replica(broker, tp, EPOCH_DURING_DELETE)
-
-    def stop_replica(self, broker: int, tp: TopicPartition, leader_epoch: int) -> None:
-        """Its files go too."""
-        topic_id = self._context.topics[tp.topic].assignment.topic_id
-        stop = StopReplicaPartition(tp, leader_epoch, delete=True, topic_id=topic_id)
-        self._stops.setdefault(broker, {})[tp] = stop
-
-    def flush(self) -> None:
-        """Hand everything to the channels of the live brokers; a new incarnation gets it all."""
-        context, channels = self._context, self._channels
-        for broker, channel in [*channels.items()]:
-            known = context.live.get(broker)
-            if known is None or known.broker_epoch != channel.broker_epoch:
-                channels.pop(broker).close()
-        changes = {tp: context.change_of(tp) for tp in self._changed if context.is_active(tp)}
-        roles: dict[int, Changed] = {}
-        for tp, change in changes.items():
-            for broker in change.registration.replicas:
-                roles.setdefault(broker, {})[tp] = change
-        metadata = {**self._gone, **changes}
-        new = [broker for broker in context.live if broker not in channels]
-        for broker in new:
-            channels[broker] = self._open_channel(context.live[broker])
-        everything = self._everything(new) if new else {}
-        for broker, channel in channels.items():
-            is_new = channel.is_new
-            if is_new or broker in self._roles_to:
-                own = {tp: context.change_of(tp) for tp in context.active_partitions_on(broker)}
-                channel.lead_and_follow(own)
-            elif broker in roles:
-                channel.lead_and_follow(roles[broker])
-            if is_new or metadata or self._announce:
-                channel.update_metadata(everything if is_new else metadata)
-            channel.stop(self._stops.get(broker, {}))
-            channel.send()
-        self._changed, self._gone, self._stops, self._roles_to = {}, {}, {}, {}
-        self._announce = False
-
-    def _everything(self, new: Iterable[int]) -> Changed:
-        """All metadata; and ``new`` incarnations are told again what they have to delete."""
-        context = self._context
-        found = {tp: context.change_of(tp) for tp in context.partitions if context.is_active(tp)}
-        for name, waiting in context.deleting.items():
-            found.update(self._gone_of(name))
-            for tp, brokers in waiting.items():
-                for broker in new:
-                    if broker in brokers:
-                        self.stop_replica(broker, tp, EPOCH_DURING_DELETE)
-        return found
-
-    def _gone_of(self, name: str) -> Changed:
-        topic = self._context.topics[name].assignment
-        gone: Changed = {}
-        for number, replicas in topic.partitions.items():
-            tp = TopicPartition(name, number)
-            state = PartitionRegistration(
-                replicas, (), LEADER_DURING_DELETE, EPOCH_DURING_DELETE, 0
-            )
-            gone[tp] = PartitionChange(tp, state, topic.topic_id)
-        return gone
-
-    def close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+def _is_of(roles: Changed, stop: StopReplicaPartition) -> bool:
+    """Whether a role is of the very topic that a replica of is to stop."""
+    role = roles.get(stop.tp)
+    return role is not None and role.topic_id == stop.topic_id

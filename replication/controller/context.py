@@ -71,12 +71,17 @@ class ControllerContext:
         self.imbalanced: Partitions = {}
         self.uninitialised: Partitions = {}  # no replica was ever alive: not yet any state
         self.deleting: dict[str, dict[TopicPartition, dict[int, None]]] = {}  # replicas still there
+        # What has to be read before anything is decided: not read yet, or perhaps written since.
+        self.unread_topics: dict[str, None] = {}
+        self.unread: Partitions = {}
+        self.unreadable: dict[str | TopicPartition, None] = {}  # left alone, and nobody hears of it
 
     # -- topics and partitions -------------------------------------------------------------------
 
     def put_topic(self, name: str, assignment: TopicAssignment, version: int) -> None:
         """Add or replace a topic's node; its partitions follow with ``put``."""
         before = self.topics.get(name)
+        self.unreadable.pop(name, None)
         self.names[name.replace(".", "_")] = name
         self.topics[name] = Topic(assignment, version, self._config_of(name, assignment.config))
         for number, replicas in assignment.partitions.items():
@@ -100,6 +105,7 @@ class ControllerContext:
     def put(self, tp: TopicPartition, registration: PartitionRegistration) -> None:
         self.partitions[tp] = registration
         self.uninitialised.pop(tp, None)
+        self.unreadable.pop(tp, None)
         if tp.topic not in self.deleting:
             leader = registration.leader
             _mark(self.leaderless, tp, leader == NO_LEADER)
@@ -107,7 +113,12 @@ class ControllerContext:
 
     def leave_out(self, tp: TopicPartition) -> None:
         """Its state cannot be read, or is gone although there was one: nothing is decided."""
+        self._forget(tp)
+        self.unreadable[tp] = None
+
+    def _forget(self, tp: TopicPartition) -> None:
         self.partitions.pop(tp, None)
+        self.unreadable.pop(tp, None)
         for index in (self.leaderless, self.imbalanced, self.uninitialised):
             index.pop(tp, None)
 
@@ -138,7 +149,7 @@ class ControllerContext:
         self.names.pop(name.replace(".", "_"), None)
         for number, replicas in topic.assignment.partitions.items():
             tp = TopicPartition(name, number)
-            self.leave_out(tp)
+            self._forget(tp)
             for broker in replicas:
                 self.on_broker[broker].pop(tp, None)
         self.deleting.pop(name, None)
@@ -161,7 +172,10 @@ class ControllerContext:
     # -- brokers ---------------------------------------------------------------------------------
 
     def set_live(self, live: Mapping[int, LiveBroker]) -> None:
-        """Another set of live incarnations; what was known of earlier ones is forgotten."""
+        """Another set of live incarnations; what was known of earlier ones is forgotten.
+
+        Nobody else is up, leads, or joins an ISR from now on.
+        """
         for broker in [*self.shutting_down, *self.offline]:
             if live.get(broker) != self.live.get(broker):
                 self.shutting_down.pop(broker, None)

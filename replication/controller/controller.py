@@ -1,16 +1,20 @@
-"""Standing for controller, and running the events of a term on one actor."""
+"""Standing for controller, and running the events of a term, on one actor."""
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
 from replication.config import ReplicationConfig
-from replication.controller.channels import Channel, OnResponse
+from replication.controller.channels import Channel, Numbers, OnResponse
 from replication.controller.context import ControllerContext, ControllerStats
+from replication.controller.states import ControllerState, Happened, next_state
 from replication.controller.store import ConflictError, ControllerStore, DeposedError
 from replication.controller.term import ControllerTerm, Reassigned
 from replication.coordination import (
@@ -34,25 +38,46 @@ from replication.messages import (
     Request,
     TopicResponse,
 )
+from replication.retrying import Backoff
 from replication.runtime import Cancellable, Runtime, Task
 from replication.state import LiveBroker, TopicPartition
 from replication.transport import OnReply, Transport
 
 logger = get_logger(__name__)
 
-RETRY_MS = 100  # after the coordinator gave no answer
+BACKOFF = Backoff(100, 1000)  # after the coordinator gave no answer
 MAX_CONFLICTS = 10  # at once; then the event waits like one without an answer
 
 Fail = Callable[[ErrorCode], None]
-Event = Callable[[ControllerTerm], Task]
+
+
+@dataclass(slots=True)
+class _Event:
+    """Something to be done under a term.
+
+    Attributes:
+        name: what it looks at, where one look is enough for any number of signals.
+        fail: answers a request when the task cannot. A task without it must not fail: what it is
+            for would be forgotten.
+        deadline_ms: when nobody waits for the answer any more.
+    """
+
+    task: Task
+    name: str = ""
+    fail: Fail | None = None
+    deadline_ms: float = math.inf
 
 
 class Controller:
     """A broker's candidate for controller, and the controller while it is elected.
 
     ``start`` and ``stop`` follow each other any number of times, one pair for a session. All
-    methods return at once and may be called from any thread; ``active``, ``epoch`` and ``stats``
-    are for any thread to read.
+    methods return at once and may be called from any thread; ``state``, ``active``, ``epoch`` and
+    ``stats`` are for any thread to read.
+
+    A machine on one actor: ``next_state`` says what it becomes, ``_step`` what it does as what it
+    is. One event runs at a time; while the coordinator is silent none does, since what the last
+    one wrote has to be read before the next decides.
 
     Args:
         rng: for topic ids and the spread of new topics.
@@ -67,7 +92,7 @@ class Controller:
         rng: Random,
         defaults: LogConfig | None = None,
     ) -> None:
-        self.active = False
+        self.state = ControllerState.OUT
         self.epoch = -1  # of the last term this broker was elected for
         self.stats = ControllerStats()
         self._broker_id = broker_id
@@ -77,11 +102,22 @@ class Controller:
         self._rng = rng
         self._defaults = defaults  # of topics
         self._actor = runtime.actor(f"controller-{broker_id}")
+        self._numbers = Numbers()
         self._signalled: set[tuple[int, str]] = set()
         self._session: Coordinator | None = None
-        self._store: ControllerStore | None = None  # while this broker is elected
-        self._term: ControllerTerm | None = None  # from the moment all was read
+        self._unwatched: list[str] = []
+        self._store: ControllerStore | None = None
+        self._term: ControllerTerm | None = None
         self._timers: list[Cancellable] = []
+        self._events: deque[_Event] = deque()
+        self._working = False
+        self._failures = 0  # in a row
+        self._pause: Cancellable | None = None  # after one
+
+    @property
+    def active(self) -> bool:
+        """Whether it is the controller, as far as it knows."""
+        return self.state is ControllerState.ACTIVE
 
     def start(self, coordinator: Coordinator, broker_epoch: int) -> None:
         """Stand for controller, now and whenever there is none, until ``stop``.
@@ -113,7 +149,7 @@ class Controller:
             )
         elif isinstance(request, ElectLeadersRequest):
             self._serve(
-                lambda term: partial(term.elect_leaders, request, reply),
+                lambda term: term.election(request, reply),
                 lambda error: reply(ElectLeadersResponse(error)),
             )
         elif isinstance(request, CreateTopicRequest):
@@ -138,43 +174,59 @@ class Controller:
         """
         wanted = dict(targets)
         self._serve(
-            lambda term: partial(term.reassign, wanted, reply),
+            lambda term: term.reassignment(wanted, reply),
             lambda error: reply(dict.fromkeys(wanted, error)),
         )
 
-    # -- sessions --------------------------------------------------------------------------------
+    def _serve(self, event: Callable[[ControllerTerm], Task], fail: Fail) -> None:
+        deadline_ms = self._runtime.now_ms() + self._config.request_timeout_ms
+
+        def serve() -> None:
+            if self._term is None or not self.active:
+                fail(ErrorCode.NOT_CONTROLLER)
+            else:
+                self._add(_Event(event(self._term), fail=fail, deadline_ms=deadline_ms))
+
+        self._actor.post(serve)
+
+    # -- what happens ----------------------------------------------------------------------------
 
     def _start(self, session: Coordinator, broker_epoch: int) -> None:
         logger.debug("broker %s, epoch %s, stands for controller", self._broker_id, broker_epoch)
-        self._resign()
         self._session = session
-        self._watch(session)
+        self._happens(Happened.SESSION_BEGAN)
+        self._work()
 
     def _stop(self) -> None:
-        self._session = None
-        self._resign()
+        self._happens(Happened.SESSION_ENDED)
 
-    def _watch(self, session: Coordinator) -> None:
-        if session is not self._session:
+    def _happens(self, happened: Happened) -> None:
+        """The only place where the state changes."""
+        before, after = self.state, next_state(self.state, happened)
+        if after is None:
+            logger.debug("controller %s: %s is not for one that is %s",
+                         self._broker_id, happened.value, before.value)  # fmt: skip
             return
-        events: dict[str, Task] = {
-            nodes.CONTROLLER: self._on_controller,
-            nodes.BROKER_IDS: partial(self._event, lambda term: term.on_brokers),
-            nodes.ISR_CHANGES: partial(self._event, lambda term: term.on_isr_changes),
-            nodes.LOG_DIR_EVENTS: partial(self._event, lambda term: term.on_log_dir_events),
-        }
-        try:
-            for path, task in events.items():
-                session.watch(path, partial(self._signal, session, path, task))
-        except SessionExpiredError:
-            return  # whoever began the session hears of it too
-        except CoordinationError as error:
-            logger.warning("controller %s: cannot watch: %s", self._broker_id, error)
-            self._later(partial(self._watch, session))
-            return
-        self._stand()
+        if before is ControllerState.ACTIVE:
+            logger.info("broker %s does not act as controller any more", self._broker_id)
+        self.state = after
+        self._wait_no_more()
+        match after:
+            case ControllerState.OUT:
+                self._session = None
+                self._end_term()
+            case ControllerState.WATCHING:
+                self._end_term()
+                self._unwatched = [*_SIGNALS]
+            case ControllerState.STANDING | ControllerState.TAKING_OVER:
+                self._end_term()
+            case ControllerState.FOLLOWING:
+                pass
+            case ControllerState.ACTIVE:
+                self._begin_timers()
+        self._count()
 
-    def _signal(self, session: Coordinator, path: str, task: Task, event: WatchEvent) -> None:
+    def _signal(self, session: Coordinator, path: str, event: WatchEvent) -> None:
         """Any number of changes at or below ``path`` while a look is due make one look."""
         key = session.session_id, path
         if key in self._signalled:
@@ -184,65 +236,175 @@ class Controller:
         def look() -> None:
             self._signalled.discard(key)  # first: what changes from now on needs another look
             if session is self._session:
-                task()
+                self._changed(path)
 
         self._actor.post(look)
 
-    # -- terms -----------------------------------------------------------------------------------
+    def _changed(self, path: str) -> None:
+        """Only two states look: the others have still to read all that is there."""
+        match self.state:
+            case ControllerState.FOLLOWING if path == nodes.CONTROLLER:
+                self._happens(Happened.OFFICE_CHANGED)
+                self._work()
+            case ControllerState.ACTIVE:
+                assert self._term is not None
+                self._add(_Event(partial(_SIGNALS[path], self._term), path))
+            case _:
+                pass
 
-    def _on_controller(self) -> None:
-        """The controller's node is another one, or gone."""
-        if self._store is None:
-            self._stand()
-        else:
-            self._event(lambda term: term.check)
+    # -- what is done about it -------------------------------------------------------------------
+
+    def _add(self, event: _Event) -> None:
+        if not event.name or all(event.name != waiting.name for waiting in self._events):
+            self._events.append(event)
+        self._work()
+
+    def _work(self) -> None:
+        """Go on until there is nothing to do, or the coordinator is silent."""
+        if self._working:
+            return  # an event entails another one
+        self._working = True
+        try:
+            while self._pause is None and self._step():
+                pass
+        finally:
+            self._working = False
+
+    def _step(self) -> bool:
+        """Do what is to be done in this state, once; False when there is nothing."""
+        match self.state:
+            case ControllerState.OUT | ControllerState.FOLLOWING:
+                return False
+            case ControllerState.WATCHING:
+                self._try(_Event(self._watch))
+            case ControllerState.STANDING:
+                self._try(_Event(self._stand))
+            case ControllerState.TAKING_OVER:
+                self._try(_Event(self._take_over))
+            case ControllerState.ACTIVE:
+                if not self._events:
+                    return False
+                self._try(self._events.popleft(), again=self._events.append)
+        return True
+
+    def _try(self, event: _Event, again: Callable[[_Event], None] = lambda event: None) -> None:
+        """One try; ``again`` keeps an event for another one. (What a state does it does again.)"""
+        error = self._outcome(event.task)
+        match error:
+            case None:
+                self._failures = 0
+            case SessionExpiredError():  # whoever began the session hears of it too
+                self._happens(Happened.SESSION_ENDED)
+                _refuse(event, ErrorCode.NOT_CONTROLLER)
+            case DeposedError():
+                logger.info("controller %s: %s", self._broker_id, error)
+                self._happens(Happened.DEPOSED)
+                _refuse(event, ErrorCode.NOT_CONTROLLER)
+            case ConflictError() | CoordinatorUnavailableError():
+                logger.warning("controller %s: again, later: %s", self._broker_id, error)
+                if self._runtime.now_ms() < event.deadline_ms:
+                    again(event)
+                else:
+                    _refuse(event, ErrorCode.REQUEST_TIMED_OUT)
+                self._wait()
+            case _ if event.fail is not None:
+                event.fail(error_code_of(error))
+            case _:
+                logger.warning("controller %s: all is read anew: %s", self._broker_id, error)
+                self._happens(Happened.FAILED)
+                self._wait()
+        if self._term is not None and self.active:
+            self._term.flush()
+        self._count()
+
+    def _outcome(self, task: Task) -> Exception | None:
+        """What came of it. After a conflict it is done again at once, with what is read anew."""
+        outcome: Exception | None = None
+        for _ in range(MAX_CONFLICTS):
+            try:
+                if self._term is not None:
+                    self._term.settle()
+                task()
+            except ConflictError as conflict:
+                logger.warning("controller %s: again: %s", self._broker_id, conflict)
+                outcome = conflict
+            except (CoordinationError, DeposedError) as error:
+                return error
+            except Exception as error:
+                logger.exception("controller %s: an event failed", self._broker_id)
+                return error
+            else:
+                return None
+        return outcome
+
+    def _wait(self) -> None:
+        self._failures += 1
+        delay_ms = BACKOFF.delay_ms(self._failures, self._runtime.random)
+        pause: Cancellable
+
+        def go_on() -> None:
+            if self._pause is pause:
+                self._pause = None
+                self._work()
+
+        self._pause = pause = self._runtime.call_later(delay_ms, lambda: self._actor.post(go_on))
+
+    def _wait_no_more(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    # -- states ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        session = self._session
+        assert session is not None
+        while self._unwatched:
+            path = self._unwatched[-1]
+            session.watch(path, partial(self._signal, session, path))
+            self._unwatched.pop()
+        self._happens(Happened.WATCHES_SET)
 
     def _stand(self) -> None:
-        if self._session is None or self._store is not None:
-            return
+        assert self._session is not None
         store = ControllerStore(self._session, self._defaults)
-        try:
-            elected = store.stand(self._broker_id, self._runtime.clock.wall_ms())
-        except SessionExpiredError:
+        if not store.stand(self._broker_id, self._runtime.clock.wall_ms()):
+            self._happens(Happened.OTHER_ELECTED)
             return
-        except CoordinationError as error:
-            logger.warning("controller %s: cannot stand: %s", self._broker_id, error)
-            self._later(self._stand)
-            return
-        if elected:
-            self._store = store
-            self.epoch = store.term.epoch
-            logger.info("broker %s is the controller of epoch %s", self._broker_id, self.epoch)
-            self._take_over(store)
+        self._store, self.epoch = store, store.term.epoch
+        logger.info("broker %s is the controller of epoch %s", self._broker_id, self.epoch)
+        self._happens(Happened.ELECTED)
 
-    def _take_over(self, store: ControllerStore) -> None:
-        """The first event of a term. Whatever goes wrong, it is tried again: to do it is nobody
-        else's as long as this broker is elected."""
-        if self._store is not store:
-            return
-
-        def begin() -> None:
-            self._end_term()
-            term = ControllerTerm(
-                store, self._open_channel, self._run, self._config, self._rng, self.stats
+    def _take_over(self) -> None:
+        """To do it is nobody else's as long as this broker is elected."""
+        if self._term is None:
+            assert self._store is not None
+            self._term = ControllerTerm(
+                self._store, self._open_channel, self._later, self._config, self._rng, self.stats
             )
-            self._term = term
-            term.take_over()
-            self.active = True
-            config = self._config
-            self._every(config.unclean_election_interval_ms, term.retry_elections)
-            if config.auto_leader_rebalance:
-                self._every(config.leader_imbalance_check_interval_s * 1000, term.rebalance)
+        self._term.take_over()
+        self._happens(Happened.TOOK_OVER)
 
-        self._run(begin, lambda error: self._later(partial(self._take_over, store)))
+    def _later(self, task: Task) -> None:
+        """For an event that another one, or an answer of a broker, entails."""
+        self._add(_Event(task))
 
-    def _resign(self) -> None:
-        if self._store is not None:
-            logger.info("broker %s is not the controller any more", self._broker_id)
-        self._store = None
-        self.active = False
-        self._end_term()
-        self._count()
+    def _begin_timers(self) -> None:
+        term, config = self._term, self._config
+        assert term is not None
+        self._every(config.unclean_election_interval_ms, "elections", term.retry_elections)
+        if config.auto_leader_rebalance:
+            interval_ms = config.leader_imbalance_check_interval_s * 1000
+            self._every(interval_ms, "rebalance", term.rebalance)
+
+    def _every(self, interval_ms: int, name: str, task: Task) -> None:
+        term = self._term
+
+        def run() -> None:
+            if self._term is term and self.active:
+                self._add(_Event(task, name))
+
+        self._timers.append(self._runtime.every(interval_ms, partial(self._actor.post, run)))
 
     def _end_term(self) -> None:
         for timer in self._timers:
@@ -251,78 +413,37 @@ class Controller:
         if self._term is not None:
             self._term.close()
             self._term = None
+        events, self._events = self._events, deque()
+        for event in events:
+            _refuse(event, ErrorCode.NOT_CONTROLLER)
 
     def _open_channel(
         self, broker: LiveBroker, context: ControllerContext, on_response: OnResponse
     ) -> Channel:
+        def check() -> None:
+            if self._term is not None and self.active:
+                self._add(_Event(self._term.check, nodes.CONTROLLER))
+
         return Channel(
             broker, self._actor, self._runtime, self._transport, (self._broker_id, self.epoch),
-            context, on_response,
+            self._numbers, context, on_response, check, self._config.controller_socket_timeout_ms,
         )  # fmt: skip
-
-    # -- how an event is run ---------------------------------------------------------------------
-
-    def _serve(self, event: Event, fail: Fail) -> None:
-        def serve() -> None:
-            if self._term is None or not self.active:
-                fail(ErrorCode.NOT_CONTROLLER)
-            else:
-                self._run(event(self._term), fail)
-
-        self._actor.post(serve)
-
-    def _event(self, event: Event) -> None:
-        if self._term is not None:
-            self._run(event(self._term))
-
-    def _run(self, task: Task, fail: Fail = lambda error: None) -> None:
-        """Do ``task``, again where needed, for as long as the term lasts; on the actor.
-
-        A task answers its requester with its last step; ``fail`` answers when it cannot.
-        """
-        store, term = self._store, self._term
-
-        def attempt() -> None:
-            is_over = store is None or self._store is not store
-            if is_over or (term is not None and self._term is not term):
-                fail(ErrorCode.NOT_CONTROLLER)
-                return
-            try:
-                for _ in range(MAX_CONFLICTS):
-                    try:
-                        task()
-                        return
-                    except ConflictError as conflict:
-                        logger.warning("controller %s: again: %s", self._broker_id, conflict)
-                self._later(attempt)
-            except CoordinatorUnavailableError as error:
-                logger.warning("controller %s: again, later: %s", self._broker_id, error)
-                self._later(attempt)
-            except SessionExpiredError:
-                self._resign()
-                fail(ErrorCode.NOT_CONTROLLER)
-            except DeposedError:
-                self._resign()
-                fail(ErrorCode.NOT_CONTROLLER)
-                self._stand()
-            except Exception as error:
-                logger.exception("controller %s: an event failed", self._broker_id)
-                fail(error_code_of(error))
-            finally:
-                if self._term is not None:
-                    self._term.flush()
-                self._count()
-
-        attempt()
-
-    def _later(self, task: Task) -> None:
-        self._runtime.call_later(RETRY_MS, partial(self._actor.post, task))
-
-    def _every(self, interval_ms: int, task: Task) -> None:
-        run = partial(self._actor.post, partial(self._run, task))
-        self._timers.append(self._runtime.every(interval_ms, run))
 
     def _count(self) -> None:
         context = ControllerContext() if self._term is None else self._term.context
         self.stats.active_controller_count = int(self.active)
         context.update(self.stats)
+
+
+def _refuse(event: _Event, code: ErrorCode) -> None:
+    if event.fail is not None:
+        event.fail(code)
+
+
+# What a controller hears of.
+_SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
+    nodes.CONTROLLER: ControllerTerm.check,
+    nodes.BROKER_IDS: ControllerTerm.on_brokers,
+    nodes.ISR_CHANGES: ControllerTerm.on_isr_changes,
+    nodes.LOG_DIR_EVENTS: ControllerTerm.on_log_dir_events,
+}

@@ -14,7 +14,13 @@ from replication.controller.topics import Move
 from replication.election import IsAcceptable, Mode, change, check_alter, is_already_applied
 from replication.error_codes import ErrorCode
 from replication.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
-from replication.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+from replication.state import (
+    NO_LEADER,
+    UNKNOWN_EPOCH,
+    PartitionRegistration,
+    RecoveryState,
+    TopicPartition,
+)
 
 MAX_REBALANCES = 1000  # elections in one run of the periodic task, as in Kafka (R-61)
 
@@ -32,7 +38,6 @@ class Decisions:
         self,
         tp: TopicPartition,
         *,
-        alive: Collection[int] | None = None,
         mode: Mode | None = None,
         isr: Collection[int] | None = None,
         unclean: Collection[int] = (),
@@ -45,7 +50,6 @@ class Decisions:
         can (R-65). A reassignment completes as soon as the ISR holds all targets (R-62).
 
         Args:
-            alive: the brokers that are up; those of the context unless given.
             mode: by default online, or unclean where the topic wants that (R-59).
             move: a reassignment that begins now, in place of one that is under way.
         """
@@ -55,13 +59,8 @@ class Decisions:
             unclean_allowed = context.topics[tp.topic].config.unclean_leader_election_enable
             mode = Mode.UNCLEAN if unclean_allowed else Mode.ONLINE
 
-        def is_up(broker: int) -> bool:
-            if alive is not None:
-                return broker in alive and tp not in context.offline.get(broker, ())
-            return context.is_online(broker, tp)
-
         def may_lead(broker: int) -> bool:
-            return is_up(broker) and broker not in context.shutting_down
+            return context.is_online(broker, tp) and broker not in context.shutting_down
 
         def decided(
             acceptable: IsAcceptable, isr: Collection[int] | None,
@@ -77,7 +76,7 @@ class Decisions:
         acceptable: IsAcceptable = may_lead
         after = decided(acceptable, isr, replicas)
         if after.leader == NO_LEADER and now.leader in context.shutting_down:
-            acceptable = _either(may_lead, now.leader, is_up(now.leader))
+            acceptable = _either(may_lead, now.leader, context.is_online(now.leader, tp))
             after = decided(acceptable, isr, replicas)
         target = self._target(tp) if move is None else move.target
         if target and set(target) <= set(after.isr):
@@ -119,20 +118,18 @@ class Decisions:
 
     # -- brokers ---------------------------------------------------------------------------------
 
-    def fence(
-        self, fenced: Collection[int], unclean: Collection[int], alive: Collection[int]
-    ) -> Changes:
-        """``fenced`` brokers are gone, or are here again as another incarnation (R-59, R-64).
+    def fence(self, gone: Collection[int], unclean: Collection[int]) -> Changes:
+        """``gone`` brokers are not up, or not yet as the incarnation they are now (R-59, R-64).
 
         They leave every ISR. Those of ``unclean`` came back without proof of a clean stop and
         leave every ELR too (R-70).
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
-            isr = [r for r in self._context.partitions[tp].isr if r not in fenced]
-            return self.decide(tp, alive=alive, isr=isr, unclean=unclean)
+            isr = [r for r in self._context.partitions[tp].isr if r not in gone]
+            return self.decide(tp, isr=isr, unclean=unclean)
 
-        return self._changes(self._on(fenced), after)
+        return self._changes(self._on(gone), after)
 
     def elect_leaderless(self) -> Changes:
         """After somebody came up, and every now and then (R-59)."""
@@ -208,12 +205,15 @@ class Decisions:
         """
         context = self._context
         changes: Changes = {}
-        verdicts: list[tuple[TopicPartition, ErrorCode]] = []
-        seen: set[TopicPartition] = set()
+        verdicts: list[tuple[AlterPartitionItem, ErrorCode]] = []
+        accepted: set[TopicPartition] = set()
         for item in items:
             tp = item.tp
-            error = self._judge(item, sender) if tp not in seen else ErrorCode.INVALID_REQUEST
-            seen.add(tp)
+            error = self._judge(item, sender)
+            if error is ErrorCode.NONE:
+                if tp in accepted:
+                    error = ErrorCode.INVALID_REQUEST
+                accepted.add(tp)
             now = context.partitions.get(tp)
             if error is ErrorCode.NONE and now is not None and _is_news(item, now):
                 after = self.decide(
@@ -223,30 +223,50 @@ class Decisions:
                     changes[tp] = after
                 if after.leader != sender:
                     error = ErrorCode.NEW_LEADER_ELECTED
-            verdicts.append((tp, error))
+            verdicts.append((item, error))
 
         def results() -> tuple[AlterPartitionResult, ...]:
             return tuple(
-                AlterPartitionResult(tp, error)
+                AlterPartitionResult(item.tp, error, topic_id=item.topic_id)
                 if error is not ErrorCode.NONE
-                else _result(tp, context.partitions[tp])
-                for tp, error in verdicts
+                else _result(item, context.partitions[item.tp])
+                for item, error in verdicts
             )
 
         return changes, results
 
     def _judge(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
+        topic = self._context.topics.get(item.tp.topic)
+        if item.topic_id is not None and (
+            topic is None or topic.assignment.topic_id != item.topic_id
+        ):
+            return ErrorCode.UNKNOWN_TOPIC_ID
         if not self._context.is_active(item.tp):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         now = self._context.partitions[item.tp]
         if is_already_applied(now, item, sender):
             return ErrorCode.NONE
-        return check_alter(now, item, sender, self._context.is_eligible)
+        error = check_alter(now, item, sender, self._context.is_eligible)
+        own_epoch = dict(item.new_isr).get(sender, UNKNOWN_EPOCH)
+        known = self._context.live.get(sender)
+        is_current = own_epoch == UNKNOWN_EPOCH or (
+            known is not None and own_epoch == known.broker_epoch
+        )
+        if error is ErrorCode.NONE and not is_current:
+            return ErrorCode.INELIGIBLE_REPLICA  # proposed before the sender registered anew
+        return error
 
     def elect_leaders(
-        self, kind: ElectionType, wanted: Iterable[TopicPartition] | None
+        self,
+        kind: ElectionType,
+        wanted: Iterable[TopicPartition] | None,
+        tried: Collection[TopicPartition] = (),
     ) -> tuple[Changes, tuple[tuple[TopicPartition, ErrorCode], ...]]:
-        """R-60. Of all partitions (``wanted`` is None) those that need none are not listed."""
+        """R-60. Of all partitions (``wanted`` is None) those that need none are not listed.
+
+        Args:
+            tried: what this very request has elected before, with an outcome that nobody knows.
+        """
         context = self._context
         everything = filter(context.is_active, context.partitions)
         listed = everything if wanted is None else dict.fromkeys(wanted)
@@ -264,7 +284,9 @@ class Decisions:
                 needless = now.leader != NO_LEADER
                 mode, failed = Mode.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
             if needless:
-                if wanted is not None:
+                if tp in tried:
+                    verdicts.append((tp, ErrorCode.NONE))
+                elif wanted is not None:
                     verdicts.append((tp, ErrorCode.ELECTION_NOT_NEEDED))
                 continue
             after = self.decide(tp, mode=mode)
@@ -304,8 +326,8 @@ def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
     return item.partition_epoch == now.partition_epoch
 
 
-def _result(tp: TopicPartition, now: PartitionRegistration) -> AlterPartitionResult:
+def _result(item: AlterPartitionItem, now: PartitionRegistration) -> AlterPartitionResult:
     return AlterPartitionResult(
-        tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
-        now.recovery_state,
+        item.tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
+        now.recovery_state, item.topic_id,
     )  # fmt: skip

@@ -6,8 +6,8 @@ that was replaced, and has not yet heard of it, changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
@@ -37,6 +37,8 @@ from replication.state import (
 logger = get_logger(__name__)
 
 CHUNK = 400  # nodes in a transaction: some 100 kB, a tenth of what ZooKeeper takes
+
+OnRead: TypeAlias = Callable[[TopicPartition, PartitionRegistration | None], None]
 
 LOST_EPOCH = -2  # differs from every epoch, the unknown one included
 
@@ -70,17 +72,19 @@ class ControllerStore:
     def stand(self, broker_id: int, timestamp_ms: int) -> bool:
         """Become the controller unless there is one; True when this session is it.
 
-        Also after a first try whose answer was lost: the node's owner tells.
+        Also after a first try whose answer was lost: the node's owner tells. The epoch is read
+        before the node: if the node is ours then, no other term has begun since, and the epoch is
+        ours or an older one, with which every write is refused.
         """
         coordinator = self._coordinator
         self._create_missing([*nodes.PERSISTENT_PATHS])
         while True:
-            held = coordinator.get(nodes.CONTROLLER)
             node = coordinator.get(nodes.CONTROLLER_EPOCH)
             if node is None:
                 self._create_missing([nodes.CONTROLLER_EPOCH], nodes.encode_controller_epoch(0))
                 continue
             epoch = nodes.decode_controller_epoch(node.data)
+            held = coordinator.get(nodes.CONTROLLER)
             if held is not None:
                 self.term = Term(epoch, node.version)
                 return held.ephemeral_owner == coordinator.session_id
@@ -126,8 +130,8 @@ class ControllerStore:
                 logger.error("broker %s counts as dead: %s", broker, error)
         return dict(sorted(found.items()))
 
-    def load(self) -> ControllerContext:
-        """All but the live brokers. A topic whose nodes cannot be read is left out, and logged."""
+    def begin(self) -> ControllerContext:
+        """A context with what every controller remembers of brokers; all topics are unread."""
         context = ControllerContext(self._defaults)
         for name, node in self._children(nodes.BROKER_EPOCHS):
             broker = int(name)
@@ -136,14 +140,67 @@ class ControllerStore:
             except CorruptNodeError as error:
                 logger.error("broker %s counts as stopped uncleanly: %s", broker, error)
                 context.remembered[broker] = LOST_EPOCH
-        for name in self._coordinator.children(nodes.TOPICS):
-            self.load_topic(context, name)
+        context.unread_topics = dict.fromkeys(self._coordinator.children(nodes.TOPICS))
+        return context
+
+    def read(self, context: ControllerContext, on_read: OnRead = lambda tp, before: None) -> None:
+        """Read what is unread: when an answer is lost, what was read before it need not be again.
+
+        What is gone leaves the context. What cannot be read does so too, and is left alone.
+
+        Args:
+            on_read: told of each partition, with its registration before.
+        """
+        for name in [*context.unread_topics]:
+            self._read_topic(context, name)
+            del context.unread_topics[name]
+        for tp in [*context.unread]:
+            before = context.partitions.get(tp)
+            if tp.topic in context.topics:
+                self._read_partition(context, tp)
+                on_read(tp, before)
+            del context.unread[tp]
+
+    def _read_topic(self, context: ControllerContext, name: str) -> None:
+        before = context.topics.get(name)
+        known = before.assignment.partitions if before is not None else {}
+        try:
+            found = self.topic(name)
+        except CorruptNodeError as error:
+            logger.error("topic %s is left alone: %s", name, error)
+            if before is not None:
+                context.remove_topic(name)
+            context.unreadable[name] = None
+            return
+        if found is None:
+            context.unreadable.pop(name, None)
+            if before is not None:
+                context.remove_topic(name)
+            return
+        context.put_topic(name, *found)
+        new = (number for number in found[0].partitions if number not in known)
+        context.unread.update((TopicPartition(name, number), None) for number in new)
+
+    def _read_partition(self, context: ControllerContext, tp: TopicPartition) -> None:
+        replicas = context.topics[tp.topic].assignment.partitions.get(tp.partition, ())
+        try:
+            state = self.registration(tp, replicas)
+        except CorruptNodeError as error:
+            logger.error("%s is left alone: %s", tp, error)
+            context.leave_out(tp)
+            return
+        if state is not None:
+            context.put(tp, state)
+        elif tp in context.partitions:
+            context.leave_out(tp)
+
+    def read_deletions(self, context: ControllerContext) -> None:
+        """Which of the topics, all read before, are to be deleted."""
         for name in self._coordinator.children(nodes.DELETE_TOPICS):
             if name in context.topics:
                 context.start_deletion(name)
-            else:
+            elif name not in context.unreadable:
                 self.remove([nodes.delete_topic_path(name)])
-        return context
 
     def topic(self, name: str) -> tuple[TopicAssignment, int] | None:
         """A topic and its node's version."""
@@ -161,41 +218,6 @@ class ControllerStore:
         if node is None:
             return None
         return nodes.decode_partition(tp, node.data, node.version, replicas)
-
-    def load_topic(
-        self,
-        context: ControllerContext,
-        name: str,
-        partitions: Iterable[TopicPartition] | None = None,
-    ) -> None:
-        """Read a topic and its partitions, or only some of them, into the context.
-
-        What is gone leaves the context. What cannot be read does so too, and is left alone.
-        """
-        try:
-            found = self.topic(name)
-        except CorruptNodeError as error:
-            logger.error("topic %s is left alone: %s", name, error)
-            found = None
-        if found is None:
-            if name in context.topics:
-                context.remove_topic(name)
-            return
-        context.put_topic(name, *found)
-        topic = found[0]
-        if partitions is None:
-            partitions = [TopicPartition(name, number) for number in topic.partitions]
-        for tp in partitions:
-            try:
-                state = self.registration(tp, topic.partitions.get(tp.partition, ()))
-            except CorruptNodeError as error:
-                logger.error("%s is left alone: %s", tp, error)
-                context.leave_out(tp)
-                continue
-            if state is not None:
-                context.put(tp, state)
-            elif tp in context.partitions:
-                context.leave_out(tp)
 
     def _children(self, path: str) -> Iterator[tuple[str, Node]]:
         for name in self._coordinator.children(path):
@@ -265,18 +287,23 @@ class ControllerStore:
     def delete_topic(self, name: str) -> None:
         """All its nodes, the mark last; goes on where an earlier try stopped."""
         parent = _partitions_path(name)
-        paths = []
+        paths: list[str] = []
         for partition in self._coordinator.children(parent):
             below = f"{parent}/{partition}"
             paths += [f"{below}/{child}" for child in self._coordinator.children(below)]
             paths.append(below)
+            if len(paths) >= CHUNK:  # now: a lost answer must not undo the reading of everything
+                self._delete(paths)
+                paths = []
         last = (
             parent, nodes.topic_path(name), nodes.topic_config_path(name),
             nodes.delete_topic_path(name),
         )  # fmt: skip
-        paths += [path for path in last if self._coordinator.get(path) is not None]
-        for start in range(0, len(paths), CHUNK):
-            self._transact([Delete(path) for path in paths[start : start + CHUNK]])
+        self._delete(paths + [path for path in last if self._coordinator.get(path) is not None])
+
+    def _delete(self, paths: Sequence[str]) -> None:
+        if paths:
+            self._transact([Delete(path) for path in paths])
 
     # -- notifications ---------------------------------------------------------------------------
 

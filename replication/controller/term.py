@@ -2,22 +2,30 @@
 
 An event reads the context, writes to the coordinator's tree, and changes the context with every
 write that succeeded. It may stop half-way (no answer, a node other than expected): done again, it
-finds what is left to do.
+reads what is in doubt and finds what is left to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
 from logstore.errors import LogstoreError
 from replication.config import ReplicationConfig
-from replication.controller.channels import Channel, ControlResponse, OnResponse, Outbox
+from replication.controller.channels import (
+    ROLE_REACTIONS,
+    STOP_REACTIONS,
+    Channel,
+    ControlRequest,
+    ControlResponse,
+    OnResponse,
+)
 from replication.controller.context import Changes, ControllerContext, ControllerStats
+from replication.controller.outbox import Outbox
 from replication.controller.partitions import Decisions
 from replication.controller.store import ControllerStore, DeposedError
-from replication.controller.topics import Move, move, new_topic
+from replication.controller.topics import Move, move_to, new_topic
 from replication.controller.writer import Writer
 from replication.error_codes import ErrorCode, error_code_of
 from replication.messages import (
@@ -30,9 +38,11 @@ from replication.messages import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     LeaderAndIsrResponse,
+    StopReplicaRequest,
     StopReplicaResponse,
     TopicResponse,
 )
+from replication.retrying import Reaction
 from replication.runtime import Task
 from replication.state import LiveBroker, TopicAssignment, TopicPartition
 from replication.transport import OnReply
@@ -42,24 +52,25 @@ Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class ControllerTerm:
-    """One term, from reading everything on. All methods raise as ``ControllerStore``'s do.
+    """One term. All methods raise as ``ControllerStore``'s do.
 
     Args:
-        run: runs an event now, and again as long as it has to be.
+        later: has a further event run after this one, again as long as it has to be.
     """
 
     def __init__(
         self,
         store: ControllerStore,
         open_channel: OpenChannel,
-        run: Callable[[Task], None],
+        later: Callable[[Task], None],
         config: ReplicationConfig,
         rng: Random,
         stats: ControllerStats,
     ) -> None:
-        self.context = store.load()
+        """Reads little: ``take_over`` reads the rest."""
+        self.context = store.begin()
         self._store = store
-        self._run = run
+        self._later = later
         self._config = config
         self._rng = rng
         self._decisions = Decisions(self.context, config.eligible_leader_replicas)
@@ -70,14 +81,25 @@ class ControllerTerm:
         self._commit = self._writer.commit
 
     def take_over(self) -> None:
-        """Do what an earlier controller left undone; elect nobody before it is known who was
-        fenced and who stopped cleanly (S-25)."""
-        self._fence_and_elect([*self.context.on_broker])
+        """Read everything and do what an earlier controller left undone; elect nobody before it is
+        known who was fenced and who stopped cleanly (S-25).
+
+        Done again after a lost answer, it goes on reading where it stopped. The brokers are told
+        when it is complete.
+        """
+        self._store.read(self.context)
+        self._store.read_deletions(self.context)
+        self.on_brokers()
         self._commit(self._decisions.complete_reassignments())
         for name in [*self.context.deleting]:
             self._finish_deletion(name)
         self.on_isr_changes()
         self.on_log_dir_events()
+        self.check()
+
+    def settle(self) -> None:
+        """Before every event: read what is in doubt after the one before."""
+        self._writer.settle()
 
     def flush(self) -> None:
         """Send the brokers what has changed since the last time."""
@@ -97,29 +119,32 @@ class ControllerTerm:
     # -- brokers ---------------------------------------------------------------------------------
 
     def on_brokers(self) -> None:
-        """Somebody came, went, or both (R-59, R-63, R-64)."""
-        self._fence_and_elect([*self.context.live])
+        """Somebody came, went, or both (R-59, R-63, R-64).
 
-    def _fence_and_elect(self, expected: Iterable[int]) -> None:
-        """Those of ``expected`` who are not there are dead.
-
-        A new incarnation first counts as dead, and its epoch is remembered only when it has left
-        the ISRs: a controller that stops in between leaves the same work to the next one.
+        From the first moment on nobody else counts as up than those who are there, and have been
+        dealt with as the incarnations they are. A new incarnation first counts as dead, and its
+        epoch is remembered only when it has left the ISRs: a controller that stops in between
+        leaves the same work to the next one. All the dead are looked at, not only those who died
+        now: an earlier look may have stopped half-way.
         """
         context, remembered = self.context, self.context.remembered
-        seen = self._store.brokers()
+        before, seen = context.live, self._store.brokers()
         epochs = {broker: live.broker_epoch for broker, live in seen.items()}
-        gone = [broker for broker in expected if broker not in seen]
-        again = [b for b, epoch in epochs.items() if remembered.get(b, epoch) != epoch]
-        unclean = [b for b in again if seen[b].registration.previous_broker_epoch != remembered[b]]
-        alive = {b for b, epoch in epochs.items() if remembered.get(b) == epoch}
-        if gone or again:
-            self._commit(self._decisions.fence({*gone, *again}, unclean, alive))
-        news = {b: epoch for b, epoch in epochs.items() if b not in alive}
+        news = {b: epoch for b, epoch in epochs.items() if remembered.get(b) != epoch}
+        unclean = [
+            broker
+            for broker in news
+            if broker in remembered
+            and seen[broker].registration.previous_broker_epoch != remembered[broker]
+        ]
+        context.set_live({b: live for b, live in seen.items() if b not in news})
+        gone = [broker for broker in context.on_broker if broker not in context.live]
+        if context.live != before:
+            self._outbox.announce()
+        self._commit(self._decisions.fence(gone, unclean))
         if news:
             self._store.remember(news)
             remembered.update(news)
-        if seen != context.live:
             context.set_live(seen)
             self._outbox.announce()
         self._commit(self._decisions.first_states())
@@ -148,13 +173,11 @@ class ControllerTerm:
         known = self.context.live.get(broker)
         return known is not None and known.broker_epoch == broker_epoch
 
-    def _on_response(self, broker: int, response: ControlResponse) -> None:
-        if response.error_code is ErrorCode.STALE_CONTROLLER_EPOCH:
-            self._run(self.check)
-        elif isinstance(response, LeaderAndIsrResponse):
+    def _on_response(self, broker: int, request: ControlRequest, response: ControlResponse) -> None:
+        if isinstance(response, LeaderAndIsrResponse):
             self._on_roles(broker, response)
-        elif isinstance(response, StopReplicaResponse):
-            self._on_stopped(broker, response)
+        elif isinstance(request, StopReplicaRequest) and isinstance(response, StopReplicaResponse):
+            self._on_stopped(broker, request, response)
 
     def _on_roles(self, broker: int, response: LeaderAndIsrResponse) -> None:
         """Which replicas are in failed log directories (R-66)."""
@@ -163,7 +186,7 @@ class ControllerTerm:
         for tp, error in response.partitions:
             if error is ErrorCode.NONE:
                 offline.pop(tp, None)
-            elif error is ErrorCode.KAFKA_STORAGE_ERROR and tp not in offline:
+            elif ROLE_REACTIONS[error] is Reaction.GIVE_UP and tp not in offline:
                 offline[tp] = None
                 lost.append(tp)
 
@@ -172,7 +195,7 @@ class ControllerTerm:
             self._commit(self._decisions.lose_replicas(broker, active))
 
         if lost:
-            self._run(lose)
+            self._later(lose)
 
     # -- partitions ------------------------------------------------------------------------------
 
@@ -183,13 +206,24 @@ class ControllerTerm:
             return
         changes, results = self._decisions.alter(request.broker_id, request.partitions)
         self._commit(changes)
-        reply(AlterPartitionResponse(ErrorCode.NONE, results()))
+        answers = results()
+        if any(answer.error_code is ErrorCode.NOT_CONTROLLER for answer in answers):
+            self._later(self.check)  # it knows epochs that this controller does not
+        reply(AlterPartitionResponse(ErrorCode.NONE, answers))
 
-    def elect_leaders(self, request: ElectLeadersRequest, reply: OnReply) -> None:
-        """R-60."""
-        changes, verdicts = self._decisions.elect_leaders(request.election_type, request.partitions)
-        self._commit(changes)
-        reply(ElectLeadersResponse(ErrorCode.NONE, verdicts))
+    def election(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
+        """R-60: an event that remembers what it has tried to elect."""
+        tried: set[TopicPartition] = set()
+
+        def elect() -> None:
+            changes, verdicts = self._decisions.elect_leaders(
+                request.election_type, request.partitions, tried
+            )
+            tried.update(changes)
+            self._commit(changes)
+            reply(ElectLeadersResponse(ErrorCode.NONE, verdicts))
+
+        return elect
 
     def retry_elections(self) -> None:
         """R-59, periodically."""
@@ -199,30 +233,39 @@ class ControllerTerm:
         """R-61, periodically."""
         self._commit(self._decisions.rebalance())
 
-    def reassign(
+    def reassignment(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
-    ) -> None:
-        """R-62."""
-        changes: Changes = {}
-        moves: dict[TopicPartition, Move] = {}
-        verdicts: dict[TopicPartition, ErrorCode] = {}
-        for tp, target in targets.items():
-            verdicts[tp] = ErrorCode.NONE
-            try:
-                moves[tp] = move(tp, target, self.context)
-            except LogstoreError as error:
-                verdicts[tp] = error_code_of(error)
-                continue
-            after = self._decisions.reassign(tp, moves[tp])
-            if after.partition_epoch != self.context.partitions[tp].partition_epoch:
-                changes[tp] = after
-        self._commit(changes, moves)
-        reply(verdicts)
+    ) -> Task:
+        """R-62: an event that remembers what it has tried to begin or to give up."""
+        tried: set[TopicPartition] = set()
+
+        def reassign() -> None:
+            changes: Changes = {}
+            moves: dict[TopicPartition, Move] = {}
+            verdicts: dict[TopicPartition, ErrorCode] = {}
+            for tp, target in targets.items():
+                verdicts[tp] = ErrorCode.NONE
+                try:
+                    move = move_to(tp, target, self.context)
+                except LogstoreError as error:
+                    code = error_code_of(error)
+                    if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS or tp not in tried:
+                        verdicts[tp] = code
+                    continue
+                after = self._decisions.reassign(tp, move)
+                if after.partition_epoch != self.context.partitions[tp].partition_epoch:
+                    changes[tp], moves[tp] = after, move
+            tried.update(changes)
+            self._commit(changes, moves)
+            reply(verdicts)
+
+        return reassign
 
     def on_isr_changes(self) -> None:
         """Brokers changed registrations in the tree themselves."""
         paths, changed = self._store.isr_changes()
-        self._writer.read_again(filter(self.context.is_active, dict.fromkeys(changed)))
+        self._writer.doubt(filter(self.context.is_active, dict.fromkeys(changed)))
+        self._writer.settle()
         self._store.remove(paths)
 
     # -- topics ----------------------------------------------------------------------------------
@@ -269,13 +312,20 @@ class ControllerTerm:
         self.context.start_deletion(name)
         self._outbox.delete_topic(name)
         reply(TopicResponse(ErrorCode.NONE))
-        self._run(partial(self._finish_deletion, name))
+        self._later(partial(self._finish_deletion, name))
 
-    def _on_stopped(self, broker: int, response: StopReplicaResponse) -> None:
-        gone = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        for tp, error in response.partitions:
-            if error in gone and self.context.confirm_deletion(tp, broker):
-                self._run(partial(self._finish_deletion, tp.topic))
+    def _on_stopped(
+        self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
+    ) -> None:
+        codes = dict(response.partitions)
+        for stop in request.partitions:
+            topic = self.context.topics.get(stop.tp.topic)
+            if topic is None or topic.assignment.topic_id != stop.topic_id:
+                continue  # an earlier topic of that name
+            code = codes.get(stop.tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+            is_gone = STOP_REACTIONS[code] is Reaction.DONE
+            if is_gone and self.context.confirm_deletion(stop.tp, broker):
+                self._later(partial(self._finish_deletion, stop.tp.topic))
 
     def _finish_deletion(self, name: str) -> None:
         if self.context.deleting.get(name) == {}:

@@ -119,7 +119,7 @@ class Move(NamedTuple):
     removing: tuple[int, ...]
 
 
-def move(tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext) -> Move:
+def move_to(tp: TopicPartition, target: tuple[int, ...] | None, context: ControllerContext) -> Move:
     """The way from the present replicas to ``target``; None cancels the one that is under way.
 
     One that is under way is given up: its new replicas leave, unless they are wanted again.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from replication.controller.channels import Outbox
 from replication.controller.context import Changes, ControllerContext, ControllerStats
-from replication.controller.store import CHUNK, ConflictError, ControllerStore
+from replication.controller.outbox import Outbox
+from replication.controller.store import CHUNK, ControllerStore
 from replication.controller.topics import Move
 from replication.state import NO_LEADER, PartitionRegistration, TopicAssignment, TopicPartition
 
@@ -25,12 +25,13 @@ class Writer:
     def commit(self, changes: Changes, moves: Mapping[TopicPartition, Move] | None = None) -> None:
         """Write registrations, some hundred in a transaction.
 
-        What was written is known and sent, even when the rest fails.
+        What was written is known and sent, even when the rest fails. What may have been written
+        is in doubt: ``settle`` reads it before the next decision.
 
         Args:
             moves: the reassignments that begin with these changes.
         Raises:
-            ConflictError: what differs was read again, and the rest was not written.
+            ConflictError: another hand wrote; the rest was not written.
             DeposedError
         """
         listed = list(changes)
@@ -42,34 +43,37 @@ class Writer:
             topics = self._topics_after(chunk, moves or {})
             try:
                 self._store.write(self._context, chunk, topics)
-            except ConflictError:
-                self.read_again(chunk)
+            except Exception:
+                self.doubt(chunk)
                 raise
             for name, topic in topics.items():
                 self._context.put_topic(name, topic, self._context.topics[name].version + 1)
             for tp, after in chunk.items():
-                self._committed(tp, self._context.partitions.get(tp), after)
+                before = self._context.partitions.get(tp)
+                self._context.put(tp, after)
+                self._note(tp, before)
 
-    def read_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Another hand wrote, or our own write succeeded although its answer was lost."""
-        by_topic: dict[str, list[TopicPartition]] = {}
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Another hand wrote them, or our own write was carried out although no answer came."""
         for tp in partitions:
-            by_topic.setdefault(tp.topic, []).append(tp)
-            self._outbox.changed(tp)
-        for name, listed in by_topic.items():
-            self._store.load_topic(self._context, name, listed)
+            self._context.unread[tp] = None
+            self._context.unread_topics[tp.topic] = None
 
-    def _committed(
-        self, tp: TopicPartition, now: PartitionRegistration | None, after: PartitionRegistration
-    ) -> None:
-        self._context.put(tp, after)
+    def settle(self) -> None:
+        """Read what is in doubt. Nothing may be decided before, of any partition: who is thought
+        to be without a leader may have one by now that is dead."""
+        self._store.read(self._context, self._note)
+
+    def _note(self, tp: TopicPartition, before: PartitionRegistration | None) -> None:
+        """The brokers have to hear of it, those first who have lost their replica."""
         self._outbox.changed(tp)
-        if now is None:
+        after = self._context.partitions.get(tp)
+        if before is None or after is None:
             return
-        for broker in now.replicas:
+        for broker in before.replicas:
             if broker not in after.replicas:
                 self._outbox.stop_replica(broker, tp, after.leader_epoch)
-        if after.leader not in (NO_LEADER, now.leader, *now.isr, *now.elr):
+        if after.leader not in (NO_LEADER, before.leader, *before.isr, *before.elr):
             self._stats.unclean_leader_elections += 1
 
     def _topics_after(

@@ -34,6 +34,7 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
+PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCHS = "/logstore/broker_epochs"
 
 PERSISTENT_PATHS = (
@@ -262,6 +263,26 @@ def decode_log_dir_event(path: str, data: bytes) -> int:
     fields.version(1, 1)
     fields.number("event", LOG_DIR_FAILURE, LOG_DIR_FAILURE)
     return fields.number("broker", 0, _I32_MAX)
+
+
+# --- producer ids
+
+
+def encode_producer_id_block(broker_id: int, start: int, end: int) -> bytes:
+    """The ids ``start`` … ``end`` are the broker's to hand out."""
+    return _encode(
+        {"version": 1, "broker": broker_id, "block_start": str(start), "block_end": str(end)}
+    )
+
+
+def decode_producer_id_block(data: bytes) -> int:
+    """The last id of the latest block."""
+    fields = _Fields(PRODUCER_IDS, data)
+    fields.version(1, 1)
+    start, end = fields.number_text("block_start"), fields.number_text("block_end")
+    if end < start:
+        fields.fail("block_end", f"is {end}, before the start {start}")
+    return end
 
 
 # --- parts

@@ -98,7 +98,7 @@ class Oracle:
                 view = self._open(machine, tp, log)
             state = (
                 log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
-                partition.leader_epoch, partition.partition_epoch, partition.isr, partition._leads,
+                partition.role,
             )  # fmt: skip
             if state != view.state:
                 view.state = state
@@ -208,7 +208,7 @@ class Oracle:
         epochs = partition.leader_epoch, partition.partition_epoch
         if epochs < (view.leader_epoch, view.partition_epoch):
             self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
-        if partition._leads:
+        if partition.is_leader:
             self._leader_changed(machine, tp, partition, log, view)
             self._highest[tp] = max(self._highest[tp], log.high_watermark)
         elif log.high_watermark > self._highest[tp]:
@@ -217,7 +217,7 @@ class Oracle:
                 f"no leader does: {self._highest[tp]}"
             )  # fmt: skip
         view.leader_epoch, view.partition_epoch = epochs
-        view.leads, view.isr = partition._leads, partition.isr
+        view.leads, view.isr = partition.is_leader, partition.isr
         view.high_watermark = log.high_watermark
 
     def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
@@ -233,7 +233,7 @@ class Oracle:
             self._note_entry(machine, tp, entry, previous)
             note(f"b{machine.broker_id} {tp} appends {entry.base}-{entry.last} of {entry.epoch}")
             previous = entry
-            if partition._leads and entry.epoch == partition.leader_epoch:
+            if partition.is_leader and entry.epoch == partition.leader_epoch:
                 me = (machine.broker_id, machine.starts)
                 if self._accepted.setdefault((tp, entry.epoch), me) != me:
                     self._violated(
@@ -266,7 +266,7 @@ class Oracle:
         leader = self.view(partition.leader_id, tp)
         if (
             rule_cuts_exactly
-            and not partition._leads
+            and not partition.is_leader
             and leader is not None
             and leader.leads
             and leader.leader_epoch == partition.leader_epoch

@@ -27,7 +27,6 @@ from logstore.log.flushing import LogFlusher
 from logstore.log.producer_checks import ProducerUpdates
 from logstore.log.writer import Cut, LogWriter
 from logstore.segment import Segment
-from replication import partition as partition_module
 from replication import replica_manager as replica_manager_module
 from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
@@ -40,6 +39,10 @@ from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState, may_join, next_high_watermark
 from replication.metadata_cache import MetadataCache
 from replication.partition import FetchRead, Partition
+from replication.partition import base as base_module
+from replication.partition import isr_changes as isr_changes_module
+from replication.partition import leader as leader_module
+from replication.partition import partition as partition_module
 from replication.role_changes import RoleChanges
 from replication.simulator.exhaustive.mutants import FENCED_RULE
 from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
@@ -121,13 +124,13 @@ def join_before_high_watermark() -> list[Patch]:
     def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
         return may_join(max(follower_end, high_watermark), high_watermark, epoch_start, **rest)
 
-    return [Patch(partition_module, "may_join", join)]
+    return [Patch(isr_changes_module, "may_join", join)]
 
 
 @_mutant
 def no_truncation() -> list[Patch]:
     """A leader never says that a follower's log parts from its own."""
-    return [Patch(partition_module, "diverging_epoch", lambda found, offset, epoch: None)]
+    return [Patch(leader_module, "diverging_epoch", lambda found, offset, epoch: None)]
 
 
 @_mutant
@@ -137,7 +140,7 @@ def join_before_epoch_start() -> list[Patch]:
     def join(follower_end: int, high_watermark: int, epoch_start: int, **rest: Any) -> bool:
         return may_join(follower_end, high_watermark, 0, **rest)
 
-    return [Patch(partition_module, "may_join", join)]
+    return [Patch(isr_changes_module, "may_join", join)]
 
 
 @_mutant
@@ -147,7 +150,7 @@ def older_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(max(requested, current), current)
 
-    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(base_module, "check_leader_epoch", check)]
 
 
 @_mutant
@@ -157,7 +160,7 @@ def newer_epochs_not_fenced() -> list[Patch]:
     def check(requested: int, current: int) -> ErrorCode:
         return check_leader_epoch(min(requested, current), current)
 
-    return [*BASELINES[KIP_320](), Patch(partition_module, "check_leader_epoch", check)]
+    return [*BASELINES[KIP_320](), Patch(base_module, "check_leader_epoch", check)]
 
 
 @_mutant
@@ -165,7 +168,7 @@ def epochs_not_fenced() -> list[Patch]:
     """Requests of any epoch are served."""
     return [
         *BASELINES[KIP_320](),
-        Patch(partition_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE),
+        Patch(base_module, "check_leader_epoch", lambda requested, current: ErrorCode.NONE),
     ]
 
 
@@ -174,6 +177,7 @@ def follower_epoch_not_checked() -> list[Patch]:
     """An answer is applied although the follower has moved to another epoch since."""
     return [
         Patch(Partition, "_following", lambda self, leader_epoch: self.local_log()),
+        Patch(LogWriter, "take_role_locked", lambda self, leader_epoch, leads: None),
         Patch(FetchStates, "holds", lambda self, state: True),
     ]
 
@@ -188,7 +192,7 @@ def high_watermark_without_followers() -> list[Patch]:
     def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
         return next_high_watermark(current, end, [], size, min_isr)
 
-    return [Patch(partition_module, "next_high_watermark", advance)]
+    return [Patch(isr_changes_module, "next_high_watermark", advance)]
 
 
 @_mutant
@@ -198,7 +202,7 @@ def high_watermark_without_min_isr() -> list[Patch]:
     def advance(current: int, end: int, awaited: Any, size: int, min_isr: int) -> int:
         return next_high_watermark(current, end, awaited, size, 0)
 
-    return [Patch(partition_module, "next_high_watermark", advance)]
+    return [Patch(isr_changes_module, "next_high_watermark", advance)]
 
 
 @_mutant
@@ -206,7 +210,7 @@ def high_watermark_of_committed_isr() -> list[Patch]:
     """The high watermark waits for the committed ISR only, not for who is about to join."""
     return [
         Patch(IsrState, "maximal", property(lambda self: self.committed)),
-        Patch(partition_module, "is_awaited", lambda *args: False),
+        Patch(isr_changes_module, "is_awaited", lambda *args: False),
     ]
 
 
@@ -214,8 +218,8 @@ def high_watermark_of_committed_isr() -> list[Patch]:
 def acknowledged_before_high_watermark() -> list[Patch]:
     """acks=all is answered as soon as the leader has appended."""
     return [
-        Patch(Partition, "acks_satisfied", lambda self, offset: (True, ErrorCode.NONE)),
-        Patch(Partition, "is_waiting_for", lambda self, offset: False),
+        Patch(Partition, "acks_satisfied", lambda self, *args: (True, ErrorCode.NONE)),
+        Patch(Partition, "is_waiting_for", lambda self, *args: False),
     ]
 
 
@@ -365,7 +369,7 @@ def log_start_inside_a_batch_not_met() -> list[Patch]:
     """A follower that has to go on from inside a batch, where the leader's log begins, cannot."""
 
     def append(self: Partition, records: Any, leader_epoch: int, leader_log_start: int) -> Any:
-        return self._storage(self._following(leader_epoch).append_as_follower, records)
+        return self._append_fetched(self._following(leader_epoch), records, leader_epoch)
 
     return [Patch(Partition, "append_as_follower", append)]
 
@@ -384,8 +388,8 @@ def unclean_restart_keeps_isr() -> list[Patch]:
     """A broker that restarts without proof of a clean stop stays in ISR and ELR (KIP-966)."""
     fence = Decisions.fence
 
-    def mutant(self: Decisions, gone: Any, unclean: Any, alive: Any) -> Any:
-        return fence(self, [b for b in gone if b not in unclean], [], alive)
+    def mutant(self: Decisions, gone: Any, unclean: Any) -> Any:
+        return fence(self, [b for b in gone if b not in unclean], [])
 
     return [Patch(Decisions, "fence", mutant)]
 

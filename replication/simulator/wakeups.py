@@ -70,7 +70,7 @@ class Wakeups:
 
     def _produce(self, operation: DelayedProduce) -> tuple[TopicPartition, str] | None:
         why = None
-        for at, required in operation._required.items():
+        for at, (required, _) in operation._required.items():
             tp = operation._responses[at].tp
             leader = self._leader(tp)
             if leader is None:

@@ -16,6 +16,7 @@ from replication.errors import ReplicationError
 
 MAX_BATCH = 4
 ATTEMPT_S = 5.0
+DELIVERY_S = 120.0  # a sender goes on with a batch, and only its producer may send it again
 
 Values = dict[int, list[bytes]]
 """What is in a topic, by partition."""
@@ -46,7 +47,7 @@ Counts = Mapping[Lane, Count]
 
 
 class Sender(threading.Thread):
-    """One idempotent producer; a batch is sent until it is acknowledged or ``stopping`` is set.
+    """One idempotent producer; a batch is sent until it is acknowledged.
 
     Args:
         on_ack: told of a batch before the next one is sent.
@@ -82,15 +83,7 @@ class Sender(threading.Thread):
         first = self.counts.get(lane, Count()).acked
         self.counts[lane] = Count(first, first + size)
         records = [(None, lane.value(number)) for number in range(first, first + size)]
-        while True:
-            try:
-                self._producer.send_batch(self._topic, lane.partition, records)
-                break
-            except ReplicationError as error:
-                if not error.retriable:
-                    raise
-                if self.stopping.is_set():
-                    return
+        self._producer.send_batch(self._topic, lane.partition, records)
         self.counts[lane] = Count(first + size, first + size)
         self.acks += 1
         self._on_ack(lane, self.counts[lane])
@@ -133,7 +126,7 @@ class Load:
         self.senders = [
             Sender(
                 f"sender-{number}",
-                cluster.producer(idempotent=True, delivery_timeout_s=ATTEMPT_S),
+                cluster.producer(idempotent=True, delivery_timeout_s=DELIVERY_S),
                 topic,
                 len(self.tps),
             )

@@ -11,7 +11,8 @@ import pytest
 
 from checkpoints.meta_properties import MetaPropertiesFile
 from checkpoints.types import TopicPartition
-from logstore.errors import InvalidRecordError
+from logstore.errors import ConfigError, InvalidRecordError
+from logstore.format.batch import encode_batch
 from logstore.partitioner import murmur2, murmur3
 from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
@@ -115,16 +116,66 @@ class TestProduceAndConsume:
     def test_an_idempotent_producer_writes_once(self, cluster: Cluster) -> None:
         """S-56: the same batch again, on another leader, too."""
         (tp,) = cluster.create_topic("orders", config=TWO)
-        producer = cluster.producer(idempotent=True)
-        first = producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")])
-        producer._sequences.clear()
-        assert producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")]) == first
+        producer_id = cluster.client.new_producer_id()
+        batch = encode_batch(
+            [(None, b"a"), (None, b"b")], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+        producer = cluster.producer()
+        first = producer.send_encoded(tp, batch)
+        assert producer.send_encoded(tp, batch) == first
         leader = cluster.leader(tp)
         assert leader is not None
         cluster.crash(leader)
-        producer._sequences.clear()
-        assert producer.send_batch("orders", 0, [(None, b"a"), (None, b"b")]) == first
+        assert producer.send_encoded(tp, batch) == first
         assert values(cluster, "orders") == [b"a", b"b"]
+
+    def test_a_batch_of_unknown_outcome_does_not_take_the_place_of_the_next(
+        self, make: Make
+    ) -> None:
+        """KIP-360: the next one goes under another epoch; also where it has as many records."""
+        cluster = make(config=ReplicationConfig(**_fields(FAST, replica_lag_time_max_ms=60_000)))
+        (tp,) = cluster.create_topic("orders", config=TWO)
+        producer = cluster.producer(idempotent=True, delivery_timeout_s=0.3, request_timeout_ms=100)
+        producer.send("orders", b"zero")
+        leader = cluster.wait_for_leader(tp)
+        for follower in cluster.broker_ids:
+            cluster.network.cut(follower, leader)  # appended, and nobody hears of it
+        with pytest.raises(ReplicationError):
+            producer.send("orders", b"one")
+        cluster.heal()
+        assert producer.send("orders", b"two").base_offset == 2
+        assert producer.send_batch("orders", 0, [(None, b"3"), (None, b"4")]).base_offset == 3
+        assert values(cluster, "orders") == [b"zero", b"one", b"two", b"3", b"4"]
+
+    def test_one_idempotent_producer_of_many_threads(self, cluster: Cluster) -> None:
+        """Each thread's batches are there once and in order."""
+        cluster.create_topic("orders", 2, config=TWO)
+        producer = cluster.producer(idempotent=True)
+
+        def send(thread: int) -> None:
+            for number in range(25):
+                for partition in (0, 1):
+                    producer.send("orders", b"%d:%d" % (thread, number), partition=partition)
+
+        threads = [threading.Thread(target=send, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for records in cluster.read_all("orders").values():
+            found = [bytes(record.value or b"").split(b":") for record in records]
+            for n in range(4):
+                mine = [int(number) for thread, number in found if int(thread) == n]
+                assert mine == list(range(25))
+
+    def test_acks_0_tells_no_offset(self, cluster: Cluster) -> None:
+        cluster.create_topic("orders")
+        assert cluster.producer(acks=0).send("orders", b"v").base_offset == -1
+
+    @pytest.mark.parametrize("acks", [0, 1])
+    def test_an_idempotent_producer_needs_all_acks(self, cluster: Cluster, acks: int) -> None:
+        with pytest.raises(ConfigError):
+            cluster.producer(idempotent=True, acks=acks)
 
 
 class TestBadInput:

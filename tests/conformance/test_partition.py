@@ -439,16 +439,16 @@ class TestPartition:
         stage = Stage(min_isr=2)
         stage.lead(1, isr=(1, 2))
         stage.append(acks=-1)
-        assert stage.partition.acks_satisfied(1) == (False, ErrorCode.NONE)
+        assert stage.partition.acks_satisfied(1, 1) == (False, ErrorCode.NONE)
         stage.fetch(2, 1)
-        assert stage.partition.acks_satisfied(1) == (True, ErrorCode.NONE)
+        assert stage.partition.acks_satisfied(1, 1) == (True, ErrorCode.NONE)
         stage.lead(1, isr=(1,), partition_epoch=2)
-        assert stage.partition.acks_satisfied(1) == (
+        assert stage.partition.acks_satisfied(1, 1) == (
             True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         )  # fmt: skip
         stage.partition.make_follower(stage.change(3, leader=2))
         with pytest.raises(NotLeaderOrFollowerError):
-            stage.partition.acks_satisfied(1)
+            stage.partition.acks_satisfied(1, 1)
 
     def test_another_topic_of_that_name_is_refused(self) -> None:
         """R-18: the log on disk belongs to a topic that was deleted since."""

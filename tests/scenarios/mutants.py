@@ -18,7 +18,7 @@ from replication.election import Mode
 from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState
 from replication.metadata_cache import MetadataCache
-from replication.partition import Partition
+from replication.partition import Leadership, Partition
 from replication.simulator.mutants import MUTANTS, mutated
 from replication.truncation import HIGH_WATERMARK_RULE, RULES, truncation_point
 
@@ -97,12 +97,12 @@ _append_as_leader = Partition.append_as_leader
 
 
 def _result_without_progress(self: Partition, *args: Any) -> None:
-    with patch.object(Partition, "_try_high_watermark", lambda self, log: False):
+    with patch.object(Partition, "_try_high_watermark", lambda self, leading: False):
         _on_result(self, *args)
 
 
 def _append_only_at_log_end(self: Partition, records: Any, leader_epoch: int, *rest: Any) -> Any:
-    return self._storage(self._following(leader_epoch).append_as_follower, records)
+    return self._append_fetched(self._following(leader_epoch), records, leader_epoch)
 
 
 def _complete_at_once(self: DelayedProduce) -> bool:
@@ -110,7 +110,8 @@ def _complete_at_once(self: DelayedProduce) -> bool:
     return self.force_complete()
 
 
-def _commit_alone(self: Partition, log: ReplicaLog) -> bool:
+def _commit_alone(self: Partition, leading: Leadership) -> bool:
+    log = leading.log
     return log.maybe_increment_high_watermark(log.log_end_offset) is not None
 
 
@@ -147,7 +148,7 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
     "cut at the log end": (ReplicaLog, "truncate_to", _cut_of_nothing_keeps_epochs),
     "answers of partitions that left": (FetchStates, "holds", _holds_whatever_left),
     "offset not available": (
-        Partition, "epoch_start_offset", property(lambda self: 0, lambda self, value: None),
+        Leadership, "start_offset", property(lambda self: 0, lambda self, value: None),
     ),
     "minimum before the append": (Partition, "append_as_leader", _append_regardless),
     "unclean elections where wanted": (decisions_module, "change", _online_only),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.controller.channels import RETRY_MS, Channel, ControlResponse
+from replication.controller.channels import BACKOFF, Channel, ControlResponse, Numbers
 from replication.controller.context import ControllerContext
 from replication.error_codes import ErrorCode
 from replication.messages import (
@@ -21,6 +21,7 @@ from replication.state import BrokerRegistration, LiveBroker, PartitionRegistrat
 from tests.controller_support import T0
 from tests.replication_support import ManualRuntime, RecordingTransport
 
+PAUSE_MS = int(BACKOFF.max_ms)
 T1 = TopicPartition("t", 1)
 ROLES, METADATA, STOPS = LeaderAndIsrRequest, UpdateMetadataRequest, StopReplicaRequest
 ANSWERS: dict[type, ControlResponse] = {
@@ -43,10 +44,16 @@ class Wire:
         self.runtime = ManualRuntime()
         self.transport = RecordingTransport()
         self.heard: list[ControlResponse] = []
+        self.stale = 0
+        self.context = ControllerContext()
         self.channel = Channel(
             LiveBroker(BrokerRegistration(2), 77), self.runtime.actor("controller"), self.runtime,
-            self.transport, (1, 5), ControllerContext(), lambda broker, r: self.heard.append(r),
+            self.transport, (1, 5), Numbers(), self.context,
+            lambda broker, request, response: self.heard.append(response), self.on_stale, 30_000,
         )  # fmt: skip
+
+    def on_stale(self) -> None:
+        self.stale += 1
 
     def waiting(self) -> tuple[type, dict[TopicPartition, int]]:
         """The one request on its way: its kind, and the leader epochs in it."""
@@ -68,12 +75,12 @@ class Wire:
 
     def lose(self) -> None:
         self.transport.reply(None)
-        self.runtime.advance(RETRY_MS)
+        self.runtime.advance(PAUSE_MS)
 
 
 def test_kafka_s_order_one_at_a_time() -> None:
     wire = Wire()
-    wire.channel.stop(stop(T1))
+    wire.channel.stop(stop(T1).values())
     wire.channel.update_metadata(at(T0, 0))
     wire.channel.lead_and_follow(at(T0, 0))
     wire.channel.send()
@@ -123,7 +130,7 @@ def test_metadata_without_partitions_is_sent_again_too() -> None:
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_role_takes_the_place_of_a_stop(lost: bool) -> None:
     wire = Wire()
-    wire.channel.stop(stop(T0))
+    wire.channel.stop(stop(T0).values())
     if lost:
         wire.channel.send()
         wire.channel.lead_and_follow(at(T0, 1))
@@ -142,10 +149,10 @@ def test_a_stop_takes_the_place_of_a_role(lost: bool) -> None:
     wire.channel.lead_and_follow(at(T0, 1))
     if lost:
         wire.channel.send()
-        wire.channel.stop(stop(T0))
+        wire.channel.stop(stop(T0).values())
         wire.lose()
     else:
-        wire.channel.stop(stop(T0))
+        wire.channel.stop(stop(T0).values())
         wire.channel.send()
     assert wire.waiting() == (STOPS, {T0: 0})
     wire.answer()
@@ -170,5 +177,5 @@ def test_the_next_try_waits_a_moment() -> None:
     wire.transport.reply(None)
     wire.runtime.run_until_idle()
     assert wire.transport.sent == []  # not before its time
-    wire.runtime.advance(RETRY_MS)
+    wire.runtime.advance(PAUSE_MS)
     assert wire.waiting() == (ROLES, {T0: 0})

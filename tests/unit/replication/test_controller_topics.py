@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from replication.controller.channels import RETRY_MS
 from replication.controller.topics import spread
 from replication.coordination import nodes
 from replication.error_codes import ErrorCode
@@ -21,7 +20,7 @@ from replication.messages import (
     TopicResponse,
 )
 from replication.state import NO_LEADER, TopicPartition
-from tests.controller_support import T0, Brokers
+from tests.controller_support import PAUSE_MS, T0, Brokers
 
 
 def stops_of(b: Brokers, broker: int) -> list[StopReplicaPartition]:
@@ -171,7 +170,7 @@ class TestDeletion:
         assert b.brokers[1].metadata[T0].leader == LEADER_DURING_DELETE
         assert b.admin.children(nodes.DELETE_TOPICS) == ["t"]
         b.brokers[3].deaf = False
-        b.settle(RETRY_MS)
+        b.settle(PAUSE_MS)
         for path in (nodes.TOPICS, nodes.DELETE_TOPICS, nodes.TOPIC_CONFIGS):
             assert b.admin.children(path) == []
         assert not any(broker.told for broker in b.brokers.values())

@@ -1,0 +1,93 @@
+"""A runtime whose actors have no threads: a task runs in the thread that posts it.
+
+Behind the blocking ``Client``, ``Producer`` and ``Consumer``. A call that is answered at once, or
+in the thread that brings the answer, costs no change of thread.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+
+from checkpoints.loggers import get_logger
+from logstore.clock import Clock
+from replication.runtime import Cancellable, Runtime, Task, ThreadRuntime
+
+logger = get_logger(__name__)
+
+
+class InlineActor:
+    """See ``Actor``. While one thread runs a task, what others post is left to it."""
+
+    __slots__ = ("_closed", "_running", "_tasks", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._tasks: deque[Task] = deque()
+        self._running = threading.Lock()
+        self._closed = False
+
+    def post(self, task: Task) -> None:
+        if self._closed:
+            return
+        tasks, running = self._tasks, self._running
+        tasks.append(task)
+        # Whoever runs looks again after it has let go of the lock: nothing stays behind.
+        while tasks and running.acquire(blocking=False):
+            try:
+                while tasks and not self._closed:
+                    _run_logged(tasks.popleft(), self.name)
+            finally:
+                running.release()
+
+    def close(self, wait: bool = False) -> None:
+        self._closed = True
+        self._tasks.clear()
+        if wait:
+            with self._running:
+                pass
+
+
+def _run_logged(task: Task, name: str) -> None:
+    try:
+        task()
+    except Exception:
+        logger.exception("a task of %s failed", name)
+
+
+class InlineRuntime:
+    """See ``Runtime``. Timers come from ``timers``, or from a thread that begins with the first."""
+
+    def __init__(self, clock: Clock, timers: Runtime | None = None) -> None:
+        self.clock = clock
+        self.random = random.Random()
+        self._timers = timers
+        self._own: ThreadRuntime | None = None
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ns() // 1_000_000
+
+    def actor(self, name: str) -> InlineActor:
+        return InlineActor(name)
+
+    def call_later(self, delay_ms: float, task: Task) -> Cancellable:
+        return self._timer_runtime().call_later(delay_ms, task)
+
+    def every(self, interval_ms: float, task: Task) -> Cancellable:
+        return self._timer_runtime().every(interval_ms, task)
+
+    def _timer_runtime(self) -> Runtime:
+        timers = self._timers
+        if timers is None:
+            with self._lock:
+                timers = self._timers
+                if timers is None:
+                    timers = self._timers = self._own = ThreadRuntime("client", self.clock)
+        return timers
+
+    def close(self) -> None:
+        with self._lock:
+            if self._own is not None:
+                self._own.close()

@@ -1,0 +1,132 @@
+"""Who leads what, as far as a client knows (Kafka's ``Metadata``)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from replication.error_codes import ErrorCode
+from replication.errors import LeaderNotAvailableError, ReplicationError, UnknownPartitionError
+from replication.messages import MetadataRequest, MetadataResponse, PartitionMetadata, Response
+from replication.runtime import Runtime
+from replication.state import NO_LEADER
+from replication.transport import Transport
+
+ANSWER_TIMEOUT_MS = 1000  # of requests that are answered at once
+
+
+class ClusterView(NamedTuple):
+    """What one answer said; never changed."""
+
+    partitions: Mapping[TopicPartition, PartitionMetadata] = {}
+    topic_ids: Mapping[str, uuid.UUID | None] = {}
+    controller_id: int = NO_LEADER  # −1: there is none, or nobody knows
+
+
+class Metadata:
+    """Asks brokers in turn, one question at a time. Any thread may call.
+
+    A broker that is cut off from the others has old news: another one is asked each time, and what
+    is known under a higher leader epoch stays.
+
+    Attributes:
+        view: what is known now; a new value each time.
+    """
+
+    def __init__(
+        self, runtime: Runtime, transport: Transport, brokers: Callable[[], Sequence[int]]
+    ) -> None:
+        """``brokers`` names those that may be asked."""
+        self.view = ClusterView()
+        self.brokers = brokers
+        self._transport = transport
+        self._actor = runtime.actor("client-metadata")
+        self._asked = 0
+        self._waiting: list[Callable[[bool], None]] = []
+
+    def refresh(self, on_done: Callable[[bool], None]) -> None:
+        """Ask until one answers; ``on_done`` is told whether one did, in any thread."""
+        self._actor.post(partial(self._refresh, on_done))
+
+    def _refresh(self, on_done: Callable[[bool], None]) -> None:
+        self._waiting.append(on_done)
+        if len(self._waiting) > 1:
+            return
+        brokers = list(self.brokers())
+        self._asked += 1
+        first = self._asked % max(1, len(brokers))
+        self._ask(brokers[first:] + brokers[:first])
+
+    def _ask(self, brokers: list[int]) -> None:
+        if not brokers:
+            self._finish(False)
+            return
+
+        def on_reply(response: Response | None) -> None:
+            self._actor.post(partial(self._answered, brokers[1:], response))
+
+        self._transport.send(brokers[0], MetadataRequest(), on_reply, ANSWER_TIMEOUT_MS)
+
+    def _answered(self, others: list[int], response: Response | None) -> None:
+        # Without brokers in it: it has just started, and knows nothing yet.
+        if not isinstance(response, MetadataResponse) or not response.brokers:
+            self._ask(others)
+            return
+        known = self.view
+        partitions = {p.tp: _newer(known, p, response.topic_ids) for p in response.partitions}
+        self.view = ClusterView(partitions, response.topic_ids, response.controller_id)
+        self._finish(True)
+
+    def _finish(self, answered: bool) -> None:
+        waiting, self._waiting = self._waiting, []
+        for on_done in waiting:
+            on_done(answered)
+
+    def told(
+        self, tp: TopicPartition, hint: tuple[int, int], on_learned: Callable[[], None]
+    ) -> bool:
+        """A broker that does not lead says who does: (id, leader epoch) (KIP-951).
+
+        True when that is news; ``on_learned`` is called then. Leader epochs rise, so that brokers
+        which point at each other cannot send anybody round in a circle.
+        """
+        leader_id, leader_epoch = hint
+        known = self.view.partitions.get(tp)
+        if known is None or leader_id == NO_LEADER or leader_epoch <= known.leader_epoch:
+            return False
+        self._actor.post(partial(self._learn, tp, leader_id, leader_epoch, on_learned))
+        return True
+
+    def _learn(
+        self, tp: TopicPartition, leader_id: int, leader_epoch: int, on_learned: Callable[[], None]
+    ) -> None:
+        view = self.view
+        known = view.partitions.get(tp)
+        if known is not None and leader_epoch > known.leader_epoch:
+            newer = known._replace(
+                error_code=ErrorCode.NONE, leader_id=leader_id, leader_epoch=leader_epoch
+            )
+            self.view = view._replace(partitions={**view.partitions, tp: newer})
+        on_learned()
+
+    def leader(self, tp: TopicPartition) -> PartitionMetadata | ReplicationError:
+        """What is known of a partition that has a leader, or why it cannot be asked for."""
+        found = self.view.partitions.get(tp)
+        if found is None:
+            return UnknownPartitionError(f"{tp} is not known")
+        if found.leader_id == NO_LEADER:
+            return LeaderNotAvailableError(f"{tp} has no leader")
+        return found
+
+
+def _newer(
+    known: ClusterView, found: PartitionMetadata, topic_ids: Mapping[str, uuid.UUID | None]
+) -> PartitionMetadata:
+    topic, before = found.tp.topic, known.partitions.get(found.tp)
+    same = known.topic_ids.get(topic) == topic_ids.get(topic)
+    if before is not None and same and before.leader_epoch > found.leader_epoch:
+        return before
+    return found

@@ -1,0 +1,391 @@
+"""The core of a producer: batches to the leaders of their partitions, as events.
+
+Every partition has a *lane*. A lane of an idempotent producer has one batch under way at a time, so
+that a sequence number is given out when all before it are settled, and no number is ever used for a
+second batch. After an outcome that stayed unknown the lane goes on under the next producer epoch,
+from sequence 0 (KIP-360): a late copy of the earlier batch is then refused by the broker. Epochs
+are counted for each partition, as brokers keep them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.errors import ConfigError
+from logstore.format.batch import encode_batch
+from logstore.format.compression import Compression
+from logstore.format.header import set_producer
+from logstore.producer_state import add_sequence
+from logstore.types import Buffer
+from replication.client.metadata import Metadata
+from replication.client.producer_id import ProducerIds
+from replication.client.reactions import PRODUCE, ProduceReaction
+from replication.error_codes import ErrorCode
+from replication.errors import (
+    BrokerUnavailableError,
+    LeaderNotAvailableError,
+    ReplicationError,
+    RequestTimedOutError,
+    error_for,
+)
+from replication.messages import (
+    PartitionMetadata,
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+)
+from replication.retrying import Backoff
+from replication.runtime import Runtime
+from replication.state import UNKNOWN_EPOCH
+from replication.transport import Transport
+
+logger = get_logger(__name__)
+
+MAX_PRODUCER_EPOCH = 2**15 - 1
+MAX_IN_FLIGHT = 5  # batches of a partition, without idempotence; Kafka's default
+ANSWER_GRACE_MS = 1000  # beyond the time that a request itself may take
+RETRY_BACKOFF = Backoff(20, 1000)
+
+
+class Outcome(Enum):
+    """What a producer knows at the end of a batch."""
+
+    ACKNOWLEDGED = "acknowledged"
+    NOT_WRITTEN = "not written"
+    UNKNOWN = "unknown"  # it may be in the log, now or a little later, once
+
+
+class Stamp(NamedTuple):
+    """Who wrote a batch, and its place in the sequence."""
+
+    producer_id: int
+    epoch: int
+    base_sequence: int
+
+
+class SendResult(NamedTuple):
+    """The end of one batch; ``error`` is set unless it was acknowledged.
+
+    ``base_offset`` is −1 with acks=0, and where the broker has the batch but does not know where.
+    """
+
+    outcome: Outcome
+    base_offset: int = -1
+    error: ReplicationError | None = None
+    stamp: Stamp | None = None
+
+
+OnSent = Callable[[SendResult], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerConfig:
+    """Kafka's ``acks``, ``enable.idempotence``, ``delivery.timeout.ms``, ``request.timeout.ms``.
+
+    ``producer_id`` is one of the caller's own, which nothing else may ever have used.
+
+    Raises:
+        ConfigError: an idempotent producer needs acks=all (−1), as in Kafka.
+    """
+
+    acks: int = -1
+    idempotent: bool = False
+    producer_id: int | None = None
+    delivery_timeout_ms: int = 30_000
+    request_timeout_ms: int = 10_000
+    compression: Compression = Compression.NONE
+    backoff: Backoff = RETRY_BACKOFF
+
+    def __post_init__(self) -> None:
+        if self.is_idempotent and self.acks != -1:
+            raise ConfigError(f"an idempotent producer needs acks=-1 (all), not {self.acks}")
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.idempotent or self.producer_id is not None
+
+
+class _Send:
+    """One batch on its way."""
+
+    __slots__ = (
+        "batch", "deadline_ms", "failures", "last_error", "may_be_written", "on_sent",
+        "owned", "record_count", "stamp",
+    )  # fmt: skip
+
+    def __init__(
+        self, batch: Buffer, record_count: int, deadline_ms: int, on_sent: OnSent, owned: bool
+    ) -> None:
+        self.batch, self.record_count, self.on_sent = batch, record_count, on_sent
+        self.deadline_ms = deadline_ms
+        self.owned = owned  # nobody else holds ``batch``: it may be stamped in place
+        self.stamp: Stamp | None = None
+        self.failures = 0
+        self.may_be_written = False
+        self.last_error: ReplicationError | None = None
+
+
+class ProducerCore:
+    """See the module. Any thread may send; ``on_sent`` is called once for each batch, on an actor
+    of ``runtime`` (in any thread, behind the blocking ``Producer``), and must be short.
+    """
+
+    def __init__(
+        self, runtime: Runtime, transport: Transport, metadata: Metadata, config: ProducerConfig
+    ) -> None:
+        self.runtime, self.transport, self.metadata = runtime, transport, metadata
+        self.config = config
+        self.ids: ProducerIds | None = None
+        if config.idempotent and config.producer_id is None:
+            self.ids = ProducerIds(runtime, transport, metadata)
+        self._lanes: dict[TopicPartition, _Lane] = {}
+
+    def send(self, tp: TopicPartition, records: Sequence[tuple[Any, ...]], on_sent: OnSent) -> None:
+        """Send records as one batch; ``(key, value[, timestamp_ms[, headers]])`` each.
+
+        Raises:
+            InvalidRecordError: a record is malformed; nothing is sent.
+        """
+        now_ms = self.runtime.clock.wall_ms()
+        compression = self.config.compression
+        batch = encode_batch(records, compression=compression, default_timestamp=now_ms)
+        self._submit(tp, batch, len(records), on_sent, owned=True)
+
+    def send_encoded(
+        self, tp: TopicPartition, batch: Buffer, record_count: int, on_sent: OnSent
+    ) -> None:
+        """As ``send`` for a ready batch, which must not change before ``on_sent``."""
+        self._submit(tp, batch, record_count, on_sent, owned=False)
+
+    def _submit(
+        self, tp: TopicPartition, batch: Buffer, record_count: int, on_sent: OnSent, *, owned: bool
+    ) -> None:
+        lane = self._lanes.get(tp)
+        if lane is None:
+            lane = self._lanes.setdefault(tp, _Lane(tp, self))  # one operation: any thread
+        deadline_ms = self.runtime.now_ms() + self.config.delivery_timeout_ms
+        lane.submit(_Send(batch, record_count, deadline_ms, on_sent, owned))
+
+
+class _Lane:
+    """The batches to one partition, in the order in which they were handed over.
+
+    All but ``submit`` runs on its actor.
+    """
+
+    def __init__(self, tp: TopicPartition, core: ProducerCore) -> None:
+        self._tp = tp
+        self._runtime, self._transport = core.runtime, core.transport
+        self._metadata, self._config, self._ids = core.metadata, core.config, core.ids
+        self._actor = core.runtime.actor(f"producer {tp}")
+        self._queue: deque[_Send] = deque()
+        self._active = 0
+        self._limit = 1 if core.config.is_idempotent else MAX_IN_FLIGHT
+        # Of the next batch; None: another producer id is needed.
+        own = core.config.producer_id
+        self._next: Stamp | None = None if own is None else Stamp(own, 0, 0)
+        self._used_up: int | None = None
+        self._topic_id: uuid.UUID | None = None  # of the topic and leader that were sent to last
+        self._leader_epoch = UNKNOWN_EPOCH
+        self._fenced: ReplicationError | None = None
+
+    def submit(self, send: _Send) -> None:
+        self._actor.post(partial(self._submitted, send))
+
+    def _submitted(self, send: _Send) -> None:
+        if self._active < self._limit:
+            self._active += 1
+            self._attempt(send)
+        else:
+            self._queue.append(send)
+
+    # -- one batch -----------------------------------------------------------------------------
+
+    def _attempt(self, send: _Send) -> None:
+        """Send it, or find out what that lacks."""
+        left_ms = send.deadline_ms - self._runtime.now_ms()
+        if left_ms <= 0:
+            self._expire(send)
+            return
+        leader = self._leader()
+        if not isinstance(leader, PartitionMetadata):
+            self._not_yet(send, leader)
+            return
+        if self._config.is_idempotent and send.stamp is None and not self._stamp(send):
+            return
+        config = self._config
+        timeout_ms = config.request_timeout_ms
+        request = ProduceRequest(config.acks, timeout_ms, (ProducePartition(self._tp, send.batch),))
+        post, answered = self._actor.post, self._answered
+        self._transport.send(
+            leader.leader_id, request,
+            lambda response: post(partial(answered, send, leader.leader_id, response)),
+            min(timeout_ms + ANSWER_GRACE_MS, left_ms),
+        )  # fmt: skip
+
+    def _leader(self) -> PartitionMetadata | ReplicationError:
+        """Never one of a lower leader epoch than the last: what it lacks a later one may have."""
+        found = self._metadata.leader(self._tp)
+        if not isinstance(found, PartitionMetadata):
+            return found
+        topic_id = self._metadata.view.topic_ids.get(self._tp.topic)
+        if topic_id != self._topic_id:
+            self._topic_id, self._leader_epoch = topic_id, found.leader_epoch
+        elif found.leader_epoch < self._leader_epoch:
+            return LeaderNotAvailableError(f"{self._tp}: only an earlier leader is known")
+        self._leader_epoch = found.leader_epoch
+        return found
+
+    def _stamp(self, send: _Send) -> bool:
+        """Give a batch its place in the sequence; False when that must wait for a producer id."""
+        if self._fenced is not None:
+            self._end(send, SendResult(self._outcome(send), error=self._fenced))
+            return False
+        stamp = self._next
+        if stamp is None:
+            assert self._ids is not None
+            self._ids.get(
+                lambda found: self._actor.post(partial(self._on_producer_id, send, found)),
+                used_up=self._used_up,
+            )
+            return False
+        # A copy, unless nobody can hold the bytes: a message that is late shows what it was.
+        batch = send.batch if send.owned else bytearray(send.batch)
+        assert isinstance(batch, bytearray)
+        if batch:  # none: the broker says what is wrong with it
+            set_producer(batch, *stamp)
+        send.batch, send.stamp, send.owned = batch, stamp, False
+        self._next = stamp._replace(
+            base_sequence=add_sequence(stamp.base_sequence, send.record_count)
+        )
+        return True
+
+    def _on_producer_id(self, send: _Send, found: int | ReplicationError) -> None:
+        if isinstance(found, ReplicationError):
+            self._not_yet(send, found)
+        else:
+            self._next = Stamp(found, 0, 0)
+            self._attempt(send)
+
+    def _answered(self, send: _Send, leader_id: int, response: Response | None) -> None:
+        if not isinstance(response, ProduceResponse):
+            send.may_be_written = True
+            self._not_yet(send, BrokerUnavailableError(f"no answer of broker {leader_id}"))
+            return
+        (part,) = response.partitions
+        code = part.error_code
+        match PRODUCE[code]:
+            case ProduceReaction.DONE:
+                offset = -1 if self._config.acks == 0 else part.base_offset
+                self._end(send, SendResult(Outcome.ACKNOWLEDGED, offset, stamp=send.stamp))
+                return
+            case ProduceReaction.DUPLICATE:
+                self._end(send, SendResult(Outcome.ACKNOWLEDGED, stamp=send.stamp))
+                return
+        error = error_for(code, part.error_message)
+        match PRODUCE[code]:
+            case ProduceReaction.REFUSED:
+                self._again(send, part, error)
+            case ProduceReaction.UNKNOWN:
+                send.may_be_written = True
+                self._again(send, part, error)
+            case ProduceReaction.NEW_EPOCH if send.stamp is not None:
+                self._begin_epoch(send, error)
+            case ProduceReaction.FENCED if send.stamp is not None:
+                self._on_fenced(send, error)
+            case ProduceReaction.FAIL | ProduceReaction.NEW_EPOCH | ProduceReaction.FENCED:
+                self._fail(send, error)
+            case _:
+                send.may_be_written = True
+                self._fail(send, error)
+
+    def _again(self, send: _Send, part: ProducePartitionResponse, error: ReplicationError) -> None:
+        """To the new leader at once where the answer names one; else after a pause."""
+        send.last_error = error
+        if self._config.acks == 0:  # nobody hears of it; the next one should find the leader
+            self._metadata.refresh(lambda answered: None)
+            self._end(send, SendResult(Outcome.UNKNOWN))
+        elif not self._metadata.told(
+            self._tp, part.current_leader,
+            lambda: self._actor.post(partial(self._attempt, send)),
+        ):  # fmt: skip
+            self._not_yet(send, error)
+
+    def _not_yet(self, send: _Send, error: ReplicationError) -> None:
+        """Ask again who leads, after a pause, and then send it again."""
+        send.last_error = error
+        send.failures += 1
+        left_ms = send.deadline_ms - self._runtime.now_ms()
+        if left_ms <= 0:
+            self._expire(send)
+            return
+        pause_ms = self._config.backoff.delay_ms(send.failures, self._runtime.random)
+
+        def attempt(answered: bool) -> None:
+            self._actor.post(partial(self._attempt, send))
+
+        self._runtime.call_later(min(pause_ms, left_ms), lambda: self._metadata.refresh(attempt))
+
+    # -- the sequence --------------------------------------------------------------------------
+
+    def _begin_epoch(self, send: _Send, error: ReplicationError) -> None:
+        """The leader has lost what came before, and so does not have this one: earlier attempts
+        went to it or to leaders of lower epochs. Once it has heard of the new epoch, it refuses
+        what is still on its way of the old one."""
+        assert send.stamp is not None
+        logger.warning(
+            "%s: sequence %s of producer %s epoch %s is out of order: on under the next epoch",
+            self._tp, send.stamp.base_sequence, send.stamp.producer_id, send.stamp.epoch,
+        )  # fmt: skip
+        self._bump(send.stamp)
+        send.stamp = None
+        self._not_yet(send, error)
+
+    def _bump(self, stamp: Stamp) -> None:
+        if stamp.epoch < MAX_PRODUCER_EPOCH:
+            self._next = Stamp(stamp.producer_id, stamp.epoch + 1, 0)
+        elif self._ids is not None:
+            self._next, self._used_up = None, stamp.producer_id
+        else:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+            self._fenced = error_for(code, f"producer {stamp.producer_id} has used all its epochs")
+
+    def _on_fenced(self, send: _Send, error: ReplicationError) -> None:
+        assert send.stamp is not None
+        if self._ids is None:
+            self._fenced = error  # the id belongs to somebody else now
+        else:
+            self._next, self._used_up = None, send.stamp.producer_id
+        self._end(send, SendResult(self._outcome(send), error=error, stamp=send.stamp))
+
+    # -- the end of one batch ------------------------------------------------------------------
+
+    def _expire(self, send: _Send) -> None:
+        error = send.last_error or RequestTimedOutError(f"{self._tp}: not sent in time")
+        self._fail(send, error)
+
+    def _fail(self, send: _Send, error: ReplicationError) -> None:
+        if send.stamp is not None:
+            self._bump(send.stamp)
+        self._end(send, SendResult(self._outcome(send), error=error, stamp=send.stamp))
+
+    @staticmethod
+    def _outcome(send: _Send) -> Outcome:
+        return Outcome.UNKNOWN if send.may_be_written else Outcome.NOT_WRITTEN
+
+    def _end(self, send: _Send, result: SendResult) -> None:
+        if self._queue:
+            self._actor.post(partial(self._attempt, self._queue.popleft()))
+        else:
+            self._active -= 1
+        send.on_sent(result)

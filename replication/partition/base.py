@@ -1,0 +1,148 @@
+"""A replica as all its parts see it: its role, its log, and which requests it may answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from checkpoints.types import TopicPartition
+from logstore.errors import LogUnavailableError, StorageFailedError
+from logstore.log import ReplicaLog
+from replication.error_codes import ErrorCode
+from replication.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
+from replication.isr import IsrState, Progress, effective_min_isr
+from replication.partition.env import PartitionEnv
+from replication.partition.role import NO_ISR, UNASSIGNED, Leadership, Role
+from replication.state import RecoveryState
+from replication.truncation import check_leader_epoch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Replica:
+    """``role``, ``log`` and ``offline`` are written under the lock; anyone may look at them."""
+
+    def __init__(self, tp: TopicPartition, env: PartitionEnv) -> None:
+        self.tp = tp
+        self.role: Role = UNASSIGNED
+        self.log: ReplicaLog | None = None
+        self.offline = False
+        self._env = env
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        role = self.role
+        what = "leader" if self.is_leader else f"follower of {role.leader_id}"
+        return f"Partition({self.tp}, {what}, epoch {role.leader_epoch}, {self.isr})"
+
+    # -- at a glance ---------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        return type(self.role) is Leadership
+
+    @property
+    def leader_id(self) -> int:
+        return self.role.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.role.leader_epoch
+
+    @property
+    def partition_epoch(self) -> int:
+        return self.role.partition_epoch
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.role.replicas
+
+    @property
+    def leadership(self) -> Leadership | None:
+        role = self.role
+        return role if isinstance(role, Leadership) else None
+
+    @property
+    def epoch_start_offset(self) -> int | None:
+        """Where the leadership began, while this broker leads."""
+        role = self.role
+        return role.start_offset if isinstance(role, Leadership) else None
+
+    @property
+    def isr(self) -> IsrState:
+        """Of nobody, unless this broker leads."""
+        role = self.role
+        return role.isr if isinstance(role, Leadership) else NO_ISR
+
+    @property
+    def recovery_state(self) -> RecoveryState:
+        role = self.role
+        return role.recovery_state if isinstance(role, Leadership) else RecoveryState.RECOVERED
+
+    @property
+    def min_isr(self) -> int:
+        """R-20."""
+        role = self.role
+        if isinstance(role, Leadership):
+            return role.min_isr
+        wanted = 1 if self.log is None else self.log.config.min_insync_replicas
+        return effective_min_isr(wanted, max(1, len(role.replicas)))
+
+    @property
+    def under_replicated(self) -> bool:
+        """R-174, as the next two."""
+        role = self.role
+        return isinstance(role, Leadership) and len(role.isr.committed) < len(role.replicas)
+
+    @property
+    def under_min_isr(self) -> bool:
+        role = self.role
+        return isinstance(role, Leadership) and len(role.isr.committed) < role.min_isr
+
+    @property
+    def at_min_isr(self) -> bool:
+        role = self.role
+        return isinstance(role, Leadership) and len(role.isr.committed) == role.min_isr
+
+    def follower(self, broker_id: int) -> Progress | None:
+        """What this leader knows of a follower."""
+        role = self.role
+        return role.followers.get(broker_id) if isinstance(role, Leadership) else None
+
+    # -- the log, for who may use it -----------------------------------------------------------
+
+    def local_log(self) -> ReplicaLog:
+        if self.offline:
+            raise KafkaStorageError(f"{self.tp}: its log directory is offline")
+        log = self.log
+        if log is None:
+            raise NotLeaderOrFollowerError(f"{self.tp} has no log here yet")
+        return log
+
+    def _leading(self) -> Leadership:
+        role = self.role
+        if isinstance(role, Leadership):
+            return role
+        self.local_log()
+        raise NotLeaderOrFollowerError(f"broker {self._env.broker_id} does not lead {self.tp}")
+
+    def _check_epoch(self, role: Role, requested: int) -> None:
+        code = check_leader_epoch(requested, role.leader_epoch)
+        if code is not ErrorCode.NONE:
+            raise error_for(code, f"{self.tp}: epoch {requested}, here {role.leader_epoch}")
+
+    def _confirm(self, role: Role, log: ReplicaLog) -> None:
+        """What was seen of the log since ``role`` was taken is of its leader epoch.
+
+        Nothing is cut from a log but by a follower, after the role changed.
+        """
+        if self.role.leader_epoch != role.leader_epoch or self.log is not log:
+            raise NotLeaderOrFollowerError(f"{self.tp}: the leader changed meanwhile")
+
+    def _storage(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except (StorageFailedError, LogUnavailableError) as error:
+            raise KafkaStorageError(str(error)) from error

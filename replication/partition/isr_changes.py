@@ -1,0 +1,199 @@
+"""A leader's high watermark, what it knows of its followers, and whom it wants in the ISR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from replication.error_codes import ErrorCode
+from replication.isr import (
+    IsrState,
+    Progress,
+    after_fetch,
+    is_awaited,
+    is_caught_up,
+    may_join,
+    next_high_watermark,
+)
+from replication.messages import AlterPartitionItem, AlterPartitionResult, FetchPartition
+from replication.partition.base import Replica
+from replication.partition.role import Leadership
+
+# What the controller's answer to a proposal means beyond success (R-38, R-39); the rest: again.
+_REVERTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_UNDECIDED = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+
+Proposal = tuple[AlterPartitionItem, IsrState]
+
+
+class IsrChanges(Replica):
+    """See the module."""
+
+    # -- high watermark ------------------------------------------------------------------------
+
+    def _try_high_watermark(self, leading: Leadership) -> bool:
+        """Advance it if it can be; True if it moved (R-21 … R-25). With the lock or without.
+
+        The look without the lock is enough where nothing moves, as after most appends. What would
+        change that comes with a look of its own: a follower that fetches what was appended, and a
+        change of the ISR, both after the append that this look is for.
+        """
+        if self._next_high_watermark(leading) == leading.log.high_watermark:
+            return False
+        with self._lock:
+            now = self.role
+            if not isinstance(now, Leadership) or now.leader_epoch != leading.leader_epoch:
+                return False
+            target = self._next_high_watermark(now)
+            return now.log.maybe_increment_high_watermark(target) is not None
+
+    def _next_high_watermark(self, leading: Leadership) -> int:
+        # The end last: what an awaited follower has is in the log by then.
+        high_watermark = leading.log.high_watermark
+        log_end = leading.log.log_end_offset
+        if log_end == high_watermark:
+            return high_watermark
+        return next_high_watermark(
+            high_watermark, log_end, self._awaited_ends(leading, log_end),
+            len(leading.isr.committed), leading.min_isr,
+        )  # fmt: skip
+
+    def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
+        """Of the ISR first: one of them is mostly the reason why nothing moves."""
+        maximal, followers = leading.isr.maximal, leading.followers
+        for broker_id, known in followers.items():
+            if is_awaited(broker_id in maximal, False, False):
+                yield known.log_end
+        env, now = self._env, self._env.now_ms()
+        lag = env.config.replica_lag_time_max_ms
+        for broker_id, known in followers.items():
+            caught_up = is_caught_up(known, log_end, now, lag)
+            if broker_id not in maximal and is_awaited(
+                False, caught_up, env.metadata.eligible(broker_id, known.broker_epoch)
+            ):
+                yield known.log_end
+
+    # -- followers -----------------------------------------------------------------------------
+
+    def _note_fetch(
+        self, leading: Leadership, replica_id: int, replica_epoch: int, part: FetchPartition,
+        leader_end: int,
+    ) -> tuple[bool, Proposal | None]:  # fmt: skip
+        """R-7; the caller holds the lock. Whether the high watermark moved, and what to submit."""
+        known = leading.followers.get(replica_id)
+        if known is None:  # left the assignment while the log was read
+            return False, None
+        now_ms = self._env.now_ms()
+        after = after_fetch(
+            known, part.fetch_offset, part.log_start_offset, now_ms, leader_end, replica_epoch
+        )
+        leading.followers[replica_id] = after
+        isr, proposal = leading.isr, None
+        if replica_id not in isr.maximal and may_join(
+            after.log_end,
+            leading.log.high_watermark,
+            leading.start_offset,
+            in_isr=False,
+            in_flight=isr.in_flight,
+            eligible=self._env.metadata.eligible(replica_id, replica_epoch),
+        ):
+            proposal = self._propose(leading, (*isr.committed, replica_id))
+        moved = after.log_end != known.log_end and self._try_high_watermark(leading)
+        return moved, proposal
+
+    def note_idle_fetch(
+        self, replica_id: int, known: Progress, isr: IsrState, now_ms: int
+    ) -> Progress | None:
+        """R-7 for a follower in sync that fetched once more from the end of an unchanged log: only
+        times change. What is known now; None: not ``known`` or ``isr`` any more, so ``fetch``.
+
+        A broker follows thousands of partitions of which few have news: this is a tenth of the
+        cost of ``fetch``.
+        """
+        with self._lock:
+            leading = self.role
+            if not isinstance(leading, Leadership) or leading.isr is not isr:
+                return None
+            if leading.followers.get(replica_id) is not known:
+                return None
+            log_end, log_start, leader_end, _, _, broker_epoch = known
+            after = Progress(log_end, log_start, leader_end, now_ms, now_ms, broker_epoch)
+            leading.followers[replica_id] = after
+            return after
+
+    # -- ISR -----------------------------------------------------------------------------------
+
+    def maybe_shrink_isr(self) -> None:
+        """Propose to remove members that did not keep up (R-32)."""
+        proposal = None
+        with self._lock:
+            leading = self.role
+            if not isinstance(leading, Leadership) or leading.isr.in_flight:
+                return
+            now, log_end = self._env.now_ms(), leading.log.log_end_offset
+            lag, followers = self._env.config.replica_lag_time_max_ms, leading.followers
+            stay = tuple(
+                r
+                for r in leading.isr.committed
+                if r not in followers or is_caught_up(followers[r], log_end, now, lag)
+            )
+            if stay != leading.isr.committed:
+                proposal = self._propose(leading, stay)
+        if proposal is not None:
+            self._submit(*proposal)
+
+    def _propose(self, leading: Leadership, members: tuple[int, ...]) -> Proposal:
+        """Pend before it is sent: from now on the high watermark waits for both (R-33)."""
+        pending = IsrState(leading.isr.committed, members)
+        self.role = replace(leading, isr=pending)
+        followers, own_epoch = leading.followers, self._env.own_epoch()
+        epochs = tuple(
+            (r, followers[r].broker_epoch if r in followers else own_epoch) for r in members
+        )
+        item = AlterPartitionItem(
+            self.tp, leading.leader_epoch, leading.partition_epoch, epochs, leading.recovery_state,
+            leading.log.topic_id,
+        )  # fmt: skip
+        return item, pending
+
+    def _submit(self, item: AlterPartitionItem, pending: IsrState) -> None:
+        if not self._env.isr_channel.submit(item, lambda r: self._on_result(item, pending, r)):
+            refused = AlterPartitionResult(self.tp, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            self._on_result(item, pending, refused)
+
+    def _on_result(
+        self, item: AlterPartitionItem, pending: IsrState, result: AlterPartitionResult
+    ) -> None:
+        """R-35 … R-40."""
+        code, moved, kind = result.error_code, False, "failed"
+        with self._lock:
+            leading = self.role
+            if not isinstance(leading, Leadership) or leading.isr is not pending:
+                return  # new metadata came meanwhile (R-35)
+            if code is ErrorCode.NONE:
+                stale = result.partition_epoch < leading.partition_epoch
+                if result.leader_epoch != leading.leader_epoch or stale:
+                    return
+                kind = "expand" if len(result.isr) > len(pending.committed) else "shrink"
+                leading = replace(
+                    leading, isr=IsrState(result.isr), partition_epoch=result.partition_epoch,
+                    recovery_state=result.recovery_state,
+                )  # fmt: skip
+                self.role = leading
+                moved = self._try_high_watermark(leading)
+            elif code in _REVERTED:
+                self.role = replace(leading, isr=IsrState(pending.committed))
+        self._env.on_isr_change(self.tp, kind)
+        if moved:
+            self._env.on_high_watermark(self.tp)
+        if code is not ErrorCode.NONE and code not in _REVERTED and code not in _UNDECIDED:
+            self._submit(item, pending)

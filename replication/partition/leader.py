@@ -1,0 +1,280 @@
+"""What a leader answers: appends, fetches, questions for offsets. Followers serve consumers too."""
+
+from __future__ import annotations
+
+from logstore.errors import LeadershipEndedError, OffsetOutOfRangeError
+from logstore.index import AbortedTxn
+from logstore.log import ReplicaLog
+from logstore.log.reading import EARLIEST, LATEST
+from logstore.producer_state import AppendOrigin
+from logstore.types import Buffer
+from replication.error_codes import ErrorCode
+from replication.errors import (
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    UnknownLeaderEpochError,
+    error_for,
+)
+from replication.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
+from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
+from replication.partition.isr_changes import IsrChanges
+from replication.partition.role import Leadership, Role
+from replication.state import UNKNOWN_EPOCH
+from replication.truncation import diverging_epoch
+
+READ_COMMITTED = IsolationLevel.READ_COMMITTED
+
+
+class Leader(IsrChanges):
+    """See the module. Who reads without the lock takes the role first, and confirms it last."""
+
+    # -- append --------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: Buffer, acks: int, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> LeaderAppend:
+        """Append a producer's batches in the current epoch.
+
+        Raises:
+            NotEnoughReplicasError: acks is −1 and the ISR too small; nothing was appended (R-83).
+            NotLeaderOrFollowerError: also where the leadership ends before the log is reached;
+                nothing was appended.
+            RecordRejectedError: a batch breaks a rule; nothing was appended.
+        """
+        leading = self._leading()
+        if acks == -1 and len(leading.isr.committed) < leading.min_isr:
+            raise NotEnoughReplicasError(
+                f"{self.tp}: ISR {list(leading.isr.committed)} is smaller than {leading.min_isr}"
+            )
+        log, epoch = leading.log, leading.leader_epoch
+        try:
+            info = self._storage(log.append_as_leader, records, epoch, origin)
+        except LeadershipEndedError as error:
+            raise NotLeaderOrFollowerError(str(error)) from error
+        if info.duplicate:
+            original = log.epoch_for_offset(info.last_offset)
+            self._confirm(leading, log)
+            return LeaderAppend(info, False, epoch if original is None else original)
+        now = self.role  # the ISR may be another one since
+        moved = (
+            isinstance(now, Leadership)
+            and now.leader_epoch == epoch
+            and self._try_high_watermark(now)
+        )
+        return LeaderAppend(info, moved, epoch)
+
+    def is_waiting_for(self, required_offset: int, leader_epoch: int) -> bool:
+        """A look for many requests at each step of the high watermark.
+
+        True only if ``acks_satisfied`` would say "not yet"; what changes that later is an event
+        of its own, after which everybody looks again.
+        """
+        role = self.role
+        return (
+            isinstance(role, Leadership)
+            and role.leader_epoch == leader_epoch
+            and role.log.high_watermark < required_offset
+        )
+
+    def acks_satisfied(self, required_offset: int, leader_epoch: int) -> tuple[bool, ErrorCode]:
+        """Whether what ended at ``required_offset`` in ``leader_epoch`` is committed (R-84).
+
+        Raises:
+            NotLeaderOrFollowerError, KafkaStorageError: it never will be, by this leader; or
+                another leader's records are at these offsets.
+        """
+        leading = self._leading()
+        log = leading.log
+        # Led again since then? Under one epoch an offset has one record, so it is still there
+        # exactly if its epoch is.
+        if (
+            leading.leader_epoch != leader_epoch
+            and log.epoch_for_offset(required_offset - 1) != leader_epoch
+        ):
+            raise NotLeaderOrFollowerError(
+                f"{self.tp}: what epoch {leader_epoch} had below {required_offset} was replaced"
+            )
+        done = log.high_watermark >= required_offset
+        self._confirm(leading, log)
+        if not done:
+            return False, ErrorCode.NONE
+        if len(leading.isr.maximal) < leading.min_isr:
+            return True, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return True, ErrorCode.NONE
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def fetch(
+        self,
+        part: FetchPartition,
+        *,
+        replica_id: int,
+        replica_epoch: int,
+        isolation: IsolationLevel,
+        max_bytes: int,
+        minimum_one: bool,
+        update_follower: bool = True,
+    ) -> FetchRead:
+        """Serve one partition of a fetch of a follower (``replica_id`` ≥ 0) or a consumer.
+
+        A follower's progress is noted, and its joining the ISR proposed, before the return
+        (R-107), unless the answer is a diverging epoch (R-9) or ``update_follower`` is false.
+
+        Raises:
+            OffsetOutOfRangeError: R-102, R-103, R-105.
+        """
+        from_follower = replica_id >= 0
+        role, log = self._readable(part, replica_id, replica_epoch)
+        seen = log.snapshot
+        start, end = seen.log_start_offset, seen.log_end_offset
+        high_watermark, stable = seen.high_watermark, seen.last_stable_offset
+        if part.last_fetched_epoch != UNKNOWN_EPOCH:
+            found = self._find_epoch(role, log, part)
+            parted = diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch)
+            if parted is not None:
+                return FetchRead(b"", high_watermark, stable, start, end, parted)
+        if not start <= part.fetch_offset <= end:
+            self._confirm(role, log)
+            raise OffsetOutOfRangeError(str(self.tp), part.fetch_offset, start, end)
+        committed = isolation is READ_COMMITTED and not from_follower
+        limit = end if from_follower else stable if committed else high_watermark
+        records: Buffer = b""
+        aborted: tuple[AbortedTxn, ...] = ()
+        if part.fetch_offset < limit and max_bytes > 0:
+            data = self._storage(
+                log.read, part.fetch_offset, min(max_bytes, part.partition_max_bytes),
+                minimum_one=minimum_one, up_to=limit, committed=committed,
+            )  # fmt: skip
+            records, aborted = data.data, data.aborted
+        moved, proposal = False, None
+        if not (from_follower and update_follower):
+            self._confirm(role, log)
+        else:
+            with self._lock:
+                self._confirm(role, log)
+                moved, proposal = self._note_fetch(
+                    self._leading(), replica_id, replica_epoch, part, end
+                )
+        if proposal is not None:
+            self._submit(*proposal)
+        return FetchRead(records, high_watermark, stable, start, end, None, aborted, moved)
+
+    def _readable(
+        self, part: FetchPartition, replica_id: int, replica_epoch: int
+    ) -> tuple[Role, ReplicaLog]:
+        """R-8, R-97 … R-101; a follower here serves consumers too (KIP-392, R-149)."""
+        role = self.role if replica_id == CONSUMER else self._leading()
+        log = self.local_log()
+        if part.topic_id is not None and log.topic_id != part.topic_id:
+            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {part.topic_id}")
+        self._check_epoch(role, part.current_leader_epoch)
+        if isinstance(role, Leadership) and replica_id >= 0:
+            if replica_id not in role.followers:
+                reason = f"{self.tp}: broker {replica_id} is not in the assignment {role.replicas}"
+                if part.current_leader_epoch != UNKNOWN_EPOCH:
+                    raise UnknownLeaderEpochError(reason)
+                raise NotLeaderOrFollowerError(reason)
+            if UNKNOWN_EPOCH != replica_epoch < self._env.metadata.broker_epoch(replica_id):
+                raise NotLeaderOrFollowerError(f"{self.tp}: a fetch of an earlier {replica_id}")
+        return role, log
+
+    def _find_epoch(self, role: Role, log: ReplicaLog, part: FetchPartition) -> EpochEndOffset:
+        found = EpochEndOffset(*log.end_offset_for_epoch(part.last_fetched_epoch))
+        seen = log.snapshot
+        self._confirm(role, log)
+        start, end = seen.log_start_offset, seen.log_end_offset
+        if found.end_offset < 0 or part.fetch_offset < start:
+            raise OffsetOutOfRangeError(str(self.tp), part.fetch_offset, start, end)
+        return found
+
+    def fetch_limit(
+        self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
+    ) -> FetchLimit:
+        """Look at a waiting fetch again (R-93). Raises as ``fetch``: then it is done, too."""
+        role, log = self._readable(part, replica_id, UNKNOWN_EPOCH)
+        seen = log.snapshot
+        if replica_id >= 0:
+            limit = seen.log_end_offset
+        elif isolation is READ_COMMITTED:
+            limit = seen.last_stable_offset
+        else:
+            limit = seen.high_watermark
+        if part.last_fetched_epoch != UNKNOWN_EPOCH:
+            found = self._find_epoch(role, log, part)
+            if diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch):
+                return FetchLimit(True, 0)
+        if part.fetch_offset >= limit:
+            # Beyond the log end, after a truncation, the caller must be told; beyond the
+            # high watermark only it waits on.
+            return FetchLimit(part.fetch_offset > seen.log_end_offset, 0)
+        if part.fetch_offset < seen.active.base_offset <= limit:
+            return FetchLimit(True, 0)  # a whole segment is waiting
+        if min_bytes <= 1:
+            return FetchLimit(False, 1)
+        available = self._storage(log.available_bytes, part.fetch_offset, limit)
+        return FetchLimit(False, min(available, part.partition_max_bytes))
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def end_offset_for_epoch(self, current_leader_epoch: int, epoch: int) -> EpochEndOffset:
+        """Where ``epoch`` ends in this leader's log, (−1, −1) if unknown (R-109)."""
+        leading = self._leading()
+        self._check_epoch(leading, current_leader_epoch)
+        found = EpochEndOffset(*leading.log.end_offset_for_epoch(epoch))
+        self._confirm(leading, leading.log)
+        return found
+
+    def offset_for_timestamp(
+        self,
+        timestamp: int,
+        *,
+        current_leader_epoch: int = UNKNOWN_EPOCH,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        replica_id: int = CONSUMER,
+    ) -> tuple[int, int, int]:
+        """``(timestamp, offset, leader epoch)``, −1 each when there is no such record.
+
+        Raises:
+            OffsetNotAvailableError: a consumer asks for what lies at or above the high watermark,
+                which has not yet reached the start of this leadership (R-150).
+        """
+        leading = self._leading()
+        self._check_epoch(leading, current_leader_epoch)
+        log, seen = leading.log, leading.log.snapshot
+        consumer = replica_id == CONSUMER
+        limit: int = seen.log_end_offset
+        if consumer:
+            committed = isolation is READ_COMMITTED
+            limit = seen.last_stable_offset if committed else seen.high_watermark
+        unsettled = consumer and seen.high_watermark < leading.start_offset
+        found_at, offset = -1, limit
+        if timestamp != LATEST:
+            found = self._storage(log.offset_for_timestamp, timestamp)
+            if found is None:
+                self._confirm(leading, log)
+                return -1, -1, -1
+            found_at, offset = found.timestamp, found.offset
+        epoch = log.epoch_for_offset(offset)
+        self._confirm(leading, log)
+        if unsettled and (timestamp == LATEST or offset >= limit):
+            raise OffsetNotAvailableError(f"{self.tp}: the high watermark is not settled yet")
+        if timestamp not in (LATEST, EARLIEST) and offset >= limit:
+            return -1, -1, -1
+        return found_at, offset, leading.leader_epoch if epoch is None else epoch
+
+    def delete_records(self, before_offset: int) -> int:
+        """Raise the log start; the new one. Followers take it over with their next fetch."""
+        with self._lock:
+            return self._storage(self._leading().log.delete_records, before_offset)
+
+    @property
+    def low_watermark(self) -> int:
+        """Below it no live replica has records any more (R-96)."""
+        leading = self._leading()
+        starts = [
+            known.log_start
+            for broker_id, known in leading.followers.items()
+            if self._env.metadata.broker_epoch(broker_id) != UNKNOWN_EPOCH
+        ]
+        return min([leading.log.log_start_offset, *starts])

@@ -1,0 +1,137 @@
+"""``Partition``: the facade, and the changes of its role."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+
+from logstore.config import LogConfig
+from logstore.log import ReplicaLog
+from logstore.open_files import with_idle_closed
+from replication.errors import KafkaStorageError
+from replication.isr import (
+    IsrState,
+    Progress,
+    after_election,
+    effective_min_isr,
+    may_start_empty,
+)
+from replication.messages import PartitionChange
+from replication.partition.follower import Follower
+from replication.partition.leader import Leader
+from replication.partition.role import Leadership, Role
+from replication.state import RecoveryState
+
+
+class Partition(Leader, Follower):
+    """See the package. All methods may be called from any thread.
+
+    Raises (most methods):
+        KafkaStorageError: the log directory is offline.
+        NotLeaderOrFollowerError, FencedLeaderEpochError, UnknownLeaderEpochError: R-98 … R-100.
+    """
+
+    def make_leader(self, change: PartitionChange) -> bool:
+        """R-12, R-13; True when a new leadership began.
+
+        Raises:
+            KafkaStorageError: the log could not be opened, or the epoch not be written.
+            InconsistentTopicIdError: the log here belongs to another topic of that name.
+        """
+        new = change.registration
+        with self._lock:
+            before = self.role
+            if self._is_old(change):
+                return False
+            begins = new.leader_epoch > before.leader_epoch
+            leading = before if isinstance(before, Leadership) else None
+            if leading and not begins and new.partition_epoch == leading.partition_epoch:
+                return False  # a repetition: a change of the ISR may be under way since
+            log = self._open_log(change)
+            start = 0 if leading is None else leading.start_offset
+            known = {} if leading is None else leading.followers
+            remote = [r for r in new.replicas if r != self._env.broker_id]
+            followers = {r: known.get(r, Progress()) for r in remote}
+            if begins:
+                start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
+                assign = partial(log.assign_epoch, new.leader_epoch, start)
+                self._storage(with_idle_closed, assign)
+                now = self._env.now_ms()
+                # Of an epoch that we did not hear of another leader made followers cut their logs:
+                # what they had of ours before counts no more.
+                led = leading is not None and new.leader_epoch == before.leader_epoch + 1
+                followers = {
+                    r: after_election(p, now, start, in_isr=r in new.isr, led_before=led)
+                    for r, p in followers.items()
+                }
+            leading = Leadership(
+                new.leader, new.leader_epoch, new.partition_epoch, new.replicas,
+                log, start, IsrState(new.isr),
+                effective_min_isr(log.config.min_insync_replicas, max(1, len(new.replicas))),
+                RecoveryState.RECOVERED, followers,
+            )  # fmt: skip
+            self.role = leading
+            moved = self._try_high_watermark(leading)
+        if moved:
+            self._env.on_high_watermark(self.tp)
+        return begins
+
+    def make_follower(self, change: PartitionChange) -> bool:
+        """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew."""
+        new = change.registration
+        with self._lock:
+            if self._is_old(change):
+                return False
+            log = self._open_log(change)
+            log.follow_leader(new.leader_epoch)
+            rose = new.leader_epoch > self.leader_epoch
+            self.role = Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas)
+            return rose
+
+    def _is_old(self, change: PartitionChange) -> bool:
+        new, known = change.registration, self.role
+        return new.partition_epoch < known.partition_epoch or new.leader_epoch < known.leader_epoch
+
+    def _open_log(self, change: PartitionChange) -> ReplicaLog:
+        """The log, opened or created; its high watermark comes from the checkpoint (R-15)."""
+        if self.offline:
+            raise KafkaStorageError(f"{self.tp}: its log directory is offline")
+        manager = self._env.log_manager
+        config = _topic_config(manager.config, tuple(change.config.items()))
+
+        # Never another log in place of one that failed: it would be empty.
+        def find() -> ReplicaLog:
+            return manager.get_or_create(
+                *self.tp, topic_id=change.topic_id, config=config,
+                is_new=may_start_empty(change.registration, self._env.broker_id),
+            )  # fmt: skip
+
+        log = self.log or self._storage(with_idle_closed, find)
+        if log.failed:
+            raise KafkaStorageError(f"{self.tp}: its log has failed")
+        if change.topic_id is not None:
+            self._storage(log.assign_topic_id, change.topic_id)
+        if log.config is not config and log.config != config:
+            log.reconfigure(config)
+        self.log = log
+        return log
+
+    def mark_offline(self) -> None:
+        """The log directory failed (R-152)."""
+        with self._lock:
+            self.offline = True
+            self._drop()
+
+    def delete(self) -> None:
+        """The replica is removed; nothing is served any more. The caller deletes the log."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.log, last = None, self.role
+        self.role = Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas)
+
+
+@lru_cache(256)
+def _topic_config(defaults: LogConfig, own: tuple[tuple[str, str], ...]) -> LogConfig:
+    """One value for all partitions of a topic, however often they change roles."""
+    return defaults.with_properties(dict(own))

@@ -1,0 +1,364 @@
+"""The role changes in the middle of a request: what was looked at is of one leadership, or refused.
+
+Each request is stopped at the point where it has passed its checks and holds no lock of the
+partition. There the controller's orders are carried out, another leader writes, and the request
+goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logstore.errors import LeadershipEndedError
+from logstore.format.reader import iter_batches
+from logstore.log import ReplicaLog
+from logstore.log.reading import EARLIEST
+from replication.error_codes import ErrorCode
+from replication.errors import NotLeaderOrFollowerError
+from replication.messages import (
+    CONSUMER,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from replication.partition import Partition
+from tests.builders import batch
+from tests.replica_manager_support import TP, Answers, Host, part
+
+OURS, THEIRS = bytes(10), bytes(20)
+
+
+class Story:
+    """Broker 1 leads in epoch 5, with two of its own batches of which one is committed."""
+
+    def __init__(self, **options: Any) -> None:
+        self.host = Host(**options)
+        self.partition = self.host.lead(epoch=5)
+        self.append(OURS)
+        self.host.replicate(1)
+        self.append(OURS)
+        self.log = self.partition.local_log()
+        assert (self.log.high_watermark, self.log.log_end_offset) == (1, 2)
+
+    def append(self, value: bytes) -> Answers:
+        return self.host.produce(batch(value=value), acks=1)
+
+    def deposed(self) -> None:
+        """Broker 2 leads in epoch 6."""
+        self.host.follow(epoch=6)
+
+    def overwritten(self) -> None:
+        """Broker 2 did not have our second batch; its own is there now."""
+        self.deposed()
+        self.partition.truncate_to(1, 6)
+        self.partition.append_as_follower(batch(1, value=THEIRS, epoch=6), 6)
+        self.partition.follow(1, 0, 6)
+
+    def overwritten_and_led_again(self) -> None:
+        self.overwritten()
+        self.host.lead(epoch=7)
+
+    def values(self) -> list[tuple[int, int]]:
+        """(leader epoch, length of the value) of each record."""
+        batches = iter_batches(self.log.read(0).data)
+        return [
+            (each.leader_epoch, len(record.value or b""))
+            for each, record in zip(batches, self.log.records(), strict=True)
+        ]
+
+
+def before(
+    monkeypatch: pytest.MonkeyPatch, target: Any, name: str, act: Callable[[], None]
+) -> None:
+    """``act`` once, when ``target.name`` is called and has not begun."""
+    true = getattr(target, name)
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(target, name, true)
+        act()
+        return true(*args, **kwargs)
+
+    monkeypatch.setattr(target, name, stopped)
+
+
+def after(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, act: Callable[[], None]) -> None:
+    """``act`` once, when ``target.name`` is done and its answer not yet used."""
+    true = getattr(target, name)
+
+    def stopped(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(target, name, true)
+        found = true(*args, **kwargs)
+        act()
+        return found
+
+    monkeypatch.setattr(target, name, stopped)
+
+
+CHANGES = ["deposed", "overwritten", "overwritten_and_led_again"]
+Patcher = pytest.MonkeyPatch
+
+
+# -- append -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_append_of_a_leadership_that_ended_is_refused(
+    monkeypatch: Patcher, change: str, acks: int
+) -> None:
+    story = Story()
+    seen: list[Any] = []
+
+    def act() -> None:
+        getattr(story, change)()
+        seen.append(story.values())
+
+    before(monkeypatch, ReplicaLog, "append_as_leader", act)
+    (response,) = story.host.produce(batch(value=OURS), acks=acks)
+    assert response.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [story.values()] == seen
+
+
+def test_an_append_that_the_log_has_begun_is_finished_first() -> None:
+    """The other order: the change of the role waits until the append is through."""
+    story = Story()
+    writer = story.log._writer
+    inside, changed, go_on = threading.Event(), threading.Event(), threading.Event()
+    true = writer.publish_locked
+
+    def publish() -> None:
+        writer.publish_locked = true  # type: ignore[method-assign]
+        inside.set()
+        assert go_on.wait(10)
+        true()
+
+    answers: list[Any] = []
+    writer.publish_locked = publish  # type: ignore[method-assign]
+    producer = threading.Thread(target=lambda: answers.append(story.append(OURS)))
+    producer.start()
+    assert inside.wait(10)
+
+    def change() -> None:
+        story.deposed()
+        changed.set()
+
+    controller = threading.Thread(target=change)
+    controller.start()
+    assert not changed.wait(0.05)
+    go_on.set()
+    producer.join(10)
+    controller.join(10)
+    assert changed.is_set()
+    ((response,),) = answers
+    assert response.partitions[0].error_code is ErrorCode.NONE
+    assert story.values() == [(5, 10)] * 3
+
+
+def test_the_log_takes_appends_of_its_role_only() -> None:
+    log = Story().log
+    end = log.lead(8)
+    with pytest.raises(LeadershipEndedError, match="an append of epoch 5, the replica is in 8"):
+        log.append_as_leader(batch(), 5)
+    with pytest.raises(LeadershipEndedError):
+        log.append_as_follower(batch(end, epoch=8), 8)
+    log.append_as_leader(batch(), 8)
+    log.follow_leader(9)
+    for epoch in (8, 9):
+        with pytest.raises(LeadershipEndedError):
+            log.append_as_leader(batch(), epoch)
+    with pytest.raises(LeadershipEndedError):
+        log.append_as_follower(batch(end + 1, epoch=8), 8)
+    log.append_as_follower(batch(end + 1, epoch=9), 9)
+    assert log.log_end_offset == end + 2
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
+    monkeypatch: Patcher, leads: bool
+) -> None:
+    story = Story()
+    story.deposed()
+
+    def act() -> None:
+        story.host.lead(epoch=7) if leads else story.host.follow(epoch=7, leader=3, replicas=(1, 3))
+
+    before(monkeypatch, ReplicaLog, "append_as_follower", act)
+    with pytest.raises(NotLeaderOrFollowerError):
+        story.partition.append_as_follower(batch(2, epoch=6), 6)
+    assert story.values() == [(5, 10)] * 2
+
+
+# -- acknowledgement ----------------------------------------------------------------------------
+
+
+def test_records_of_another_leader_at_the_same_offset_acknowledge_nothing(
+    monkeypatch: Patcher,
+) -> None:
+    """Appended in epoch 5, about to wait; meanwhile epoch 6 replaces it and 7 commits that."""
+    story = Story()
+
+    def act() -> None:
+        story.deposed()
+        story.partition.truncate_to(2, 6)
+        story.partition.append_as_follower(batch(2, value=THEIRS, epoch=6), 6)
+        story.host.lead(epoch=7)
+        story.host.replicate(3)
+        assert story.log.high_watermark == 3
+
+    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    answer = story.host.produce(batch(value=OURS)).only
+    assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert story.values() == [(5, 10), (5, 10), (6, 20)]
+
+
+def test_an_append_of_an_earlier_leadership_that_is_still_there_is_acknowledged(
+    monkeypatch: Patcher,
+) -> None:
+    """Broker 2 had it, too, or nobody led in between: the record is the same, and committed."""
+    story = Story()
+
+    def act() -> None:
+        story.deposed()
+        story.host.lead(epoch=7)
+        story.host.replicate(3)
+
+    before(monkeypatch, story.host.manager.waiting, "add_produce", act)
+    answer = story.host.produce(batch(value=OURS)).only
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 2)
+
+
+def test_a_look_at_the_high_watermark_counts_in_its_own_leadership_only(
+    monkeypatch: Patcher,
+) -> None:
+    """The role changes after ``acks_satisfied`` found the leadership, before it looks further."""
+    story = Story()
+
+    def act() -> None:
+        story.overwritten_and_led_again()
+        story.host.replicate(2)
+        assert story.log.high_watermark == 2
+
+    after(monkeypatch, Partition, "_leading", act)
+    with pytest.raises(NotLeaderOrFollowerError):
+        story.partition.acks_satisfied(2, 5)
+
+
+def test_a_duplicate_is_acknowledged_by_the_epoch_of_its_original() -> None:
+    host = Host()
+    host.lead(epoch=5)
+    once = batch(producer_id=9, producer_epoch=0, base_sequence=0)
+    assert not host.produce(once)
+    host.follow(epoch=6)
+    partition = host.lead(epoch=7)
+    again = host.produce(once)
+    assert not again
+    assert partition.append_as_leader(once, -1).leader_epoch == 5
+    host.replicate(1)
+    assert (again.only.error_code, again.only.base_offset) == (ErrorCode.NONE, 0)
+
+
+# -- reads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [before, after])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("replica", [2, CONSUMER])
+def test_a_fetch_answers_for_the_epoch_that_it_checked(
+    monkeypatch: Patcher, replica: int, change: str, when: Any
+) -> None:
+    """What was read while the role changed may be another leader's, and not committed."""
+    story = Story()
+    when(monkeypatch, ReplicaLog, "read", getattr(story, change))
+    follower = story.partition.follower(2)
+    (answer,) = story.host.fetch(part(0, epoch=5), replica=replica)
+    found = answer.partitions[0]
+    assert (found.error_code, found.records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+    assert follower is not None
+    now = story.partition.follower(2)
+    assert now is None or now.last_fetch_ms <= follower.last_fetch_ms
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_diverging_epoch_is_of_the_epoch_that_was_checked(
+    monkeypatch: Patcher, change: str
+) -> None:
+    story = Story()
+    before(monkeypatch, ReplicaLog, "end_offset_for_epoch", getattr(story, change))
+    (answer,) = story.host.fetch(part(2, epoch=5, last_epoch=5), replica=2)
+    assert answer.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_offset_out_of_range_is_of_the_epoch_that_was_checked(monkeypatch: Patcher) -> None:
+    """A follower that believed it would drop its log."""
+    story = Story()
+
+    def act() -> None:
+        story.deposed()
+        story.partition.truncate_to(1, 6)
+
+    after(monkeypatch, Partition, "_readable", act)
+    (answer,) = story.host.fetch(part(2, epoch=5), replica=2)
+    assert answer.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_end_of_an_epoch_is_of_the_epoch_that_was_checked(
+    monkeypatch: Patcher, change: str
+) -> None:
+    story = Story()
+    before(monkeypatch, ReplicaLog, "end_offset_for_epoch", getattr(story, change))
+    asked = OffsetForLeaderEpochRequest((OffsetForLeaderPartition(TP, 5, 5),), 2)
+    (answer,) = story.host.manager.offsets_for_leader_epoch(asked).partitions
+    assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def list_offsets(story: Story, timestamp: int, epoch: int) -> ErrorCode:
+    asked = ListOffsetsRequest((ListOffsetsPartition(TP, timestamp, epoch),), 2)
+    (answer,) = story.host.manager.list_offsets(asked).partitions
+    return answer.error_code
+
+
+@pytest.mark.parametrize("timestamp", [EARLIEST, 0, 2**62])
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_offset_is_of_the_epoch_that_was_checked(
+    monkeypatch: Patcher, change: str, timestamp: int
+) -> None:
+    story = Story()
+    after(monkeypatch, ReplicaLog, "offset_for_timestamp", getattr(story, change))
+    assert list_offsets(story, timestamp, 5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-1, ErrorCode.NONE), (5, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)  # fmt: skip
+def test_offsets_are_listed_for_the_current_leader_epoch_only(epoch: int, code: ErrorCode) -> None:
+    story = Story()
+    assert [list_offsets(story, at, epoch) for at in (-1, -2, 0)] == [code] * 3
+
+
+# -- high watermark -----------------------------------------------------------------------------
+
+
+def test_an_append_sees_an_isr_that_shrank_while_it_was_under_way(monkeypatch: Patcher) -> None:
+    """Else the high watermark would wait for a follower that nobody waits for any more."""
+    story = Story()
+    true = ReplicaLog.append_as_leader
+
+    def append(self: ReplicaLog, *args: Any) -> Any:
+        monkeypatch.setattr(ReplicaLog, "append_as_leader", true)
+        story.host.lead(epoch=5, partition_epoch=6, isr=(1,))
+        story.host.runtime.advance(60_000)
+        return true(self, *args)
+
+    monkeypatch.setattr(ReplicaLog, "append_as_leader", append)
+    story.append(OURS)
+    assert (story.log.high_watermark, story.log.log_end_offset) == (3, 3)
