@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
+from replication.controller_channel import REACTIONS, ControllerChannel
 from replication.error_codes import ErrorCode
 from replication.messages import (
     AlterPartitionItem,
@@ -16,10 +18,10 @@ from replication.messages import (
     AlterPartitionResult,
     Response,
 )
+from replication.retrying import Reaction
 from replication.runtime import Runtime
-from replication.transport import Transport
 
-RETRY_MS = 50
+logger = get_logger(__name__)
 
 OnResult = Callable[[AlterPartitionResult], None]
 
@@ -32,71 +34,90 @@ class _Pending(NamedTuple):
 class AlterPartitionManager:
     """At most one request in flight, at most one item of each partition (R-34).
 
-    An item without an answer is sent again until the controller has judged it: a request may be
-    lost, a controller replaced. Results are told on the actor.
+    An item is sent again, after a pause, until the controller has judged it: a request may be lost,
+    a controller replaced, a code may mean "not now". Results are told on the actor.
     """
 
     def __init__(
         self,
         broker_id: int,
         runtime: Runtime,
-        transport: Transport,
-        controller_id: Callable[[], int | None],
+        channel: ControllerChannel,
         broker_epoch: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
-        self._runtime = runtime
-        self._transport = transport
-        self._controller_id = controller_id
         self._broker_epoch = broker_epoch
         self._actor = runtime.actor(f"alter-partition-{broker_id}")
         self._waiting: dict[TopicPartition, _Pending] = {}
-        self._in_flight = False
+        self._sent: dict[TopicPartition, AlterPartitionItem] = {}  # by the latest try
         self._lock = threading.Lock()
+        self._call = channel.call(self._actor, self._request, self._judge)
 
     def submit(self, item: AlterPartitionItem, on_result: OnResult) -> bool:
+        """False when this proposal waits already.
+
+        A proposal out of another state of the partition, or of another topic of that name, takes
+        the place of one that waits: its leader has forgotten that one.
+        """
         with self._lock:
-            if item.tp in self._waiting:
+            earlier = self._waiting.get(item.tp)
+            if earlier is not None and _origin(earlier.item) == _origin(item):
                 return False
             self._waiting[item.tp] = _Pending(item, on_result)
-        self._actor.post(self._send)
+        self._actor.post(self._call.renew)
         return True
+
+    def hurry(self) -> None:
+        """There is another controller: what waits goes there now."""
+        self._actor.post(self._call.hurry)
 
     def close(self) -> None:
         self._actor.close()
 
-    def _send(self) -> None:
+    def _request(self) -> AlterPartitionRequest | None:
         with self._lock:
-            if self._in_flight or not self._waiting:
-                return
-            self._in_flight = True
             items = tuple(pending.item for pending in self._waiting.values())
-        controller = self._controller_id()
-        if controller is None:
-            self._on_reply(items, None)
-            return
-        request = AlterPartitionRequest(self._broker_id, self._broker_epoch(), items)
-        self._transport.send(
-            controller, request, lambda r: self._actor.post(lambda: self._on_reply(items, r))
-        )
+        self._sent = {item.tp: item for item in items}
+        if not items:
+            return None
+        return AlterPartitionRequest(self._broker_id, self._broker_epoch(), items)
 
-    def _on_reply(self, items: tuple[AlterPartitionItem, ...], response: Response | None) -> None:
+    def _judge(self, response: Response) -> Reaction:
+        if not isinstance(response, AlterPartitionResponse):
+            return Reaction.AGAIN
+        if response.error_code is not ErrorCode.NONE:
+            logger.warning("broker %s: ISR changes: %s", self._broker_id, response.error_code.name)
+            reaction = REACTIONS[response.error_code]
+            # Not one of them was judged, and the leaders wait for a verdict.
+            return Reaction.AGAIN if reaction.ends else reaction
+        again = Reaction.DONE
         judged: list[tuple[_Pending, AlterPartitionResult]] = []
         with self._lock:
-            self._in_flight = False
-            if (
-                isinstance(response, AlterPartitionResponse)
-                and response.error_code is ErrorCode.NONE
-            ):
-                sent = {item.tp: item for item in items}
-                for result in response.partitions:
-                    pending = self._waiting.get(result.tp)
-                    if pending is not None and pending.item is sent.get(result.tp):
-                        judged.append((self._waiting.pop(result.tp), result))
-            unanswered = bool(self._waiting)
+            for result in response.partitions:
+                pending = self._waiting.get(result.tp)
+                if pending is None or pending.item is not self._sent.get(result.tp):
+                    continue
+                reaction = REACTIONS[result.error_code]
+                if reaction.ends:
+                    judged.append((self._waiting.pop(result.tp), result))
+                elif again is not Reaction.FIND_CONTROLLER:
+                    again = reaction
+            unjudged = any(
+                tp in self._waiting and self._waiting[tp].item is item
+                for tp, item in self._sent.items()
+            )
         for pending, result in judged:
-            pending.on_result(result)
-        if unanswered and judged:
-            self._send()
-        elif unanswered:
-            self._runtime.call_later(RETRY_MS, lambda: self._actor.post(self._send))
+            _tell(pending, result)
+        return Reaction.AGAIN if unjudged and again is Reaction.DONE else again
+
+
+def _tell(pending: _Pending, result: AlterPartitionResult) -> None:
+    """Whoever fails over its verdict must not keep the others from theirs."""
+    try:
+        pending.on_result(result)
+    except Exception:
+        logger.exception("%s: the verdict on its ISR was not taken over", result.tp)
+
+
+def _origin(item: AlterPartitionItem) -> tuple[object, ...]:
+    return item.topic_id, item.leader_epoch, item.partition_epoch

@@ -1,8 +1,8 @@
 """One broker: the place which wires storage, clock, network and coordination together.
 
-Life: open the log directories, begin a session with the coordinator, register, stand for
-controller; serve until a stop, a crash or the loss of all log directories. A session that expires
-is replaced by a new one under a new broker epoch while the logs stay open.
+Life: open the log directories, join the cluster, stand for controller; serve until a stop, a crash
+or the loss of all log directories. A session that expires is replaced by a new one under a new
+broker epoch while the logs stay open. Every change of state goes through ``next_state``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,10 @@ from logstore.storage.base import Storage
 from replication.alter_partition import AlterPartitionManager
 from replication.config import ReplicationConfig
 from replication.controller import Controller
-from replication.coordination import (
-    CoordinationError,
-    Coordinator,
-    CoordinatorFactory,
-    NodeExistsError,
-    SessionState,
-    nodes,
-)
-from replication.error_codes import ErrorCode
+from replication.controller_channel import REACTIONS, ControllerChannel
+from replication.coordination import Coordinator, CoordinatorFactory
+from replication.errors import DuplicateBrokerRegistrationError
+from replication.membership import Membership
 from replication.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -55,20 +50,50 @@ from replication.messages import (
 from replication.metadata_cache import MetadataCache
 from replication.producer_ids import ProducerIdManager
 from replication.replica_manager import ReplicaManager
-from replication.runtime import Runtime, Task
+from replication.retrying import Backoff, Reaction
+from replication.runtime import Runtime
 from replication.state import UNKNOWN_EPOCH, BrokerRegistration
 from replication.transport import OnReply, Transport
 
 logger = get_logger(__name__)
 
-SESSION_RETRY_MS = 100
-
 
 class BrokerState(Enum):
     STARTING = "starting"  # or between two sessions
     RUNNING = "running"
-    STOPPING = "stopping"
+    STOPPING = "stopping"  # its leaderships move away
+    CLOSING = "closing"  # its logs are closed, then its session
     STOPPED = "stopped"
+
+
+class BrokerEvent(Enum):
+    JOINED = "joined"  # registered with the coordinator
+    LOST = "lost"  # its session, and the registration with it
+    STOP = "stop"
+    CLOSE = "close"  # no leadership is left to move, or nobody who could
+    CLOSED = "closed"
+    DIED = "died"
+
+
+def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
+    """None: not expected in this state, and of no effect."""
+    match state, event:
+        case BrokerState.STARTING, BrokerEvent.JOINED:
+            return BrokerState.RUNNING
+        case BrokerState.RUNNING, BrokerEvent.LOST:
+            return BrokerState.STARTING
+        case ((BrokerState.STARTING | BrokerState.RUNNING), BrokerEvent.STOP):
+            return BrokerState.STOPPING
+        case BrokerState.STOPPING, BrokerEvent.CLOSE:
+            return BrokerState.CLOSING
+        case BrokerState.CLOSING, BrokerEvent.CLOSED:
+            return BrokerState.STOPPED
+        case BrokerState.STOPPED, _:
+            return None
+        case _, BrokerEvent.DIED:
+            return BrokerState.STOPPED
+        case _:
+            return None
 
 
 class Broker:
@@ -79,7 +104,8 @@ class Broker:
         transport: this broker's way to the others. The owner binds ``handle`` to the broker's id
             before ``start``.
         random_source, random_id: where ids and random choices come from; seeded in simulations.
-        on_fatal: told, on the broker's actor, when it cannot go on (no log directory is left).
+        on_fatal: told when it cannot go on: no log directory is left, or another process has its
+            id. ``fatal_error`` says it too.
     Raises (constructor):
         LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
@@ -109,14 +135,12 @@ class Broker:
         self.config = config or ReplicationConfig()
         self.runtime = runtime
         self.state = BrokerState.STARTING
-        self._state_lock = threading.Lock()
         self.broker_epoch = UNKNOWN_EPOCH
-        self._connect = connect
-        self._transport = transport
+        self.fatal_error: LogstoreError | None = None
+        self._lock = threading.Lock()  # of the state and what belongs to it
+        self._on_stopped: list[Callable[[], None]] = []
         self._on_fatal = on_fatal
         self._actor = runtime.actor(f"broker-{broker_id}")
-        self._coordinator: Coordinator | None = None
-        self._controller_id: int | None = None
         self._address = (host, port, rack)
         self.log_manager = LogManager(
             directories, log_config, broker_config=broker_config, storage=storage,
@@ -127,9 +151,25 @@ class Broker:
         )  # fmt: skip
         self._clean_epoch = self.log_manager.previous_broker_epoch
         self.metadata = MetadataCache(broker_id)
+        self.membership = Membership(
+            broker_id, runtime, connect, self._registration, self,
+            self.config.initial_broker_registration_timeout_ms,
+        )  # fmt: skip
+        channel = ControllerChannel(
+            runtime, transport, lambda: self.controller_id, self.membership.find_controller,
+            self.config.controller_socket_timeout_ms,
+        )  # fmt: skip
         self.alter_partition = AlterPartitionManager(
-            broker_id, runtime, transport, lambda: self._controller_id, lambda: self.broker_epoch
+            broker_id, runtime, channel, lambda: self.broker_epoch
         )
+        self._departure = channel.call(
+            self._actor, self._farewell, self._judge_farewell, lambda reaction: self._close(),
+            backoff=Backoff(
+                self.config.controlled_shutdown_retry_backoff_ms,
+                self.config.controlled_shutdown_retry_backoff_ms, 1.0, 0.0,
+            ),
+            tries=self.config.controlled_shutdown_max_retries,
+        )  # fmt: skip
         self.replica_manager = ReplicaManager(
             broker_id, self.log_manager, runtime, transport, self.metadata, self.alter_partition,
             self.config, broker_epoch=lambda: self.broker_epoch,
@@ -142,7 +182,7 @@ class Broker:
             random_source or random.Random(),
             log_config,
         )
-        self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self._coordinator)
+        self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self.membership.session)
         manager, controller = self.replica_manager, self.controller
         self._handlers: dict[type, Callable[[Any, OnReply], None]] = {
             ProduceRequest: manager.produce,
@@ -167,114 +207,75 @@ class Broker:
     def __repr__(self) -> str:
         return f"Broker({self.broker_id}, {self.state.value}, epoch {self.broker_epoch})"
 
-    def _become(self, state: BrokerState, *earlier: BrokerState) -> bool:
-        """Change the state if it is one of ``earlier``: a crash may come from any thread."""
-        with self._state_lock:
-            if self.state not in earlier:
-                return False
-            self.state = state
-            return True
-
-    def _later(self, delay_ms: float, task: Task) -> None:
-        self.runtime.call_later(delay_ms, lambda: self._actor.post(task))
+    def _advance(self, event: BrokerEvent) -> BrokerState | None:
+        """The state before it; None when the event was refused. From any thread."""
+        with self._lock:
+            before, after = self.state, next_state(self.state, event)
+            if after is None:
+                return None
+            self.state = after
+            return before
 
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve a request: the response goes to ``reply``, now or later; None when stopped."""
-        if self.state is BrokerState.STOPPED:
+        state = self.state
+        if state is BrokerState.STOPPED or state is BrokerState.CLOSING:
             reply(None)
         else:
             self._handlers[type(request)](request, reply)
 
     def _describe(self, request: MetadataRequest) -> Response:
-        controller = self._controller_id
+        controller = self.controller_id
         return self.metadata.describe(request, -1 if controller is None else controller)
 
     @property
     def controller_id(self) -> int | None:
         """The controller as this broker knows it."""
-        return self._controller_id
+        return self.membership.controller_id
 
-    # -- start ---------------------------------------------------------------------------------
+    # -- membership ----------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to serve; registration goes on in the background (``state`` tells)."""
         self.replica_manager.startup()
-        self._actor.post(self._begin_session)
+        self.membership.start()
 
-    def _begin_session(self) -> None:
-        if self.state is not BrokerState.STARTING:
-            return
-        try:
-            coordinator = self._coordinator
-            if coordinator is None or coordinator.state is SessionState.EXPIRED:
-                if coordinator is not None:
-                    coordinator.close()  # lets go of its threads and sockets
-                    self._coordinator = None
-                coordinator = self._coordinator = self._new_session()
-            self._register(coordinator)
-        except NodeExistsError:  # an earlier session of this broker has not yet expired
-            self._later(SESSION_RETRY_MS, self._begin_session)
-        except CoordinationError as error:
-            logger.warning("broker %s: no session yet: %s", self.broker_id, error)
-            self._later(SESSION_RETRY_MS, self._begin_session)
-
-    def _new_session(self) -> Coordinator:
-        session = self._connect()
-        try:
-            session.on_state(
-                lambda state: self._actor.post(lambda: self._on_session(session, state))
-            )
-            session.watch(
-                nodes.CONTROLLER,
-                lambda event: self._actor.post(lambda: self._find_controller(session)),
-            )
-        except CoordinationError:
-            session.close()
-            raise
-        return session
-
-    def _register(self, coordinator: Coordinator) -> None:
-        """R-63. The epoch of the last clean stop goes with it (KIP-966)."""
+    def _registration(self) -> BrokerRegistration:
+        """With it goes the first epoch since which nothing was lost: that of the last clean stop
+        (KIP-966), or the first one of this process."""
         host, port, rack = self._address
-        registration = BrokerRegistration(
-            self.broker_id, host, port, rack, self._clean_epoch, self.runtime.clock.wall_ms()
-        )
-        path = nodes.broker_path(self.broker_id)
-        try:
-            _, epoch = coordinator.create(
-                path, nodes.encode_broker(registration), ephemeral=True, parents=True
-            )
-        except NodeExistsError:
-            node = coordinator.get(path)
-            if node is None or node.ephemeral_owner != coordinator.session_id:
-                raise
-            epoch = node.czxid  # created by a try whose answer was lost
-        self.broker_epoch = epoch
-        self._clean_epoch = epoch  # a new session of this process follows on it: nothing was lost
-        if not self._become(BrokerState.RUNNING, BrokerState.STARTING):
-            return
-        self._find_controller(coordinator)
-        self.controller.start(coordinator, epoch)
+        now_ms = self.runtime.clock.wall_ms()
+        return BrokerRegistration(self.broker_id, host, port, rack, self._clean_epoch, now_ms)
 
-    def _find_controller(self, coordinator: Coordinator) -> None:
-        if coordinator is not self._coordinator:
-            return
-        try:
-            node = coordinator.get(nodes.CONTROLLER)
-            self._controller_id = None if node is None else nodes.decode_controller(node.data)
-        except CoordinationError as error:
-            logger.warning("broker %s: who is controller? %s", self.broker_id, error)
+    def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
+        """See ``membership.Owner``, as of the next three."""
+        with self._lock:
+            after = next_state(self.state, BrokerEvent.JOINED)
+            if after is None:
+                return
+            self.state = after
+            self.broker_epoch = broker_epoch
+            if self._clean_epoch == UNKNOWN_EPOCH:
+                self._clean_epoch = broker_epoch  # new sessions lose nothing from here on
+            self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
-    def _on_session(self, coordinator: Coordinator, state: SessionState) -> None:
-        if coordinator is not self._coordinator or self.state is BrokerState.STOPPED:
-            return
-        if state is SessionState.EXPIRED:
-            logger.warning("broker %s: its session expired", self.broker_id)
-            self.controller.stop()
-            self._become(BrokerState.STARTING, BrokerState.RUNNING)
-            self._begin_session()
-        elif state is SessionState.CONNECTED:
-            self._find_controller(coordinator)
+    def on_lost(self) -> None:
+        self.controller.stop()
+        if self._advance(BrokerEvent.LOST) is None:
+            self._actor.post(self._close)  # a broker that stops: its leaderships went with it
+
+    def on_controller(self, controller_id: int | None) -> None:
+        if controller_id is not None:
+            self.alter_partition.hurry()
+
+    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
+        self._actor.post(lambda: self._refused(error))
+
+    def _refused(self, error: DuplicateBrokerRegistrationError) -> None:
+        logger.error("broker %s stops: %s", self.broker_id, error)
+        self.fatal_error = error
+        self._advance(BrokerEvent.STOP)
+        self._close()
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -284,96 +285,101 @@ class Broker:
 
     def _directory_failed(self, path: str, error: LogstoreError) -> None:
         """R-151 … R-153."""
-        if self.state is BrokerState.STOPPED:
+        if self.state in (BrokerState.CLOSING, BrokerState.STOPPED):
             return
         self.replica_manager.on_directory_failure(path, error)
-        if not self.log_manager.live_directories:
-            logger.error("broker %s: no log directory is left", self.broker_id)
-            self.crash()
-            self._on_fatal(error)
+        if self.log_manager.live_directories:
+            self.membership.report_directory_failure()
             return
-        self._report_directory_failure()
-
-    def _report_directory_failure(self) -> None:
-        if self._coordinator is None or self.state is BrokerState.STOPPED:
-            return
-        try:
-            self._coordinator.create(
-                nodes.log_dir_event_path(), nodes.encode_log_dir_event(self.broker_id),
-                sequential=True, parents=True,
-            )  # fmt: skip
-        except CoordinationError as error:
-            logger.warning("broker %s: log directory event: %s", self.broker_id, error)
-            self._later(SESSION_RETRY_MS, self._report_directory_failure)
+        logger.error("broker %s: no log directory is left", self.broker_id)
+        self._die(error)
 
     # -- stop ----------------------------------------------------------------------------------
 
     def shutdown(self, on_stopped: Callable[[], None], *, controlled: bool = True) -> None:
         """Stop cleanly: leaderships move first (R-65), then logs are flushed and closed.
 
-        ``on_stopped`` is called on the broker's actor; the owner closes the runtime afterwards.
+        ``on_stopped`` is called once, from any thread, however the broker comes to its end; the
+        owner closes the runtime afterwards. A second call waits for the same end; without
+        ``controlled`` it makes the first one move no more leaderships.
         """
-        self._actor.post(lambda: self._shutdown(on_stopped, controlled))
-
-    def _shutdown(self, on_stopped: Callable[[], None], controlled: bool) -> None:
-        registered = self._become(BrokerState.STOPPING, BrokerState.RUNNING)
-        if not registered and not self._become(BrokerState.STOPPING, BrokerState.STARTING):
+        with self._lock:
+            ended = self.state is BrokerState.STOPPED
+            if not ended:
+                self._on_stopped.append(on_stopped)
+        if ended:
+            on_stopped()
             return
-        if controlled and registered:
+        before = self._advance(BrokerEvent.STOP)
+        if before is BrokerState.RUNNING and controlled:
+            self._actor.post(self._depart)
+        elif before is not None or not controlled:
+            self._actor.post(self._close)
+
+    def _depart(self) -> None:
+        if self.state is BrokerState.STOPPING:
             self.replica_manager.begin_controlled_shutdown()
-            self._ask_to_stop(on_stopped, self.config.controlled_shutdown_max_retries)
-        else:
-            self._stop(on_stopped)
+            self._departure.start()
 
-    def _ask_to_stop(self, on_stopped: Callable[[], None], tries: int) -> None:
-        def on_reply(response: Response | None) -> None:
-            self._actor.post(lambda: answered(response))
+    def _farewell(self) -> Request:
+        return ControlledShutdownRequest(self.broker_id, self.broker_epoch)
 
-        def answered(response: Response | None) -> None:
-            moved = (
-                isinstance(response, ControlledShutdownResponse)
-                and response.error_code is ErrorCode.NONE
-                and not response.remaining
-            )
-            if moved or tries <= 1 or self.state is not BrokerState.STOPPING:
-                self._stop(on_stopped)
-                return
-            self._later(
-                self.config.controlled_shutdown_retry_backoff_ms,
-                lambda: self._ask_to_stop(on_stopped, tries - 1),
-            )
+    def _judge_farewell(self, response: Response) -> Reaction:
+        if not isinstance(response, ControlledShutdownResponse):
+            return Reaction.AGAIN
+        reaction = REACTIONS[response.error_code]
+        return Reaction.AGAIN if reaction is Reaction.DONE and response.remaining else reaction
 
-        if self._controller_id is None:
-            answered(None)
+    def _close(self) -> None:
+        """Let go of everything in order, each part however the one before it ended."""
+        if self._advance(BrokerEvent.CLOSE) is None:
             return
-        request = ControlledShutdownRequest(self.broker_id, self.broker_epoch)
-        self._transport.send(self._controller_id, request, on_reply)
-
-    def _stop(self, on_stopped: Callable[[], None]) -> None:
-        if not self._become(BrokerState.STOPPED, BrokerState.STOPPING):
-            return
-        self.controller.stop()
-        self.alter_partition.close()
-        self.replica_manager.shutdown()
-        self.log_manager.close(broker_epoch=self.broker_epoch)
-        if self._coordinator is not None:
+        self._departure.cancel()
+        failure: Exception | None = None
+        for part in (
+            self.controller.stop,
+            self.alter_partition.close,
+            self.replica_manager.shutdown,
+            lambda: self.log_manager.close(broker_epoch=self.broker_epoch),
+        ):
             try:
-                self._coordinator.close()
-            except CoordinationError as error:
-                logger.warning("broker %s: end of session: %s", self.broker_id, error)
-        on_stopped()
+                part()
+            except Exception as error:
+                logger.error("broker %s stops, and part of it fails: %s", self.broker_id, error)
+                failure = failure or error
+        self.membership.leave(self._closed)
+        if failure is not None:
+            raise failure
+
+    def _closed(self) -> None:
+        if self._advance(BrokerEvent.CLOSED) is not None:
+            self._tell_the_end()
 
     def crash(self) -> None:
         """Let go of everything at once, as the end of the process does; for tests.
 
         Nothing is flushed or told to anybody; the session is left to expire.
         """
-        with self._state_lock:
-            self.state = BrokerState.STOPPED
+        self._die(None)
+
+    def _die(self, error: LogstoreError | None) -> None:
+        if self._advance(BrokerEvent.DIED) is None:
+            return
+        self.fatal_error = error
         self.log_manager.crash()
         self.alter_partition.close()
         self.controller.stop()
         self.replica_manager.abandon()
+        self.membership.abandon()
+        self._tell_the_end()
+
+    def _tell_the_end(self) -> None:
+        if self.fatal_error is not None:
+            self._on_fatal(self.fatal_error)
+        with self._lock:
+            waiting, self._on_stopped = self._on_stopped, []
+        for on_stopped in waiting:
+            on_stopped()
 
 
 def _now(handler: Callable[[Any], Response]) -> Callable[[Any, OnReply], None]:

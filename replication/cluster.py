@@ -29,6 +29,7 @@ from logstore.types import Record
 from replication.broker import Broker, BrokerState
 from replication.client import Client, Consumer, Producer, RecordMetadata
 from replication.config import ReplicationConfig
+from replication.controller_channel import REACTIONS
 from replication.coordination import (
     CoordinationError,
     Coordinator,
@@ -48,6 +49,7 @@ from replication.messages import (
     TopicResponse,
 )
 from replication.partition import Partition
+from replication.retrying import Reaction
 from replication.runtime import ThreadRuntime
 from replication.transport import LocalNetwork, LocalTransport
 
@@ -118,7 +120,7 @@ class Cluster:
         try:
             for broker_id in self.broker_ids:
                 self._start(broker_id)
-            self.wait_until(lambda: all(map(self._is_running, self.broker_ids)), "brokers register")
+            self.wait_until(lambda: all(map(self._has_joined, self.broker_ids)), "brokers register")
             self.wait_until(lambda: self.controller_id is not None, "a controller")
             self.wait_until(
                 lambda: all(broker.metadata.is_complete for broker in self._running()),
@@ -221,12 +223,13 @@ class Cluster:
     def _start(self, broker_id: int) -> None:
         def connect() -> Coordinator:
             session = self.coordinator.connect()
-            self._sessions[broker_id] = session
+            if self._brokers.get(broker_id) is broker:  # else this was answered too late
+                self._sessions[broker_id] = session
             return session
 
         def on_fatal(error: LogstoreError) -> None:
-            self.network.unbind(broker_id)
-            self._forget_session(broker_id)
+            self.network.unbind(broker_id, broker.handle)
+            self._forget_session(broker_id, broker)
 
         earlier = self._brokers.get(broker_id)
         if earlier is not None:
@@ -250,23 +253,38 @@ class Cluster:
         broker.start()
 
     def start(self, broker_id: int, *, wait: bool = True) -> None:
-        """Start a broker that was stopped or crashed; ``wait`` until it is registered."""
+        """Start a broker that was stopped or crashed; ``wait`` until it is registered.
+
+        Raises:
+            DuplicateBrokerRegistrationError: another process has its id.
+            TimeoutError: the coordinator does not answer.
+        """
         broker = self._brokers.get(broker_id)
         if broker is not None and broker.state is not BrokerState.STOPPED:
             return
         self._start(broker_id)
         if wait:
-            self.wait_until(lambda: self._is_running(broker_id), f"broker {broker_id} registers")
+            self.wait_until(lambda: self._has_joined(broker_id), f"broker {broker_id} registers")
+
+    def _has_joined(self, broker_id: int) -> bool:
+        error = self._brokers[broker_id].fatal_error
+        if error is not None:
+            raise error
+        return self._is_running(broker_id)
 
     def stop(self, broker_id: int, *, controlled: bool = True) -> None:
-        """Stop a broker cleanly: its leaderships move, its logs are flushed and closed."""
+        """Stop a broker cleanly: its leaderships move, its logs are flushed and closed.
+
+        Also when it dies meanwhile, or when somebody else stops it too, this returns once it is
+        down.
+        """
         broker = self.broker(broker_id)
         stopped = threading.Event()
         broker.shutdown(stopped.set, controlled=controlled)
         stopped.wait()
-        self.network.unbind(broker_id)
+        self.network.unbind(broker_id, broker.handle)
         broker.runtime.close()
-        self._sessions.pop(broker_id, None)
+        self._take_session(broker_id, broker)
 
     def crash(self, broker_id: int, *, notice: bool = True) -> None:
         """End a broker as ``kill -9`` would: nothing is flushed, no file is closed in order.
@@ -276,20 +294,26 @@ class Cluster:
                 dead when its session times out.
         """
         broker = self.broker(broker_id)
-        self.network.unbind(broker_id)
+        self.network.unbind(broker_id, broker.handle)
         broker.crash()
         broker.runtime.close()
         if not notice:
-            self._forget_session(broker_id)
+            self._forget_session(broker_id, broker)
             return
-        session = self._sessions.pop(broker_id, None)
+        session = self._take_session(broker_id, broker)
         if session is not None:
             session.close()
 
-    def _forget_session(self, broker_id: int) -> None:
+    def _take_session(self, broker_id: int, broker: Broker) -> Coordinator | None:
+        """None where the broker was started again: the session is that of its new life."""
+        if self._brokers.get(broker_id) is not broker:
+            return None
+        return self._sessions.pop(broker_id, None)
+
+    def _forget_session(self, broker_id: int, broker: Broker) -> None:
         """It falls silent, and ends by its timeout."""
         abandon: Callable[[], None] | None
-        abandon = getattr(self._sessions.pop(broker_id, None), "abandon", None)
+        abandon = getattr(self._take_session(broker_id, broker), "abandon", None)
         if abandon is not None:
             abandon()
 
@@ -325,7 +349,7 @@ class Cluster:
         for broker_id in self.network.bound:
             self.network.unbind(broker_id)  # nobody reads a log that is being closed
         for broker_id in list(self._brokers):
-            if self._brokers[broker_id].state is not BrokerState.STOPPED:
+            with suppress(BrokerUnavailableError):  # it is down already
                 self.stop(broker_id, controlled=False)
             self._brokers[broker_id].runtime.close()
         self.coordinator.close()
@@ -341,7 +365,7 @@ class Cluster:
             if controller < 0:
                 raise NotControllerError("there is no controller now")
             response: Any = self.client.call(controller, request, 30.0)
-            if response.error_code is ErrorCode.NOT_CONTROLLER:
+            if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
                 raise NotControllerError(f"broker {controller} is not controller any more")
             return response
 

@@ -29,6 +29,9 @@ class ReplicationConfig(Properties):
     replica_socket_timeout_ms: int = kafka_key("replica.socket.timeout.ms", 30_000, 1)
     controller_socket_timeout_ms: int = kafka_key("controller.socket.timeout.ms", 30_000, 1)
     request_timeout_ms: int = kafka_key("request.timeout.ms", 30_000, 1)
+    initial_broker_registration_timeout_ms: int = kafka_key(
+        "initial.broker.registration.timeout.ms", 60_000, 1
+    )
     replica_fetch_backoff_ms: int = kafka_key("replica.fetch.backoff.ms", 1000, 0)
     num_replica_fetchers: int = kafka_key("num.replica.fetchers", 1, 1)
     high_watermark_checkpoint_interval_ms: int = kafka_key(

@@ -88,6 +88,17 @@ class NotControllerError(_Retriable):
     code = ErrorCode.NOT_CONTROLLER
 
 
+class DuplicateBrokerRegistrationError(ReplicationError):
+    """Another process has this broker's id, and its session lives."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(broker_id)
+        self.broker_id = broker_id
+
+    def _text(self) -> str:
+        return f"broker {self.broker_id} is registered already, by a process that lives"
+
+
 class InvalidRequestError(ReplicationError):
     code = ErrorCode.INVALID_REQUEST
 

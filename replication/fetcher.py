@@ -19,12 +19,14 @@ from logstore.errors import CorruptMessageError, InvalidRecordError, ResourceBus
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
 from replication.errors import NotLeaderOrFollowerError, error_for
+from replication.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
 from replication.fetcher_state import (
     FetchState,
     FetchStates,
     Followed,
     InitialFetchState,
     Round,
+    Streak,
 )
 from replication.messages import (
     EpochEndOffset,
@@ -45,17 +47,6 @@ from replication.truncation import Truncation, TruncationRule
 
 logger = get_logger(__name__)
 
-FIRST_BACKOFF_MS = 5  # after a refusal; doubled each time, up to ``replica.fetch.backoff.ms``
-MAX_DOUBLINGS = 16
-_SOON = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-
 Apply = Callable[[Response], list[TopicPartition]]
 """Applies an answer; returns the partitions whose high watermark it moved."""
 
@@ -65,6 +56,7 @@ class FetcherEnv:
     """What all fetchers of a broker share.
 
     ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed.
+    ``checkpoint_cuts`` makes the checkpoints say no more of logs than truncations left of them.
     ``failed`` holds the partitions that are not fetched until they are added again, and why.
     """
 
@@ -76,6 +68,7 @@ class FetcherEnv:
     partition_of: Callable[[TopicPartition], Followed]
     broker_epoch: Callable[[], int]
     on_high_watermarks: Callable[[list[TopicPartition]], None]
+    checkpoint_cuts: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 
@@ -103,6 +96,7 @@ class Fetcher:
         self._awaited: Request | None = None  # the request in flight
         self._timer: Cancellable | None = None
         self._request_rate = SampledRate(samples=12, window_ms=5000)
+        self._pauses = pauses(env.config.replica_fetch_backoff_ms)
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -187,15 +181,21 @@ class Fetcher:
 
     def _step(self) -> None:
         """R-114: send what comes next, or rest until there is something."""
-        with self._lock:
-            if self._closed:
-                return
-            following = self._next()
-            if following is None:
-                self._rest()
-                return
-            request, apply = following
-            self._awaited = request
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                self._cut_alone()
+                cut = self._round().unsettled
+                if not cut:
+                    following = self._next()
+                    if following is None:
+                        self._rest()
+                        return
+                    request, apply = following
+                    self._awaited = request
+                    break
+            self._settle(cut)
 
         def on_reply(response: Response | None) -> None:
             self._post(lambda: self._on_reply(request, apply, response))
@@ -245,16 +245,41 @@ class Fetcher:
         quota = self._env.quota
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
+    def _cut_alone(self) -> None:
+        """R-130, where the leader need not be asked."""
+        rule = self._env.rule
+        alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
+        for state in alone:
+            with self._applying(state):
+                state.truncate(Truncation(state.offset, finished=True), rule)
+        if alone:
+            self._states.group_by_topic()
+
+    def _settle(self, cut: list[FetchState]) -> None:
+        """Make the checkpoints say no more than is left of logs that were cut, with one write for
+        all of them, before anything is fetched behind the cuts. Not under our lock: it waits for
+        the disk, and a change of roles waits for our lock."""
+        failure: Exception | None = None
+        try:
+            self._env.checkpoint_cuts([state.tp for state in cut])
+        except ResourceBusyError as error:
+            logger.warning("%s: cuts are not in the checkpoints yet: %s", self.name, error)
+            failure = error
+        except Exception as error:
+            failure = error
+        with self._lock:
+            cut = [state for state in cut if self._states.holds(state)]
+            if failure is None:
+                self._states.settle(cut)
+            elif isinstance(failure, ResourceBusyError):
+                self._delay(cut, max(1, self._env.config.replica_fetch_backoff_ms))
+            else:
+                for state in cut:
+                    self._fail(state.tp, failure)
+
     def _next(self) -> tuple[Request, Apply] | None:
         """The next request, and what applies its answer."""
-        turn, rule = self._round(), self._env.rule
-        alone = [s for s in turn.truncating if not rule.must_ask(s.last_epoch)]
-        if alone:
-            for state in alone:
-                with self._applying(state):
-                    state.truncate(Truncation(state.offset, finished=True), rule)
-            self._states.group_by_topic()
-            turn = self._round()
+        turn = self._round()
         if turn.truncating:
             return self._ask_epochs(turn.truncating)
         if turn.resetting:
@@ -294,10 +319,7 @@ class Fetcher:
             applied.add(part.tp)
             if not self._is_current(state, part):
                 continue
-            if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                state.begin_reset()
-                self._states.put_last(state)
-            elif part.error_code:
+            if part.error_code:
                 self._refused(state, part.error_code)
             elif on_fetch and part.diverging_epoch is not None:
                 diverging.append((state, part.diverging_epoch))
@@ -361,6 +383,8 @@ class Fetcher:
             if not state.truncate_as_told(answer, self._env.rule):
                 # A correct leader never says what leads nowhere (R-140); do not ask in a circle.
                 self._delay([state])
+                return
+        self._pause_in_a_circle(state)
 
     # -- reset ---------------------------------------------------------------------------------
 
@@ -378,7 +402,10 @@ class Fetcher:
                 continue
             if part.error_code or part.offset < 0:
                 state.give_up_reset()
-                self._refused(state, part.error_code)
+                if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._delay([state])
+                else:
+                    self._refused(state, part.error_code)
             else:
                 with self._applying(state):
                     state.reset(part.offset)
@@ -410,19 +437,32 @@ class Fetcher:
 
     def _refused(self, state: FetchState, code: ErrorCode) -> None:
         """The leader answered with an error to a request of the state's epoch."""
-        if code is ErrorCode.FENCED_LEADER_EPOCH:
-            # Only newer metadata can help (R-124, R-139).
-            self._fail(state.tp, error_for(code, f"{state.tp}: epoch {state.leader_epoch}"))
-        elif code not in _SOON:
-            self._delay([state])  # R-126
-        else:
-            # A follower often learns of a new leader before the leader does: the first refusals
-            # are tried again soon, where Kafka waits for the whole time.
-            backoff_ms = min(
-                self._env.config.replica_fetch_backoff_ms, FIRST_BACKOFF_MS << state.refusals
-            )
-            state.refusals = min(state.refusals + 1, MAX_DOUBLINGS)
-            self._delay([state], backoff_ms)
+        match REACTIONS[code]:
+            case FetchReaction.RESET:
+                state.begin_reset()
+                self._states.put_last(state)
+                self._pause_in_a_circle(state)
+            case FetchReaction.SOON:
+                self._delay([state], self._pause_ms(self._extend(state.refused)))
+            case FetchReaction.FAIL:
+                error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
+                self._fail(state.tp, error)
+            case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:
+                self._delay([state])
+
+    def _pause_in_a_circle(self, state: FetchState) -> None:
+        """A cut or a reset brings us to the leader's log, mostly at once. Where the leader says
+        again and again what leads nowhere, it is asked after longer and longer pauses."""
+        turns = self._extend(state.turned) - FREE_TURNS
+        if turns > 0:
+            self._delay([state], self._pause_ms(turns))
+
+    def _extend(self, streak: Streak) -> int:
+        longest_ms = self._env.config.replica_fetch_backoff_ms
+        return streak.extend(self._env.runtime.now_ms(), 2 * longest_ms)
+
+    def _pause_ms(self, failures: int) -> int:
+        return int(self._pauses.delay_ms(failures, self._env.runtime.random))
 
     def _fail(self, tp: TopicPartition, error: Exception) -> None:
         logger.error("%s: %s is not fetched any more: %s", self.name, tp, error, exc_info=error)

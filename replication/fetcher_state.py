@@ -73,11 +73,29 @@ class Phase(Enum):
     FETCHING = "fetching"
 
 
+class Streak:
+    """How many times in a row. A row ends with time, not with something good in between: in a
+    circle there is good in between."""
+
+    __slots__ = ("_at_ms", "_count")
+
+    def __init__(self) -> None:
+        self._count = self._at_ms = 0
+
+    def extend(self, now_ms: int, ends_after_ms: int) -> int:
+        """Once more, now; the length of the row."""
+        if now_ms - self._at_ms > ends_after_ms:
+            self._count = 0
+        self._count, self._at_ms = self._count + 1, now_ms
+        return self._count
+
+
 class FetchState:
     """One partition of a fetcher, under one leader epoch (R-113)."""
 
     __slots__ = (
         "delayed_until_ms",
+        "is_settled",
         "lag",
         "last_epoch",
         "leader_end",
@@ -86,10 +104,11 @@ class FetchState:
         "offset",
         "partition",
         "phase",
-        "refusals",
+        "refused",
         "seen",
         "topic_id",
         "tp",
+        "turned",
         "wanted",
     )
 
@@ -108,8 +127,12 @@ class FetchState:
         else:
             self.phase = Phase.FETCHING
         self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
+        # The checkpoints say no more than is left after our cuts. Whoever had the partition before
+        # us may have owed them that.
+        self.is_settled = False
         self.delayed_until_ms = 0
-        self.refusals = 0  # by a leader that may not know yet that it is one
+        self.refused = Streak()  # by a leader that may not know yet that it is one
+        self.turned = Streak()  # cuts and resets that the leader asked for
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
         # The latest answer, if the same once more would mean nothing new.
@@ -183,6 +206,7 @@ class FetchState:
 
     def resume(self) -> None:
         """Go on where our log ends, after a change of it that was done in part."""
+        self.is_settled = False
         self._move_to(self.partition.log_end_offset, self.phase)
 
     def truncate(self, cut: Truncation, rule: TruncationRule) -> bool:
@@ -191,6 +215,7 @@ class FetchState:
         high_watermark = self.partition.high_watermark
         if cut.offset < high_watermark:
             logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
+        self.is_settled = False
         self.partition.truncate_to(cut.offset, self.leader_epoch)
         done = cut.finished or rule.on_fetch
         # A batch that contains the offset went whole: the log ends where it began.
@@ -212,6 +237,7 @@ class FetchState:
 
     def reset(self, leader_offset: int) -> None:
         """Take the leader's log end, then its log start, and go on where the logs meet (R-129)."""
+        self.is_settled = False
         own_end, epoch = self.partition.log_end_offset, self.leader_epoch
         if self.leader_end is None:
             if leader_offset >= own_end:
@@ -258,9 +284,11 @@ class Round:
         "resetting",
         "throttled",
         "truncating",
+        "unsettled",
     )
 
     def __init__(self) -> None:
+        self.unsettled: list[FetchState] = []  # before anything else
         self.truncating: list[FetchState] = []
         self.resetting: list[FetchState] = []
         self.fetching: dict[TopicPartition, FetchState] = {}
@@ -335,6 +363,11 @@ class FetchStates:
             state.wanted = state.fetch_part(self._rule, self._max_bytes)
         return state.wanted
 
+    def settle(self, states: Iterable[FetchState]) -> None:
+        for state in states:
+            state.is_settled = True
+        self._round = None
+
     def group_by_topic(self) -> None:
         """What a round of truncation does to the order (R-115)."""
         topics: dict[str, dict[TopicPartition, FetchState]] = {}
@@ -363,6 +396,8 @@ class FetchStates:
             if state.delayed_until_ms > now_ms:
                 if new.due_ms is None or state.delayed_until_ms < new.due_ms:
                     new.due_ms = state.delayed_until_ms
+            elif not state.is_settled:
+                new.unsettled.append(state)
             elif state.phase is Phase.TRUNCATING:
                 new.truncating.append(state)
             elif state.phase is Phase.RESETTING:

@@ -36,7 +36,7 @@ class ProducerIdManager:
     ) -> None:
         self._broker_id = broker_id
         self._session = session
-        self._actor = runtime.actor(f"producer-ids-{broker_id}")
+        self._actor = runtime.actor(f"producer-ids-{broker_id}", may_hang=True)
         self._free = range(0)
 
     def handle(

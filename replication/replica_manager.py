@@ -8,6 +8,7 @@ changes of roles in ``role_changes``. No lock is held while anybody is answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from checkpoints.loggers import get_logger
@@ -114,7 +115,7 @@ class ReplicaManager:
         self.fetchers = FetcherManager(
             FetcherEnv(
                 broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
-                self._on_high_watermarks, self.follower_quota,
+                self._on_high_watermarks, self._checkpoint_cuts, self.follower_quota,
             )
         )  # fmt: skip
         self._roles = RoleChanges(
@@ -187,6 +188,9 @@ class ReplicaManager:
         """Of partitions that follow: their consumers may read on (R-95)."""
         for tp in tps:
             self.waiting.on_high_watermark(tp)
+
+    def _checkpoint_cuts(self, tps: list[TopicPartition]) -> None:
+        with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
 
     # -- the controller's orders ---------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from replication.error_codes import ErrorCode
 from replication.runtime import Actor, Cancellable, Runtime
@@ -32,13 +32,16 @@ class Reaction(Enum):
         return self not in (Reaction.AGAIN, Reaction.FIND_CONTROLLER)
 
 
-def reactions(groups: Mapping[Reaction, Iterable[ErrorCode]]) -> dict[ErrorCode, Reaction]:
+R = TypeVar("R", bound=Enum)
+
+
+def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
     """The table of a channel from its codes by reaction.
 
     Raises:
         ValueError: a code is missing, or stands twice.
     """
-    table: dict[ErrorCode, Reaction] = {}
+    table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
         for code in codes:
             if code in table:
@@ -124,6 +127,7 @@ class RetryingCall:
         self._state = _State.IDLE
         self._number = 0  # of the present try: what an earlier one brings is not heard any more
         self._failures = 0
+        self._once_more = False
         self._timer: Cancellable | None = None
 
     @property
@@ -141,6 +145,12 @@ class RetryingCall:
         if self._state is _State.IDLE:
             self._failures = 0
             self._try()
+
+    def renew(self) -> None:
+        """As ``start``; and if a try is under way, which may miss what is new, one more follows."""
+        if self._state is _State.TRYING:
+            self._once_more = True
+        self.start()
 
     def hurry(self) -> None:
         """End a pause now: what the last try lacked is there. Not to be called for each failure,
@@ -162,6 +172,7 @@ class RetryingCall:
 
     def _try(self) -> None:
         self._state = _State.TRYING
+        self._once_more = False
         self._number += 1
         number = self._number
 
@@ -181,7 +192,10 @@ class RetryingCall:
             self._failures += 1
         if reaction.ends or self._failures == self._tries:
             self._state = _State.IDLE
+            once_more = self._once_more
             self._on_end(reaction)
+            if once_more:
+                self.start()
             return
         self._state = _State.WAITING
         delay_ms = self._backoff.delay_ms(self._failures, self._runtime.random)

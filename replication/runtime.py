@@ -57,7 +57,13 @@ class Runtime(Protocol):
         """Monotonic ms: for lag, timeouts and timers."""
         ...
 
-    def actor(self, name: str) -> Actor: ...
+    def actor(self, name: str, *, may_hang: bool = False) -> Actor:
+        """
+        Args:
+            may_hang: its tasks ask another system, which may not answer for long: ``close`` does
+                not wait for them.
+        """
+        ...
 
     def call_later(self, delay_ms: float, task: Task) -> Cancellable:
         """Run ``task`` once; it must be short. An exception is logged, and is not fatal."""
@@ -73,8 +79,9 @@ class Runtime(Protocol):
 class ThreadActor:
     """A thread with a queue."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, may_hang: bool = False) -> None:
         self.name = name
+        self.may_hang = may_hang
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -125,8 +132,8 @@ class ThreadRuntime:
     def now_ms(self) -> int:
         return self.clock.monotonic_ns() // 1_000_000
 
-    def actor(self, name: str) -> ThreadActor:
-        actor = ThreadActor(name)
+    def actor(self, name: str, *, may_hang: bool = False) -> ThreadActor:
+        actor = ThreadActor(name, may_hang=may_hang)
         self._actors = [a for a in self._actors if not a._closed]
         self._actors.append(actor)
         return actor
@@ -173,7 +180,7 @@ class ThreadRuntime:
         for actor in self._actors:
             actor.close()
         here = threading.current_thread()
-        for thread in [self._thread, *(a._thread for a in self._actors)]:
+        for thread in [self._thread, *(a._thread for a in self._actors if not a.may_hang)]:
             if thread is not here:
                 thread.join()
 

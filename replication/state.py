@@ -27,8 +27,10 @@ class RecoveryState(IntEnum):
 class BrokerRegistration(NamedTuple):
     """One incarnation of a broker, alive as long as its session.
 
-    ``previous_broker_epoch`` proves a clean stop: it is the epoch in the clean-shutdown markers of
-    all its log directories, or −1 (KIP-966).
+    ``previous_broker_epoch`` proves that nothing was lost since that epoch: it is the one in the
+    clean-shutdown markers of all its log directories (KIP-966), without them the first one of the
+    process, or −1. A session may end, and the next one too, before a controller has dealt with the
+    first: whatever epoch it remembers from there on is of the same, whole logs.
     """
 
     broker_id: int
@@ -37,6 +39,10 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     previous_broker_epoch: int = UNKNOWN_EPOCH
     timestamp_ms: int = 0
+
+    def is_clean_since(self, broker_epoch: int) -> bool:
+        """Whether all that the incarnation of that epoch had is still there."""
+        return UNKNOWN_EPOCH < self.previous_broker_epoch <= broker_epoch
 
 
 class LiveBroker(NamedTuple):

@@ -59,8 +59,11 @@ class LocalNetwork:
         with self._lock:
             self._handlers[broker_id] = handler
 
-    def unbind(self, broker_id: int) -> None:
+    def unbind(self, broker_id: int, handler: Handler | None = None) -> None:
+        """``handler``: nothing happens when another one serves by now, that of a later life."""
         with self._lock:
+            if handler is not None and self._handlers.get(broker_id) != handler:
+                return
             self._handlers.pop(broker_id, None)
             lost = [call for call in self._open if call.receiver == broker_id]
         _fail(lost)

@@ -50,7 +50,7 @@ class ManualRuntime:
     def now_ms(self) -> int:
         return self.clock.monotonic_ns() // 1_000_000
 
-    def actor(self, name: str) -> ManualActor:
+    def actor(self, name: str, *, may_hang: bool = False) -> ManualActor:
         return ManualActor(name, self._queue)
 
     def call_later(self, delay_ms: float, task: Task) -> ManualTimer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
@@ -16,6 +16,7 @@ from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start
 from logstore.manager.pending import PendingDeletes
+from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 
@@ -58,6 +59,20 @@ class Housekeeper:
                     log.drop_old_snapshots(points[tp])
                 except LogstoreError as error:
                     logger.error("old snapshots of %s: %s", log.name, error)
+
+    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
+        """Lower the entries of logs that were truncated, where they are above what is left.
+
+        Raises:
+            ResourceBusyError: descriptors or memory are short; the rest was left out.
+        """
+        concerned = set(tps)
+        for log_dir in self._directories.live():
+            cut = [(tp, log) for tp in concerned if (log := log_dir.logs.get(tp)) is not None]
+            try:
+                log_dir.offsets.settle(log_dir.items, lambda cut=cut: cut)  # type: ignore[misc]
+            except CheckpointError as error:
+                self._fail(log_dir, error)
 
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""

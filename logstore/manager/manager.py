@@ -327,6 +327,18 @@ class LogManager:
         """
         self._keeper.checkpoint_recovery_points(only)
 
+    def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
+        """After truncations of logs: make the checkpoints say no more than is left of them.
+
+        One write of a file serves all of them; what is not above its log is not written, so that
+        asking again after ``ResourceBusyError``, or once too often, costs next to nothing. A
+        directory that refuses goes offline.
+
+        Raises:
+            ResourceBusyError: descriptors or memory are short; some of it is still owed.
+        """
+        self._keeper.checkpoint_cuts(tps)
+
     def checkpoint_log_start_offsets(self) -> None:
         """F-12: only logs that start inside their first segment."""
         self._keeper.checkpoint_log_start_offsets()

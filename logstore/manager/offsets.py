@@ -50,6 +50,7 @@ class OffsetCheckpoints:
         }
         # Without the files that are missing. None: damaged, or a write failed.
         self._stored: dict[str, Offsets | None] = {}
+        self._unsure: set[str] = set()  # a write failed: the file says the old or the new
         # Of logs that could not be opened: they outlive every write until the log is mended.
         self._kept: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
 
@@ -97,15 +98,23 @@ class OffsetCheckpoints:
                     kept.pop(tp, None)
             self._keep_locked(lambda tp: tp not in gone)
 
-    def settle(self, logs: Logs) -> None:
-        """After a load: lower entries that are above what was found.
+    def settle(self, logs: Logs, concerned: Logs | None = None) -> None:
+        """After a load, or a truncation: lower entries that are above what their logs have.
 
-        Once the log has grown again, the next start would take them for its own: records for
-        flushed or committed that are not.
+        Once a log has grown again, the next start would take them for its own: records for
+        flushed or committed that are not. One write of a file serves all of them, and there is
+        none where nothing is above.
+
+        Args:
+            concerned: those of ``logs`` that were truncated; all by default.
         """
+        concerned = concerned or logs
         with self._lock:
-            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
-            self._lower_locked(RECOVERY_POINT, logs, recovery_point)
+            self._lower_locked(HIGH_WATERMARK, logs, concerned, high_watermark)
+            if self._unsure.isdisjoint((LOG_START, RECOVERY_POINT)):
+                self._lower_locked(RECOVERY_POINT, logs, concerned, recovery_point)
+            else:
+                self._write_recovery_points_locked(logs)
 
     def begin_anew(self, tp: TopicPartition) -> None:
         """The log of ``tp`` has lost all its records, durably: drop what speaks of them."""
@@ -137,18 +146,26 @@ class OffsetCheckpoints:
         """
         with self._lock:
             # After a truncation; nobody waits for the next checkpoint of high watermarks.
-            self._lower_locked(HIGH_WATERMARK, logs, high_watermark)
-            points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
-            self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
-            self._write_locked(RECOVERY_POINT, points)
-            return points
+            self._lower_locked(HIGH_WATERMARK, logs, logs, high_watermark)
+            return self._write_recovery_points_locked(logs)
 
-    def _lower_locked(self, name: str, logs: Logs, offset_of: Callable[[ReplicaLog], int]) -> None:
+    def _write_recovery_points_locked(self, logs: Logs) -> Offsets:
+        points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
+        self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
+        self._write_locked(RECOVERY_POINT, points)
+        return points
+
+    def _lower_locked(
+        self, name: str, logs: Logs, concerned: Logs, offset_of: Callable[[ReplicaLog], int]
+    ) -> None:
+        if name in self._unsure:  # any of its entries may be too high
+            self._write_locked(name, self._collect_locked(name, logs, offset_of))
+            return
         stored = self._stored.get(name)
         if stored:
             above = {
                 tp: offset
-                for tp, log in logs()
+                for tp, log in concerned()
                 if stored.get(tp, 0) > (offset := offset_of(log)) and not log.restarting
             }
             if above:
@@ -169,7 +186,9 @@ class OffsetCheckpoints:
         if self._stored.get(name) == offsets:
             return
         self._stored[name] = None
+        self._unsure.add(name)
         self._files[name].write(offsets)
+        self._unsure.discard(name)
         self._stored[name] = offsets
 
 

@@ -91,7 +91,10 @@ class LogOpener:
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            on_cut=partial(log_dir.offsets.settle, log_dir.items),
+            # Of this log alone: a fail-over cuts thousands, and each comes here.
+            on_cut=lambda: log_dir.offsets.settle(
+                log_dir.items, lambda: [(tp, log) for log in opened]
+            ),
             on_restart=partial(self._begin_anew, log_dir, tp),
             random_id=self.random_id,
             **found,

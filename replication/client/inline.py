@@ -69,7 +69,7 @@ class InlineRuntime:
     def now_ms(self) -> int:
         return self.clock.monotonic_ns() // 1_000_000
 
-    def actor(self, name: str) -> InlineActor:
+    def actor(self, name: str, *, may_hang: bool = False) -> InlineActor:
         return InlineActor(name)
 
     def call_later(self, delay_ms: float, task: Task) -> Cancellable:

@@ -135,7 +135,7 @@ class ControllerTerm:
             broker
             for broker in news
             if broker in remembered
-            and seen[broker].registration.previous_broker_epoch != remembered[broker]
+            and not seen[broker].registration.is_clean_since(remembered[broker])
         ]
         context.set_live({b: live for b, live in seen.items() if b not in news})
         gone = [broker for broker in context.on_broker if broker not in context.live]

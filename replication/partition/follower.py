@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import posixpath
-from functools import partial
-
 from logstore.errors import LeadershipEndedError, UnexpectedAppendOffsetError
 from logstore.kernels import AppendInfo
 from logstore.log import ReplicaLog
-from logstore.open_files import with_idle_closed
 from logstore.types import Buffer
 from replication.errors import NotLeaderOrFollowerError
 from replication.messages import EpochEndOffset
@@ -92,18 +88,12 @@ class Follower(Replica):
             return after != before
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """R-138: cut, and write the recovery points that make a crash repeat it (F-231)."""
+        """R-138. The caller sees to it that the checkpoints learn of it before anything is fetched
+        behind the cut (``LogManager.checkpoint_cuts``)."""
         with self._lock:
-            log = self._following(leader_epoch)
-            if self._storage(log.truncate_to, offset):
-                self._checkpoint(log)
+            self._storage(self._following(leader_epoch).truncate_to, offset)
 
     def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
+        """As ``truncate_to``."""
         with self._lock:
-            log = self._following(leader_epoch)
-            self._storage(log.truncate_fully_and_start_at, offset)
-            self._checkpoint(log)
-
-    def _checkpoint(self, log: ReplicaLog) -> None:
-        directories = [posixpath.dirname(log.directory)]
-        with_idle_closed(partial(self._env.log_manager.checkpoint_recovery_points, directories))
+            self._storage(self._following(leader_epoch).truncate_fully_and_start_at, offset)

@@ -19,12 +19,13 @@ from replication.messages import AlterPartitionItem, AlterPartitionResult, Fetch
 from replication.partition.base import Replica
 from replication.partition.role import Leadership
 
-# What the controller's answer to a proposal means beyond success; the rest: again.
-_REVERTED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+# Verdicts after which news of the partition is on its way; after any other refusal the
+# proposal is taken back. What is to be asked again never comes here: the channel asks again.
 _UNDECIDED = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.INVALID_UPDATE_VERSION,
         ErrorCode.INVALID_REQUEST,
@@ -190,10 +191,8 @@ class IsrChanges(Replica):
                 )  # fmt: skip
                 self.role = leading
                 moved = self._try_high_watermark(leading)
-            elif code in _REVERTED:
+            elif code not in _UNDECIDED:
                 self.role = replace(leading, isr=IsrState(pending.committed))
         self._env.on_isr_change(self.tp, kind)
         if moved:
             self._env.on_high_watermark(self.tp)
-        if code is not ErrorCode.NONE and code not in _REVERTED and code not in _UNDECIDED:
-            self._submit(item, pending)

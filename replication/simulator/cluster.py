@@ -26,6 +26,7 @@ LAG_MS = 500
 POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
 START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
 
+DISK_FAILS = frozenset({"F-21", "F-22", "F-23", "F-24", "F-25"})
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
     "torn_sector": "F-15",
     "zero_fill": "F-16",
@@ -77,11 +78,13 @@ class SimCluster:
         self.scheduler = scheduler
         self.struck = struck
         self.counters: Counter[str] = Counter()
+        self.complaints: list[str] = []  # of brokers about disks that are well: violations
         self.network = Network(scheduler, struck)
         self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
         self.on_start = on_start
         self.on_end = on_end
         self._events_us = 0
+        self._disk_fails = any(fault.kind in DISK_FAILS for fault in plan.faults)
         self.coordinator = SimCoordinator(
             scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
         )
@@ -210,6 +213,11 @@ class SimCluster:
     def _did_not_start(self, machine: Machine, error: LogstoreError) -> None:
         self.counters["starts refused"] += 1
         self.scheduler.note(f"b{machine.broker_id} does not start: {error}")
+        damaged = self.atlas.is_damaged(machine.broker_id)
+        if isinstance(error, CorruptDataError) and not damaged:
+            self.complaints.append(f"I-17 b{machine.broker_id}: its disk is whole, and {error}")
+        elif not isinstance(error, CorruptDataError) and not self._disk_fails:
+            self.complaints.append(f"I-19 b{machine.broker_id}: its disk is well, and {error}")
         self._gone(machine, "all_kept")
         self._repair(machine)
         if isinstance(error, CorruptDataError) or machine.starts > 40:

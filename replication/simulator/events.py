@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.loggers import get_logger, package_loggers
-from logstore.errors import StorageFailedError
 from logstore.testing.faulty import SimulatedCrash
-from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.simulator.cluster import SimCluster
 from replication.simulator.scheduler import US_PER_MS, Scheduler
 
@@ -80,42 +78,19 @@ class Events:
                 raise ViolatedError("I-24 the schedule has no end")
 
 
-class _Errors(logging.Handler):
-    """Exceptions that the code under test met, logged and went on from: none is expected."""
-
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(logging.ERROR)
-        self._found = found
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            if isinstance(error, KafkaStorageError | StorageFailedError | FencedLeaderEpochError):
-                return  # a disk was told to fail; a fetcher waits for the next epoch (R-126)
-            place = error.__traceback__
-            while place is not None and place.tb_next is not None:
-                place = place.tb_next
-            where = ""
-            if place is not None:
-                file = place.tb_frame.f_code.co_filename.rpartition("/")[2]
-                where = f" ({file}:{place.tb_lineno})"
-            self._found.append(f"error: {record.getMessage()}: {error!r}{where}")
-
-
 @contextmanager
-def collected(errors: list[str]) -> Iterator[None]:
-    """What the body logs as an error with its exception, and nothing else, goes to ``errors``."""
-    handler = _Errors(errors)
+def heard_by(handler: logging.Handler) -> Iterator[None]:
+    """What the body logs, from warnings on, goes to ``handler`` and nowhere else."""
     loggers = package_loggers()
-    before = [(logger.level, logger.propagate) for logger in loggers]
-    for logger_ in loggers:
-        logger_.addHandler(handler)
-        logger_.setLevel(logging.ERROR)
-        logger_.propagate = False
+    before = [(each.level, each.propagate) for each in loggers]
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(logging.WARNING)
+        each.propagate = False
     try:
         yield
     finally:
-        for logger_, (level, propagate) in zip(loggers, before, strict=True):
-            logger_.removeHandler(handler)
-            logger_.setLevel(level)
-            logger_.propagate = propagate
+        for each, (level, propagate) in zip(loggers, before, strict=True):
+            each.removeHandler(handler)
+            each.setLevel(level)
+            each.propagate = propagate

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from checkpoints.types import TopicPartition
+from logstore.format.reader import read_records
+from replication.messages import ProduceRequest, Request
 
 
 class Outcome(Enum):
@@ -27,20 +29,34 @@ class Write:
     sequence: int = -1
     outcome: Outcome = Outcome.PENDING
     offset: int = -1
-    repeated: bool = False  # a message of it was carried out twice: copies are nobody's fault
-    attempts: int = 0
+    producer: str = ""  # one that is idempotent: in order, and nothing twice
 
 
 @dataclass(slots=True)
 class History:
     """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
-    first value any consumer read at an offset (I-6)."""
+    first value any consumer read at an offset (I-6). ``repeated``: values of requests that the
+    network carried out twice: of the two answers the client had one."""
 
     writes: list[Write] = field(default_factory=list)
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     deleted_below: dict[TopicPartition, int] = field(default_factory=dict)
+    repeated: set[bytes] = field(default_factory=set)
     violations: list[str] = field(default_factory=list)
+
+    def note_repeated(self, request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            for part in request.partitions:
+                self.repeated.update(bytes(r.value or b"") for r in read_records(part.records))
+
+    def begin(self, tp: TopicPartition, acks: int, records: int, size: int) -> Write:
+        """A write with values of its own."""
+        number = len(self.writes)
+        values = tuple(f"{number}.{n}".encode().ljust(size, b".") for n in range(records))
+        write = Write(number, tp, acks, values)
+        self.writes.append(write)
+        return write
 
     def settle(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
         write.outcome, write.offset = outcome, offset

@@ -17,8 +17,9 @@ from replication.coordination.base import Node
 from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
+from replication.simulator.answers import Answers
 from replication.simulator.cluster import Machine, SimCluster
-from replication.simulator.excuses import Excuses
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
 from replication.simulator.wakeups import Wakeups
@@ -53,6 +54,7 @@ class Oracle:
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
+        cluster.network.on_answer = Answers(cluster, self._violated).given
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -112,6 +114,13 @@ class Oracle:
         """A broker has opened its logs: compare them with what there was (I-13)."""
         assert machine.broker is not None
         self._wakeups[machine.broker_id] = Wakeups(machine)
+        for tp, error in machine.broker.log_manager.unavailable_logs.items():
+            if self._cluster.atlas.is_damaged(machine.broker_id):
+                self.excuses.use(Excuse.DAMAGE_REPORTED)
+            else:
+                self._violated(
+                    "I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}"
+                )
         for tp, log in machine.broker.log_manager.logs.items():
             if tp in self.committed:
                 self._open(machine, tp, log)

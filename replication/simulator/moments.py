@@ -15,6 +15,7 @@ from replication.messages import (
     AlterPartitionResponse,
     FetchResponse,
     LeaderAndIsrRequest,
+    Request,
 )
 from replication.simulator.cluster import SimCluster
 from replication.simulator.coordinator import (
@@ -152,6 +153,8 @@ class Moments:
             message.lose()
             return
         if fault.kind == "F-3":
+            if isinstance(message.content, Request):
+                self._cluster.network.on_repeat(message.content)
             message.go(message.content)
         self._scheduler.after(
             fault.duration_ms * US_PER_MS, None, f"late {type(message.content).__name__}",

@@ -16,22 +16,30 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from checkpoints import clean_shutdown
 from logstore import recovery, set_aside
 from logstore.clean_start import CleanEnd
-from logstore.errors import ConfigError
+from logstore.errors import ConfigError, CorruptDataError
 from logstore.log import ReplicaLog
 from logstore.log.flushing import LogFlusher
 from logstore.log.producer_checks import ProducerUpdates
 from logstore.log.writer import Cut, LogWriter
+from logstore.manager.opener import LogOpener
 from logstore.segment import Segment
 from replication import replica_manager as replica_manager_module
 from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
 from replication.controller.partitions import Decisions
+from replication.controller.store import ConflictError, ControllerStore
+from replication.coordination import (
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
 from replication.delayed import DelayedProduce
 from replication.election import Mode, change
 from replication.error_codes import ErrorCode
@@ -179,6 +187,33 @@ def follower_epoch_not_checked() -> list[Patch]:
         Patch(Partition, "_following", lambda self, leader_epoch: self.local_log()),
         Patch(LogWriter, "take_role_locked", lambda self, leader_epoch, leads: None),
         Patch(FetchStates, "holds", lambda self, state: True),
+    ]
+
+
+@_mutant
+def list_offsets_of_any_epoch() -> list[Patch]:
+    """ListOffsets is answered whatever leader epoch the requester believes in (KIP-320)."""
+    offset_for_timestamp = Partition.offset_for_timestamp
+
+    def mutant(self: Partition, timestamp: int, **rest: Any) -> tuple[int, int, int]:
+        return offset_for_timestamp(self, timestamp, **{**rest, "current_leader_epoch": -1})
+
+    return [Patch(Partition, "offset_for_timestamp", mutant)]
+
+
+@_mutant
+def deposed_controller_writes() -> list[Patch]:
+    """A controller writes without asking whether another one was elected since."""
+
+    def transact(self: ControllerStore, ops: Any) -> None:
+        try:
+            self._coordinator.transact([*ops])
+        except (BadVersionError, NoNodeError, NodeExistsError, NotEmptyError) as error:
+            raise ConflictError(str(error)) from error
+
+    return [
+        Patch(ControllerStore, "_transact", transact),
+        Patch(ControllerStore, "is_deposed", lambda self: False),
     ]
 
 
@@ -465,6 +500,34 @@ def flush_without_sync() -> list[Patch]:
 def unsynced_records_counted_after_a_start() -> list[Patch]:
     """Records that a kill left in the page cache count although flush.messages asks for a sync."""
     return [Patch(LogFlusher, "flush_what_is_due", lambda self: None)]
+
+
+@_mutant
+def acknowledged_before_sync() -> list[Patch]:
+    """With flush.messages=1 the sync comes a little after the answer."""
+    after_append = LogFlusher.after_append
+
+    def mutant(self: LogFlusher, last_offset: int, *, sync: bool = False) -> None:
+        self._background(lambda: after_append(self, last_offset, sync=sync))
+
+    return [Patch(LogFlusher, "after_append", mutant)]
+
+
+@_mutant
+def whole_disk_called_damaged() -> list[Patch]:
+    """Once in the life of a disk, recovery finds damage in a log that has none."""
+    load = LogOpener.load
+    told = WeakSet[Any]()
+
+    def mutant(self: LogOpener, log_dir: Any, tp: Any, config: Any) -> ReplicaLog:
+        log = load(self, log_dir, tp, config)
+        if not log_dir.clean and log.log_end_offset >= 8 and self.storage not in told:
+            told.add(self.storage)
+            log.crash()
+            raise CorruptDataError(log.directory, 0, "damage that is not there")
+        return log
+
+    return [Patch(LogOpener, "load", mutant)]
 
 
 @_mutant

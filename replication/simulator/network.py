@@ -62,6 +62,9 @@ class Network:
     """Carries requests between processes. ``struck`` counts each fault that really hit.
 
     Attributes:
+        on_send: told of every request.
+        on_repeat: told of every request that arrives twice.
+        on_answer: told of every answer, by whom and to what, as it is given.
         gate: decides of every message whether and when it leaves; None: all leave at once.
         socket_timeout_ms: the longest that anybody waits for an answer.
     """
@@ -69,6 +72,9 @@ class Network:
     def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
         self.weather = Weather()
         self.gate: Callable[[Message], None] | None = None
+        self.on_send: Callable[[Process, int, Request], None] = lambda *sent: None
+        self.on_repeat: Callable[[Request], None] = lambda request: None
+        self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
         self.socket_timeout_ms = SOCKET_TIMEOUT_MS
         self._scheduler = scheduler
         self._struck = struck
@@ -147,6 +153,7 @@ class Network:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> None:
         scheduler = self._scheduler
+        self.on_send(sender, receiver, request)
         call = Call(sender, receiver, on_reply)
         name = f"{sender.name}>{receiver} {type(request).__name__}"
         call.timeout = scheduler.after(
@@ -175,6 +182,7 @@ class Network:
         process = self._bound[receiver][0]
         scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
         if self.weather.rates and self._hits("F-3"):
+            self.on_repeat(request)
             again = at_us + self._late()
             scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
 
@@ -188,6 +196,7 @@ class Network:
             if answered:
                 raise AssertionError(f"{type(request).__name__} was answered twice")
             answered = True
+            self.on_answer(call.receiver, request, response)
             self._answer(call, process, response)
 
         handler(request, reply)

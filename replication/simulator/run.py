@@ -10,11 +10,12 @@ from checkpoints.types import TopicPartition
 from replication.broker import BrokerState
 from replication.messages import CreateTopicRequest, Response, TopicResponse
 from replication.simulator.cluster import SimCluster
-from replication.simulator.events import Events, ViolatedError, collected
+from replication.simulator.events import Events, ViolatedError, heard_by
 from replication.simulator.faults import Injector
 from replication.simulator.history import Outcome
 from replication.simulator.invariants import Oracle
 from replication.simulator.mutants import mutated
+from replication.simulator.noise import LogWatch, Pace
 from replication.simulator.plan import Operation, Options, Plan, Result
 from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
@@ -50,6 +51,8 @@ class _Run:
         self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck)
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
+        self.cluster.network.on_send = Pace(self.scheduler, self.errors.append).sent
+        self.cluster.network.on_repeat = self.world.history.note_repeated
         self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
 
     def _look(self, node: int | None) -> bool:
@@ -59,7 +62,8 @@ class _Run:
         return bool(oracle.violations or self.world.history.violations)
 
     def run(self) -> Result:
-        with collected(self.errors):
+        watch = LogWatch(self.plan, self.scheduler, self.oracle.counters, self.errors)
+        with heard_by(watch):
             violations = self._phases()
         counters = Counter(self.oracle.counters)
         counters.update(self.cluster.counters)
@@ -89,13 +93,13 @@ class _Run:
             self._converge("after everything healed")
             self._last_writes()
             self._converge("after the last writes")
+            self._last_reads()
         except ViolatedError as error:
             self.oracle.violations += error.args
         found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
+        found += self.cluster.complaints
         if not found:
-            found = validate(
-                self.cluster, self.oracle, self.world.history, repeats=self.struck["F-3"] > 0
-            )
+            found = validate(self.cluster, self.oracle, self.world.history)
         return found
 
     def _boot(self) -> None:
@@ -150,6 +154,31 @@ class _Run:
                         f"I-24 {tp}: acks=all ends {outcomes[-1].value} in a healthy cluster"
                     )
                 outcomes.append(self._write(number))
+
+    def _last_reads(self) -> None:
+        """Consumers get everything that is committed (I-24)."""
+        ends = {tp: max(self.oracle.committed[tp], default=-1) + 1 for tp in self.partitions}
+
+        def behind() -> dict[str, int | None]:
+            return {
+                f"{consumer.name} {tp}": consumer.core.positions[tp].offset
+                for consumer in self.world.consumers
+                for tp, end in ends.items()
+                if (consumer.core.positions[tp].offset or 0) < end
+            }
+
+        def are_done() -> bool:
+            if not behind():
+                return True
+            for consumer in self.world.consumers:
+                if consumer.idle:
+                    consumer.consume(1)
+            return False
+
+        self.events.wait(
+            are_done, HEAL_LIMIT_MS,
+            lambda: f"I-24 consumers do not come to the ends {ends}: {behind()}",
+        )  # fmt: skip
 
     def _write(self, partition: int) -> Outcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))

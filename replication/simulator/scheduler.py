@@ -214,7 +214,7 @@ class SimRuntime:
     def now_ms(self) -> int:
         return self._scheduler.now_us // US_PER_MS
 
-    def actor(self, name: str) -> SimActor:
+    def actor(self, name: str, *, may_hang: bool = False) -> SimActor:
         return SimActor(self._scheduler, self.process, name)
 
     def call_later(self, delay_ms: float, task: Task) -> Event:

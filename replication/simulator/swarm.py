@@ -9,6 +9,7 @@ from collections.abc import Callable
 from replication.simulator.kinds import PART_OF, expand
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 from replication.simulator.stories import tell
+from replication.simulator.workload import CONSUMERS
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
 STORY_RATE = 0.75  # of the schedules
@@ -45,7 +46,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
         tuple(sorted(faults, key=lambda fault: fault.at_ms)),
         tuple(sorted(operations, key=lambda step: step.at_ms)),
         duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
-        options.mutant,
+        options.mutant, rng.choice((100, 1000, 10_000)),
     )  # fmt: skip
 
 
@@ -67,13 +68,11 @@ def _operations(
                 rng.choice((8, 8, 30, 120 if records == 1 or rng.random() < 0.1 else 50)),
             )
         )  # fmt: skip
-    for _ in range(max(2, options.events // 50)):
+    for _ in range(max(3, options.events // 25)):
+        polls = rng.choice((1, 2, 4))
         found.append(
-            Operation(
-                rng.randrange(duration), "consume", rng.randrange(2), rng.randrange(partitions),
-                size=rng.choice((100, 1000, 10_000)),
-            )
-        )  # fmt: skip
+            Operation(rng.randrange(duration), "consume", rng.randrange(CONSUMERS), records=polls)
+        )
     for kind, likelihood in (("elect", 0.4), ("delete-records", 0.15), ("stop", 0.3)):
         while rng.random() < likelihood:
             client = rng.randrange(brokers)

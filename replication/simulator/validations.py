@@ -7,6 +7,7 @@ from logstore.format.header import BatchHeader
 from logstore.format.reader import iter_batches, read_records
 from logstore.types import TopicPartition
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.history import History, Outcome
 from replication.simulator.invariants import Oracle
 
@@ -42,8 +43,8 @@ def what_is_missing(cluster: SimCluster, oracle: Oracle) -> str:
     return ""
 
 
-def validate(cluster: SimCluster, oracle: Oracle, history: History, *, repeats: bool) -> list[str]:
-    """Violations in a quiescent cluster. ``repeats``: the network carried requests out twice."""
+def validate(cluster: SimCluster, oracle: Oracle, history: History) -> list[str]:
+    """Violations in a quiescent cluster."""
     found: list[str] = []
     for tp in oracle.committed:
         contents = {}
@@ -59,10 +60,10 @@ def validate(cluster: SimCluster, oracle: Oracle, history: History, *, repeats: 
         found += _check_equal(tp, contents)
         first = next(iter(contents.values()))
         found += _check_acknowledged(tp, first, history)
-        if not repeats:
-            found += _check_outcomes(tp, first, history)
-        if tp not in history.deleted_below:
-            found += _check_copies(tp, first)
+        found += _check_outcomes(tp, first, history, oracle.excuses)
+        found += _check_copies(tp, first, history.deleted_below.get(tp, 0), oracle.excuses)
+        if tp not in history.deleted_below:  # else a producer may be forgotten with its records
+            found += _check_producers(tp, first, history)
         found += _check_seen(tp, first, history)
     return found
 
@@ -123,6 +124,13 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
         held = content.values.get(offset)
         if held != value:
             return [f"I-1 {tp}: {value!r} was acknowledged at {offset}, where now {held!r} is"]
+    held_values = set(content.values.values())
+    if tp not in history.deleted_below:
+        for write in history.writes:  # also where nobody knows at which offset
+            if write.tp == tp and write.outcome is Outcome.OK and write.acks == -1:
+                for value in write.values:
+                    if value not in held_values:
+                        return [f"I-1 {tp}: {value!r} was acknowledged, and is nowhere"]
     if content.start > history.deleted_below.get(tp, 0):
         return [f"I-1 {tp}: the log starts at {content.start}, and nobody deleted that far"]
     return []
@@ -136,24 +144,60 @@ def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[
     return []
 
 
-def _check_outcomes(tp: TopicPartition, content: Content, history: History) -> list[str]:
+def _check_outcomes(
+    tp: TopicPartition, content: Content, history: History, excuses: Excuses
+) -> list[str]:
     """I-21."""
     held = {value: offset for offset, value in content.values.items()}
     for write in history.writes:
         if write.tp == tp and write.outcome is Outcome.FAILED:
             for value in write.values:
-                if value in held:
+                if value not in held:
+                    continue
+                if value in history.repeated:  # one copy was refused, and the other was not
+                    excuses.use(Excuse.REPEATED_WRITE)
+                else:
                     return [f"I-21 {tp}: {value!r} was refused, and is at offset {held[value]}"]
     return []
 
 
-def _check_copies(tp: TopicPartition, content: Content) -> list[str]:
-    """I-20."""
+def _check_copies(
+    tp: TopicPartition, content: Content, deleted_below: int, excuses: Excuses
+) -> list[str]:
+    """I-20. A producer may be forgotten with the last of its records, and then heard again."""
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
-            if before != batch.base_offset:
+            if before == batch.base_offset:
+                continue
+            if before < deleted_below:
+                excuses.use(Excuse.DELETED)
+                seen[key] = batch.base_offset
+            else:
                 return [f"I-20 {tp}: {key} is at offsets {before} and {batch.base_offset}"]
     return []
+
+
+def _check_producers(tp: TopicPartition, content: Content, history: History) -> list[str]:
+    """I-20: what an idempotent producer wrote is there once, and in its order."""
+    offsets: dict[bytes, int] = {}
+    for offset, value in content.values.items():
+        if value in offsets and _is_of_idempotent(history, value):
+            return [f"I-20 {tp}: {value!r} is at offsets {offsets[value]} and {offset}"]
+        offsets[value] = offset
+    last: dict[str, int] = {}
+    for write in history.writes:
+        if write.producer and write.tp == tp and write.outcome is Outcome.OK:
+            offset = offsets.get(write.values[0], -1)
+            if offset < last.get(write.producer, -1):
+                return [
+                    f"I-20 {tp}: {write.values[0]!r} is before what {write.producer} sent first"
+                ]
+            last[write.producer] = offset
+    return []
+
+
+def _is_of_idempotent(history: History, value: bytes) -> bool:
+    return bool(history.writes[int(value.split(b".", 1)[0])].producer)

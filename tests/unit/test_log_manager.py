@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -10,8 +12,11 @@ from typing import Any
 import pytest
 
 from checkpoints import clean_shutdown
+from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT, OffsetCheckpoint
+from checkpoints.types import TopicPartition
 from logstore.config import LogConfig
-from logstore.errors import ConfigError, LogstoreError, StorageFailedError
+from logstore.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.builders import batch, log_config
@@ -43,6 +48,9 @@ class Machine:
 
     def marker(self, directory: str) -> int | None:
         return clean_shutdown.read(f"{directory}/{clean_shutdown.CLEAN_SHUTDOWN}", self.storage)
+
+    def checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
+        return OffsetCheckpoint(f"{directory}/{name}", self.storage).read()
 
     def tree(self, path: str = "/") -> list[tuple[str, bytes]]:
         found = []
@@ -302,3 +310,72 @@ class TestRepeatable:
         machine.start(random_id=lambda: "0123456789abcdef" * 2).close()
         with pytest.raises(ConfigError, match=r"directory\.id"):
             machine.start()
+
+
+class TestCheckpointOfCuts:
+    """After truncations of many logs: one write of a file, and only where one is needed."""
+
+    def _prepared(self, machine: Machine, count: int) -> tuple[LogManager, list[ReplicaLog]]:
+        manager = machine.start(replicated=True)
+        logs = [manager.get_or_create("t", number) for number in range(count)]
+        for log in logs:
+            log.append_as_leader(batch(count=4), 0)
+            log.append_as_leader(batch(count=4), 0)
+            log.flush()
+            log.update_high_watermark(8)
+        manager.checkpoint_recovery_points()
+        manager.checkpoint_high_watermarks()
+        return manager, logs
+
+    @staticmethod
+    def _writes(machine: Machine, manager: LogManager, logs: list[ReplicaLog]) -> list[str]:
+        written: list[str] = []
+        before = machine.storage.rename
+
+        def rename(source: str, target: str) -> None:
+            written.append(os.path.basename(target))
+            before(source, target)
+
+        machine.storage.rename = rename  # type: ignore[method-assign]
+        try:
+            manager.checkpoint_cuts([log.topic_partition for log in logs])
+        finally:
+            del machine.storage.rename
+        return written
+
+    def test_one_write_serves_all(self) -> None:
+        machine = Machine()
+        manager, logs = self._prepared(machine, 20)
+        for log in logs[:15]:
+            log.truncate_to(4)
+        assert sorted(self._writes(machine, manager, logs)) == [RECOVERY_POINT, HIGH_WATERMARK]
+        points = machine.checkpoint("/logs", RECOVERY_POINT)
+        assert [points[log.topic_partition] for log in logs] == [4] * 15 + [8] * 5
+        assert self._writes(machine, manager, logs) == []
+        manager.close()
+
+    def test_a_tail_that_nobody_counted_on_costs_nothing(self) -> None:
+        machine = Machine()
+        manager, logs = self._prepared(machine, 3)
+        for log in logs:
+            log.append_as_leader(batch(), 0)
+            log.truncate_to(8)
+        assert self._writes(machine, manager, logs) == []
+        manager.close()
+
+    @pytest.mark.parametrize("name", [RECOVERY_POINT, HIGH_WATERMARK])
+    def test_what_a_short_resource_prevented_is_still_owed(self, name: str) -> None:
+        """Also where nobody asks again: before the first record behind the cut."""
+        for asks_again in (True, False):
+            machine = Machine()
+            manager, (log,) = self._prepared(machine, 1)
+            log.truncate_to(4)
+            machine.storage.fail("open", f"*{name}*", error=errno.EMFILE)
+            with pytest.raises(ResourceBusyError):
+                manager.checkpoint_cuts([log.topic_partition])
+            if asks_again:
+                manager.checkpoint_cuts([log.topic_partition])
+            else:
+                log.append_as_leader(batch(), 0)
+            assert machine.checkpoint("/logs", name) == {log.topic_partition: 4}
+            manager.close()

@@ -459,7 +459,7 @@ class TestAnswers:
 
         fetcher = Fetcher("f", LEADER, FetcherEnv(
             2, stage.runtime, stage.wire, ReplicationConfig(), FETCH_RULE,
-            stage.follower.partition, lambda: 102, fail,
+            stage.follower.partition, lambda: 102, fail, lambda tps: None,
         ))  # fmt: skip
         stage.hold((2, 0))
         stage.follower.become(LEADER, 1)
@@ -574,6 +574,7 @@ def test_with_threads() -> None:
             2, runtime, LocalTransport(network, 2, runtime),
             ReplicationConfig(num_replica_fetchers=2),
             FETCH_RULE, follower.partition, lambda: 102, on_high_watermarks,
+            follower.logs.checkpoint_cuts,
         )
     )  # fmt: skip
 
