@@ -13,6 +13,7 @@ from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorUnavailableError
+from replication.replica_selector import RACK_AWARE
 from replication.simulator.atlas import Atlas
 from replication.simulator.coordinator import SimCoordinator, SimSession
 from replication.simulator.disk import SimDisk
@@ -33,6 +34,11 @@ STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its 
     "lost_name": "F-17",
     "lost_truncation": "F-18",
 }
+
+
+def rack_of(number: int) -> str:
+    """Of a broker or a consumer."""
+    return f"r{number % 3}"
 
 
 class Machine:
@@ -111,6 +117,7 @@ class SimCluster:
             high_watermark_checkpoint_interval_ms=2500,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
+            replica_selector=RACK_AWARE if plan.racks else "",
         )
         self.machines = {
             broker_id: Machine(broker_id, SimClock(scheduler)) for broker_id in range(plan.brokers)
@@ -196,6 +203,7 @@ class SimCluster:
                 broker_config=self.broker_config, config=self.config, cluster_id="simulated",
                 random_source=source, random_id=lambda: f"{source.getrandbits(128):032x}",
                 run_later=runtime.run_later,
+                rack=rack_of(broker_id) if self.plan.racks else None,
                 on_fatal=lambda error: self._on_fatal(machine, process),
             )  # fmt: skip
         except SimulatedCrash:

@@ -83,9 +83,10 @@ class Operation:
     """One step of a client.
 
     Attributes:
-        kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart).
+        kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
+            ``reassign``, ``make-anew`` and ``produce-anew`` (``lives``).
         client: which producer or consumer; the broker for ``stop``.
-        size: bytes of the value; for ``delete-records`` a percentage.
+        size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
         records: in one batch; for ``consume`` how many polls.
     """
 
@@ -121,6 +122,7 @@ class Plan:
     segment_bytes: int = 800
     fetch_bytes: int = 1 << 20  # a follower gets at a time
     mutant: str | None = None
+    racks: bool = False  # consumers read from the replica of theirs (KIP-392)
     poll_bytes: int = 1000  # a consumer gets of a partition at a time
     violation: str = ""  # what it once found; for people
 

@@ -46,7 +46,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
         tuple(sorted(faults, key=lambda fault: fault.at_ms)),
         tuple(sorted(operations, key=lambda step: step.at_ms)),
         duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
-        options.mutant, rng.choice((100, 1000, 10_000)),
+        options.mutant, rng.random() < 0.3, rng.choice((100, 1000, 10_000)),
     )  # fmt: skip
 
 
@@ -73,7 +73,12 @@ def _operations(
         found.append(
             Operation(rng.randrange(duration), "consume", rng.randrange(CONSUMERS), records=polls)
         )
-    for kind, likelihood in (("elect", 0.4), ("delete-records", 0.15), ("stop", 0.3)):
+    for kind, likelihood in (
+        ("elect", 0.4),
+        ("delete-records", 0.15),
+        ("stop", 0.3),
+        ("reassign", 0.2),
+    ):
         while rng.random() < likelihood:
             client = rng.randrange(brokers)
             size = rng.randrange(100)
@@ -82,6 +87,21 @@ def _operations(
                     rng.randrange(duration), kind, client, rng.randrange(partitions), size=size
                 )
             )
+    if rng.random() < 0.25:
+        for _ in range(rng.randint(2, 4)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "make-anew", rng.randrange(brokers),
+                    size=rng.randrange(100),
+                )
+            )  # fmt: skip
+        for _ in range(max(4, options.events // 20)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "produce-anew", rng.randrange(producers),
+                    records=rng.choice((1, 2)),
+                )
+            )  # fmt: skip
     return found
 
 

@@ -6,9 +6,12 @@ What they were told is written down (``history``).
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import permutations
+from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from logstore.errors import CorruptBatchError, LogstoreError
@@ -22,6 +25,8 @@ from replication.client import (
     SendResult,
 )
 from replication.client import Outcome as Sent
+from replication.coordination import nodes
+from replication.error_codes import ErrorCode
 from replication.errors import LogTruncationError, ReplicationError
 from replication.messages import (
     DeleteRecordsRequest,
@@ -32,8 +37,9 @@ from replication.messages import (
     Request,
     Response,
 )
-from replication.simulator.cluster import SimCluster
+from replication.simulator.cluster import SimCluster, rack_of
 from replication.simulator.history import History, Outcome, Write
+from replication.simulator.lives import Lives
 from replication.simulator.network import SimTransport
 from replication.simulator.plan import Operation, Plan
 from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimClock, SimRuntime
@@ -50,6 +56,14 @@ OUTCOMES = {
     Sent.NOT_WRITTEN: Outcome.FAILED,
     Sent.UNKNOWN: Outcome.UNKNOWN,
 }
+
+
+class KnownTopic(NamedTuple):
+    """What the coordinator's tree says of a topic."""
+
+    topic_id: uuid.UUID | None
+    replicas: dict[TopicPartition, tuple[int, ...]]
+    deleting: bool
 
 
 class Client:
@@ -73,7 +87,7 @@ class Producer(Client):
         self.idempotent = idempotent
         self._cores: dict[int, ProducerCore] = {}
 
-    def _core(self, acks: int) -> ProducerCore:
+    def core(self, acks: int) -> ProducerCore:
         core = self._cores.get(acks)
         if core is None:
             config = ProducerConfig(
@@ -91,7 +105,7 @@ class Producer(Client):
         write = world.history.begin(tp, acks, step.records, step.size)
         write.producer = self.name if self.idempotent else ""
         records = [(None, value) for value in write.values]
-        self._core(acks).send(tp, records, partial(self._sent, write))
+        self.core(acks).send(tp, records, partial(self._sent, write))
         return write
 
     def _sent(self, write: Write, result: SendResult) -> None:
@@ -116,7 +130,7 @@ class Consumer(Client):
         self.isolation = IsolationLevel(number % 2)
         config = ConsumerConfig(
             isolation=self.isolation, max_bytes=max_bytes, timeout_ms=CONSUMER_TIMEOUT_MS,
-            rack_id=rack_of(number),
+            rack_id=rack_of(number) if world.cluster.plan.racks else "",
         )  # fmt: skip
         self.core = ConsumerCore(
             self.runtime, self.transport, self.metadata, world.partitions, config
@@ -158,11 +172,6 @@ class Consumer(Client):
     @property
     def idle(self) -> bool:
         return not self._polls
-
-
-def rack_of(number: int) -> str:
-    """Of a broker or a consumer."""
-    return f"r{number % 3}"
 
 
 class Admin(Client):
@@ -227,6 +236,34 @@ class World:
         ]
         self.consumers = [Consumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
         self.admin = Admin(self)
+        self.lives = Lives(self)
+
+    def controllers_topic(self, name: str) -> KnownTopic | None:
+        """A topic as it stands in the coordinator's tree; None while nobody can read that."""
+        tree = self.cluster.coordinator.tree
+        node = None if tree is None else tree.get(nodes.topic_path(name))
+        if tree is None or node is None:
+            return None
+        topic = nodes.decode_topic(name, node.data)
+        replicas = {TopicPartition(name, n): listed for n, listed in topic.partitions.items()}
+        deleting = tree.get(nodes.delete_topic_path(name)) is not None
+        return KnownTopic(topic.topic_id, replicas, deleting)
+
+    def reassign(self, tp: TopicPartition, number: int) -> None:
+        """To one of the sets of brokers that are large enough, in one of their orders."""
+        controller = self.cluster.controller
+        broker = None if controller is None else self.cluster.machines[controller].broker
+        brokers, most = len(self.cluster.machines), min(3, len(self.cluster.machines))
+        least = max(min(2, most), self.cluster.plan.min_isr)
+        targets = [t for size in range(least, most + 1) for t in permutations(range(brokers), size)]
+        if broker is not None:
+            target = targets[number % len(targets)]
+            self.scheduler.note(f"{tp} is to be on {target}")
+            broker.controller.reassign({tp: target}, self._reassigned)
+
+    def _reassigned(self, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+        for code in verdicts.values():
+            self.counters[f"reassign {code.name}"] += 1
 
     def schedule(self, operations: tuple[Operation, ...], start_us: int) -> None:
         for step in operations:
@@ -255,5 +292,11 @@ class World:
                 self.admin.elect()
             case "delete-records":
                 self.admin.delete_records(tp, step.size)
+            case "reassign":
+                self.reassign(tp, step.size)
+            case "make-anew":
+                self.lives.make_anew(step)
+            case "produce-anew":
+                self.lives.produce(step)
             case "stop":
                 self.cluster.stop(step.client, 20 + step.size * 10)
