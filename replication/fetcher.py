@@ -48,14 +48,16 @@ from replication.truncation import Truncation, TruncationRule
 logger = get_logger(__name__)
 
 Apply = Callable[[Response], list[TopicPartition]]
-"""Applies an answer; returns the partitions whose high watermark it moved."""
+"""Applies an answer; returns the partitions of which consumers that wait here must hear (R-95): the
+high watermark moved, or a cut or a reset moved the ends of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetcherEnv:
     """What all fetchers of a broker share.
 
-    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed.
+    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
+    log was cut or reset.
     ``checkpoint_cuts`` makes the checkpoints say no more of logs than truncations left of them.
     ``failed`` holds the partitions that are not fetched until they are added again, and why.
     """
@@ -330,6 +332,7 @@ class Fetcher:
         for state, answer in diverging:  # R-120
             if self._states.holds(state):
                 self._truncate_as_told(state, answer)
+                moved.append(state.tp)
         if diverging:
             self._states.group_by_topic()
         return moved
@@ -366,6 +369,7 @@ class Fetcher:
     def _on_epochs(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, OffsetForLeaderEpochResponse) else ()
         asked = {state.tp: state for state in asking}
+        moved = []
         for part in answers:
             state = asked.pop(part.tp, None)
             if state is None or not self._states.holds(state):
@@ -374,9 +378,10 @@ class Fetcher:
                 self._refused(state, part.error_code)
             else:
                 self._truncate_as_told(state, EpochEndOffset(part.leader_epoch, part.end_offset))
+                moved.append(part.tp)
         self._delay(asked.values())
         self._states.group_by_topic()
-        return []
+        return moved
 
     def _truncate_as_told(self, state: FetchState, answer: EpochEndOffset) -> None:
         with self._applying(state):
@@ -396,6 +401,7 @@ class Fetcher:
     def _on_ends(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
         answers = response.partitions if isinstance(response, ListOffsetsResponse) else ()
         asked = {state.tp: state for state in asking}
+        moved = []
         for part in answers:
             state = asked.get(part.tp)
             if state is None or not self._states.holds(state):
@@ -410,11 +416,12 @@ class Fetcher:
                 with self._applying(state):
                     state.reset(part.offset)
                     self._states.put_last(state)
+                moved.append(part.tp)
             del asked[part.tp]
         for state in asked.values():
             state.give_up_reset()
         self._delay(asked.values())
-        return []
+        return moved
 
     # -- errors --------------------------------------------------------------------------------
 

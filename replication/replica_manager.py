@@ -106,6 +106,7 @@ class ReplicaManager:
             broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
             self.waiting.on_high_watermark, self._count_isr_change,
         )  # fmt: skip
+        self._metadata = metadata
         self._hosted = HostedPartitions(env, metadata)
         self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
         self._reader = FetchReader(
@@ -201,9 +202,13 @@ class ReplicaManager:
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
+        alive = self._alive()
         response = self._roles.leader_and_isr(request)
         if response.error_code is not ErrorCode.NONE:
             return response
+        for change in request.partitions:  # a replica may have left the assignment
+            self.waiting.on_log_start(change.tp)
+        self._look_who_died(alive)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
         if not self._checkpoints_high_watermarks:
@@ -228,7 +233,21 @@ class ReplicaManager:
         return self._roles.stop_replicas(request)
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        return self._roles.update_metadata(request)
+        alive = self._alive()
+        response = self._roles.update_metadata(request)
+        self._look_who_died(alive)
+        return response
+
+    def _alive(self) -> frozenset[int]:
+        return frozenset(self._metadata.live_brokers)
+
+    def _look_who_died(self, before: frozenset[int]) -> None:
+        """Nobody waits for the dead to delete records (R-96)."""
+        if before <= self._alive():
+            return
+        for partition in self._hosted:
+            if partition.is_leader:
+                self.waiting.on_log_start(partition.tp)
 
     def on_directory_failure(self, path: str, error: LogstoreError) -> None:
         """The log manager took a directory offline (R-151 … R-155); not from its callback itself,

@@ -151,6 +151,17 @@ class SimCoordinator:
         for session in sessions:
             session.end()
 
+    def remove(self, path: str) -> bool:
+        """Remove a node as somebody from outside does; False when it is not there."""
+        if self._store is None or self._store._tree.get(path) is None:
+            return False
+        stranger = self._store.connect()
+        try:
+            stranger.delete(path)
+        finally:
+            stranger.close()
+        return True
+
     def heal(self) -> None:
         self.silence.clear()
         self.gate = None

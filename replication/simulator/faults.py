@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from logstore.testing.faulty import CrashMode
+from replication.coordination import nodes
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.coordinator import (
     CARRIED_OUT,
@@ -59,6 +60,7 @@ class Injector:
             "F-31": self._drift,
             "F-32": self._crash_controller,
             "F-33": self._pause_controller,
+            "F-49": self._depose_controller,
             "F-34": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,
@@ -336,6 +338,11 @@ class Injector:
 
     def _pause(self, fault: Fault) -> None:
         self._stall(self._cluster.machines[fault.broker], fault)
+
+    def _depose_controller(self, fault: Fault) -> None:
+        """Its node is removed, as operators do who want another controller; its session lives."""
+        if self._cluster.coordinator.remove(nodes.CONTROLLER):
+            self._struck["F-49"] += 1
 
     def _pause_controller(self, fault: Fault) -> None:
         controller = self._cluster.controller

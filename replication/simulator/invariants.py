@@ -445,9 +445,11 @@ class Oracle:
             topic = tree.get(nodes.topic_path(tp.topic))
             assert topic is not None
             replicas = nodes.decode_topic(tp.topic, topic.data).partitions[tp.partition]
-            self._registered(tp, nodes.decode_partition(tp, node.data, node.version, replicas))
+            self._registered(
+                tree, tp, nodes.decode_partition(tp, node.data, node.version, replicas)
+            )
 
-    def _registered(self, tp: TopicPartition, now: PartitionRegistration) -> None:
+    def _registered(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
         before = self.registrations.get(tp)
         self.registrations[tp] = now
         self.counters["registrations"] += 1
@@ -469,6 +471,13 @@ class Oracle:
                 self.counters["ISR expansions"] += 1
             if now.elr and not before.elr:
                 self.counters["ELR used"] += 1
+        present = tree.get(nodes.CONTROLLER_EPOCH)
+        assert present is not None
+        if now.controller_epoch != nodes.decode_controller_epoch(present.data):
+            self._violated(
+                "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch "
+                f"{nodes.decode_controller_epoch(present.data)}"
+            )  # fmt: skip
         if now.leader >= 0 and now.leader not in now.isr:
             self._violated("I-9", tp, f"leader outside its ISR: {now}")
         for member in dict.fromkeys((*now.isr, *now.elr)):

@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {
     "F-35": "coordinator's answer lost, not carried out",
     "F-36": "coordinator's answer lost, carried out",
     "F-37": "coordinator crash",
+    "F-49": "controller removed by hand",
 }
 
 
@@ -57,7 +58,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "crash": (*_range(12, 18), "F-34"),
     "disk": _range(19, 28),
     "clock": _range(29, 31),
-    "controller": ("F-32", "F-33"),
+    "controller": ("F-32", "F-33", "F-49"),
     "coordinator": _range(35, 37),
     "none": (),
 }

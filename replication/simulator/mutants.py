@@ -43,6 +43,7 @@ from replication.coordination import (
 from replication.delayed import DelayedProduce
 from replication.election import Mode, change
 from replication.error_codes import ErrorCode
+from replication.fetcher import Fetcher
 from replication.fetcher_state import FetchState, FetchStates
 from replication.isr import IsrState, may_join, next_high_watermark
 from replication.metadata_cache import MetadataCache
@@ -362,6 +363,18 @@ def log_start_wakes_nobody() -> list[Patch]:
         Patch(WaitingRequests, "on_log_start", lambda self, tp: None),
         Patch(WaitingRequests, "on_high_watermark", mutant),
     ]
+
+
+@_mutant
+def reset_wakes_nobody() -> list[Patch]:
+    """A consumer that waits at a follower below its new log start is not told so."""
+    on_ends = Fetcher._on_ends
+
+    def mutant(self: Fetcher, *args: Any) -> list[Any]:
+        on_ends(self, *args)
+        return []
+
+    return [Patch(Fetcher, "_on_ends", mutant)]
 
 
 @_mutant

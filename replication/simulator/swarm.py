@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from replication.simulator.kinds import PART_OF, expand
+from replication.simulator.moments import GROWS, SHRINKS
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 from replication.simulator.stories import tell
 from replication.simulator.workload import CONSUMERS
@@ -167,6 +168,8 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         much = float(rng.randint(1, 30)) if one else rng.choice((0.02, 0.05, 0.15))
         down = rng.choice((0, 0, 30, 600)) if one else length
         return Fault(at_ms, kind, broker if one or rng.random() < 0.5 else -1, down, much)
+    if number == 49:  # mostly while the controller has something to write
+        return Fault(at_ms, kind, moment=rng.choice(("", GROWS, SHRINKS, GROWS)))
     if number == 37:
         much = float(rng.choice((0, 0, 1, 2, 3, 5)))
         return Fault(at_ms, kind, -1, rng.choice((1, 50, 300, 900)), much)

@@ -171,7 +171,7 @@ class TestPlans:
             Plan.from_json(text)
 
     def test_kinds_and_groups(self) -> None:
-        assert len(KINDS) == 37
+        assert len(KINDS) == 38
         assert expand(["F-13", "clock"]) == ("F-13", "F-29", "F-30", "F-31")
         assert expand(["F-15"]) == ("F-14",)
         with pytest.raises(ConfigError, match="F-99"):

@@ -307,6 +307,17 @@ class TestDeleteRecords:
         host.tell()
         assert host.delete_records(3).only.low_watermark == 3
 
+    def test_ends_when_the_replica_that_it_waits_for_dies(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(5)
+        host.replicate(5)
+        answers = host.delete_records(3)
+        assert not answers
+        host.brokers = host.brokers[:1]
+        host.tell()
+        assert (answers.only.error_code, answers.only.low_watermark) == (ErrorCode.NONE, 3)
+
     def test_times_out_with_the_low_watermark_so_far(self) -> None:
         host = Host()
         host.lead()
