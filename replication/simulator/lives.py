@@ -38,12 +38,14 @@ class Lives:
 
     Attributes:
         number: of the present life, from 1 on; 0 before the first.
+        exists: since its creation was confirmed, until its deletion is asked for.
     """
 
     def __init__(self, world: World) -> None:
         self.number = 0
         self.exists = False
         self._world = world
+        self._there = False  # or its deletion was not confirmed
         self._wanted = 0  # lives that were asked for
         self._busy = False
         self._written = 0
@@ -58,8 +60,8 @@ class Lives:
             self._go_on(step)
 
     def _go_on(self, step: Operation) -> None:
-        if self.exists:
-            # From now on nobody knows whether a write of this life is kept.
+        if self._there:
+            self.exists = False
             self._acknowledged.clear()
             self._world.counters["topics deleted"] += 1
             self._ask(DeleteTopicRequest(NAME), partial(self._deleted, step))
@@ -78,7 +80,7 @@ class Lives:
 
     def _deleted(self, step: Operation, code: ErrorCode | None) -> None:
         if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            self.exists = False
+            self._there = False
             self._later(partial(self._create, step))
         else:
             self._later(partial(self._go_on, step))
@@ -104,7 +106,7 @@ class Lives:
         if code is ErrorCode.NONE or (
             code is ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None and not topic.deleting
         ):
-            self.exists, self.number = True, self.number + 1
+            self.exists, self._there, self.number = True, True, self.number + 1
             self._world.counters["topics made"] += 1
             self._world.scheduler.note(f"{NAME} begins its life {self.number}")
             if self.number < self._wanted:

@@ -21,25 +21,29 @@ COLLECTED_AFTER = 8  # schedules
 class Summary:
     """What a search found.
 
-    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules.
+    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules, and
+    ``reached`` in how many of them there was anything to count.
     """
 
     schedules: int = 0
     events: int = 0
     failures: list[Result] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
         self.schedules += 1
         self.events += result.events
         self.counters.update(result.counters)
+        self.reached.update(name for name, count in result.counters.items() if count)
         if result.failed:
             self.failures.append(result)
             self.failures.sort(key=lambda failed: failed.seed)
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(self)
-        found["counters"] = dict(sorted(self.counters.items()))
+        for name in ("counters", "reached"):
+            found[name] = dict(sorted(found[name].items()))
         return found
 
 

@@ -13,7 +13,7 @@ from replication.simulator.stories import tell
 from replication.simulator.workload import CONSUMERS
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
-STORY_RATE = 0.75  # of the schedules
+STORY_RATE = 0.9  # of the schedules
 
 Draw = Callable[[random.Random, int, int], Fault]
 
