@@ -30,6 +30,7 @@ class Rank(IntEnum):
     INDEX = 40  # who maps, cuts or searches one index file
     MANAGER = 60  # who changes which logs and directories there are
     NEWS = 70  # who begins or ends to wait for a change of one log
+    RECENT = 80  # who keeps or drops bytes that were appended a moment ago
 
 
 class Lock(Protocol):

@@ -25,6 +25,7 @@ class DelayedProduce(DelayedOperation):
         responses: one for each partition of the request; those that wait have no error so far.
         required: position in ``responses`` -> the high watermark that commits it, and the leader
             epoch of the batches: another leader's records at these offsets are not ours.
+        hw_moved: with one of the appends, so that a look before it is watched may be of use.
     """
 
     def __init__(
@@ -35,8 +36,11 @@ class DelayedProduce(DelayedOperation):
         partitions: HostedPartitions,
         respond: Callable[[ProduceResponse], None],
         stats: BrokerStats,
+        *,
+        hw_moved: bool = True,
     ) -> None:
         super().__init__(timeout_ms)
+        self._skips_look = not hw_moved and timeout_ms > 0
         self._responses = list(responses)
         self._required = required
         self._partitions = partitions
@@ -44,6 +48,9 @@ class DelayedProduce(DelayedOperation):
         self._stats = stats
 
     def try_complete(self) -> bool:
+        if self._skips_look:
+            self._skips_look = False  # the look once it is watched counts (R-89)
+            return False
         for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:

@@ -47,6 +47,8 @@ from replication.truncation import Truncation, TruncationRule
 
 logger = get_logger(__name__)
 
+LIGHT_BYTES = 8192  # of an answer that any thread may apply
+
 Apply = Callable[[Response], list[TopicPartition]]
 """Applies an answer; returns the partitions of which consumers that wait here must hear (R-95): the
 high watermark moved, or a cut or a reset moved the ends of the log."""
@@ -200,13 +202,28 @@ class Fetcher:
             self._settle(cut)
 
         def on_reply(response: Response | None) -> None:
-            self._post(lambda: self._on_reply(request, apply, response))
+            # To a few bytes a change of threads is much; more of them profit from another core.
+            hand = self._actor.offer if self._is_light(response) else self._actor.post
+            hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
 
         try:
             self._env.transport.send(self.leader_id, request, on_reply)
         except Exception:
             logger.exception("%s could not send", self.name)
             on_reply(None)
+
+    def _is_light(self, response: Response | None) -> bool:
+        """An answer with records, but few, which wait for no disk. One without is in no hurry."""
+        if type(response) is not FetchResponse:
+            return False
+        size = 0
+        for part in response.partitions:
+            if part.records:
+                size += len(part.records)
+                state = self._states.get(part.tp)
+                if size > LIGHT_BYTES or state is None or state.partition.syncs_appends:
+                    return False
+        return size > 0
 
     def _on_reply(self, request: Request, apply: Apply, response: Response | None) -> None:
         moved: list[TopicPartition] = []

@@ -13,7 +13,12 @@ from typing import TypeVar
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, LogstoreError, RecordRejectedError
+from logstore.errors import (
+    ConfigError,
+    LogstoreError,
+    RecordRejectedError,
+    ResourceBusyError,
+)
 from logstore.kernels import AppendInfo
 from logstore.manager import LogManager
 from logstore.open_files import with_idle_closed
@@ -284,6 +289,8 @@ class ReplicaManager:
             except Exception as error:
                 responses.append(self._refusal(part.tp, error))
                 rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
+                if isinstance(error, ResourceBusyError):  # written, perhaps, and only not synced
+                    self.waiting.on_append(part.tp, False)
                 continue
             info = append.info
             appended.append((part.tp, append))
@@ -298,12 +305,15 @@ class ReplicaManager:
         for tp, append in appended:
             if not append.info.duplicate:
                 self.waiting.on_append(tp, append.hw_moved)
+            elif append.hw_moved:  # the first try did not come so far
+                self.waiting.on_high_watermark(tp)
         if request.acks != -1 or not required:
             respond(ProduceResponse(tuple(responses)))
             return
         operation = DelayedProduce(
-            request.timeout_ms, responses, required, self._hosted, respond, self.stats
-        )
+            request.timeout_ms, responses, required, self._hosted, respond, self.stats,
+            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
+        )  # fmt: skip
         self.waiting.add_produce(operation, [part.tp for part in request.partitions])
 
     def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
@@ -315,11 +325,15 @@ class ReplicaManager:
         )  # fmt: skip
 
     def _count_appends(self, infos: list[AppendInfo], rejected: int) -> None:
-        new = [info for info in infos if not info.duplicate]
+        size = count = 0
+        for info in infos:
+            if not info.duplicate:
+                size += info.size
+                count += info.record_count
         stats = self.stats
         with stats.lock:
-            stats.bytes_in += sum(info.size for info in new)
-            stats.messages_in += sum(info.record_count for info in new)
+            stats.bytes_in += size
+            stats.messages_in += count
             stats.bytes_rejected += rejected
 
     # -- fetch ---------------------------------------------------------------------------------

@@ -9,7 +9,13 @@ from functools import partial
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import LogUnavailableError, StorageFailedError, UnknownTopicOrPartitionError
+from logstore.errors import (
+    LogstoreError,
+    LogUnavailableError,
+    ResourceBusyError,
+    StorageFailedError,
+    UnknownTopicOrPartitionError,
+)
 from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
 from replication.fetcher_manager import FetcherManager
@@ -112,6 +118,8 @@ class RoleChanges:
                 codes = tuple((change.tp, refused) for change in request.partitions)
                 return LeaderAndIsrResponse(refused, codes)
             self._metadata.update(request)
+            if request.is_full:
+                ended += self._set_strays_aside(request)
             found = {change.tp: self._check(change) for change in request.partitions}
             accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
             leading = [c for c in accepted if c.registration.leader == self._broker_id]
@@ -121,6 +129,28 @@ class RoleChanges:
             self._fetchers.close_idle()
         self._on_changed(ended)
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
+        """What ``request``, which names all that should be here, does not name: its replica was
+        moved, or its topic deleted, while this broker was away."""
+        named = {change.tp: change.topic_id for change in request.partitions}
+        strays = [
+            tp
+            for tp, log in self._log_manager.logs.items()
+            if tp not in named
+            or (None not in (log.topic_id, named[tp]) and log.topic_id != named[tp])
+        ]
+        strays += [tp for tp in self._log_manager.unavailable_logs if tp not in named]
+        self._fetchers.remove_fetchers(strays)
+        for tp in strays:
+            self._partitions.remove(tp)
+        for topic in dict.fromkeys(tp.topic for tp in strays):
+            partitions = [tp.partition for tp in strays if tp.topic == topic]
+            try:
+                self._log_manager.set_aside(topic, partitions)
+            except LogstoreError as error:
+                logger.warning("strays of topic %s are not set aside: %s", topic, error)
+        return strays
 
     def _check(self, change: PartitionChange) -> ErrorCode:
         new, partition = change.registration, self._partitions.get(change.tp)
@@ -148,12 +178,12 @@ class RoleChanges:
             partial(partition.make_leader, change)
             for partition, change in zip(partitions, changes, strict=True)
         )
-        for partition, (began, error) in zip(partitions, outcomes, strict=False):
+        for partition, (look_again, error) in zip(partitions, outcomes, strict=False):
             if isinstance(error, Exception):
                 codes[partition.tp] = self._give_up(partition, error)
             elif error is not None:
                 raise error
-            if error is not None or began:
+            if error is not None or look_again:
                 ended.append(partition.tp)
         return ended
 
@@ -201,6 +231,8 @@ class RoleChanges:
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
         """R-19: one that fails does not stop the others."""
         code = answer_code(partition.tp, error)
+        if isinstance(error, ResourceBusyError):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller asks again, after a pause
         logger.warning("%s keeps its role: %s", partition.tp, error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             partition.mark_offline()

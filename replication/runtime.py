@@ -37,6 +37,13 @@ class Actor(Protocol):
         """Never blocks; after ``close`` it does nothing."""
         ...
 
+    def offer(self, task: Task) -> None:
+        """As ``post``, but the caller's thread may run it, where nothing else is to be done.
+
+        For short tasks, to which a change of threads is much. The caller holds no lock.
+        """
+        ...
+
     def close(self, wait: bool = False) -> None:
         """Drop what is queued. ``wait`` until a running task is done (not from the actor)."""
         ...
@@ -77,31 +84,58 @@ class Runtime(Protocol):
 
 
 class ThreadActor:
-    """A thread with a queue."""
+    """A thread with a queue, and a turn: whoever has it runs a task."""
 
     def __init__(self, name: str, *, may_hang: bool = False) -> None:
         self.name = name
         self.may_hang = may_hang
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()  # for the number of tasks that are posted and not done
+        self._posted = 0
+        self._guest: int | None = None  # the thread that runs a task in place of ours
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def post(self, task: Task) -> None:
         if not self._closed:
+            with self._lock:
+                self._posted += 1
             self._queue.put(task)
+
+    def offer(self, task: Task) -> None:
+        with self._lock:
+            # Nothing may overtake what was posted before, nor run beside it.
+            is_idle = not self._posted and not self._closed and self._turn.acquire(blocking=False)
+        if not is_idle:
+            self.post(task)
+            return
+        self._guest = threading.get_ident()
+        try:
+            _run_logged(task, self.name)
+        finally:
+            self._guest = None
+            self._turn.release()
 
     def close(self, wait: bool = False) -> None:
         self._closed = True
         self._queue.put(None)
-        if wait and threading.current_thread() is not self._thread:
+        if wait and threading.get_ident() not in (self._thread.ident, self._guest):
             self._thread.join()
+            with self._turn:  # of a guest
+                pass
 
     def _run(self) -> None:
         get = self._queue.get
-        while (task := get()) is not None and not self._closed:
-            _run_logged(task, self.name)
+        while (task := get()) is not None:
+            with self._turn:
+                if self._closed:
+                    return
+                _run_logged(task, self.name)
             del task  # what it holds should not live until the next one comes
+            with self._lock:
+                self._posted -= 1
 
 
 class _Entry:

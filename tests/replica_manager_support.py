@@ -157,10 +157,16 @@ class Host:
         return PartitionChange(tp, registration, topic_id, config or {})
 
     def order(
-        self, *changes: PartitionChange, broker_epoch: int = EPOCH + BROKER
+        self,
+        *changes: PartitionChange,
+        broker_epoch: int = EPOCH + BROKER,
+        is_full: bool = False,
+        sequence: int = 0,
     ) -> LeaderAndIsrResponse:
         return self.manager.leader_and_isr(
-            LeaderAndIsrRequest(9, self.controller_epoch, broker_epoch, changes, self.brokers)
+            LeaderAndIsrRequest(
+                9, self.controller_epoch, broker_epoch, changes, self.brokers, sequence, is_full
+            )
         )
 
     def lead(self, tp: TopicPartition = TP, **change: Any) -> Partition:

@@ -24,6 +24,8 @@ class ManualActor:
         if not self.closed:
             self._queue.append((self, task))
 
+    offer = post
+
     def close(self, wait: bool = False) -> None:
         self.closed = True
 

@@ -11,6 +11,7 @@ from logstore.config import MAX_LONG
 from logstore.errors import InvariantError, LogstoreError
 from logstore.kernels import AppendInfo
 from logstore.log.partition_log import PartitionLog
+from logstore.log.recent import RecentAppends, RecentBudget
 from logstore.producer_state import ProducerStateManager
 from logstore.types import Buffer
 
@@ -80,6 +81,26 @@ class ReplicaLog(PartitionLog):
         with self._writer.lock:
             self._core.check()
             self._writer.take_role_locked(leader_epoch, leads=False)
+
+    def keep_recent(self, budget: RecentBudget | None) -> None:
+        """Keep what is appended as leader from now on in memory for a while; None: nothing."""
+        writer = self._writer
+        with writer.lock:
+            if writer.recent is not None:
+                writer.recent.clear()
+            writer.recent = None if budget is None else RecentAppends(budget)
+
+    def read_recent(self, start_offset: int, up_to: int, max_bytes: int) -> bytes | None:
+        """What ``read`` would give of whole appends, if they are in memory; else None."""
+        recent, core = self._writer.recent, self._core
+        if recent is None:
+            return None
+        seen = core.snapshot
+        found = recent.read(start_offset, min(up_to, seen.log_end_offset), max_bytes)
+        # As in any read: it counts only if nothing can have been removed under it.
+        if core.snapshot.version != seen.version or core.failure is not None:
+            return None
+        return found if start_offset >= seen.log_start_offset else None
 
     def append_as_follower(self, data: Buffer, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches fetched from a leader: offsets, epochs and bytes stay (F-164).

@@ -28,6 +28,7 @@ from logstore.kernels import AppendInfo, BatchAnalysis, analyse_batches
 from logstore.locks import Rank, make_lock
 from logstore.log.core import LogCore
 from logstore.log.producer_checks import ProducerUpdates, check_producers
+from logstore.log.recent import RecentAppends
 from logstore.log.validation import (
     Prepared,
     analyse,
@@ -99,6 +100,7 @@ class LogWriter:
         # The only leader epochs whose appends are taken: as leader, as follower. None: of any.
         self.led_epoch: int | None = None
         self.followed_epoch: int | None = None
+        self.recent: RecentAppends | None = None
         self.version = 0
         self.flush_at = 0  # last offset that may stay unflushed
         self._random_id = random_id
@@ -146,6 +148,8 @@ class LogWriter:
     def publish_removal_locked(self) -> None:
         """As ``publish_locked``, before bytes or segments that readers may be at are removed."""
         self.version += 1
+        if self.recent is not None:
+            self.recent.clear()
         if self.log_end_offset < self.core.snapshot.log_end_offset:
             self._news.note_cut(self.log_end_offset)
         self.publish_locked()
@@ -273,6 +277,11 @@ class LogWriter:
                         self.log_start_offset,
                     )
                     if type(found) is AppendInfo:
+                        if self.recent is not None:
+                            self.recent.add(
+                                data, found.size, found.first_offset, found.last_offset + 1,
+                                leader_epoch, self.segments.active.base_offset,
+                            )  # fmt: skip
                         self.publish_locked()
                         return found
                     analysis = found
@@ -384,6 +393,8 @@ class LogWriter:
                 segment.append(data, size, -1, -1)
             else:
                 segment.append(data, size, leo, leader_epoch)
+                if self.recent is not None:
+                    self.recent.add(data, size, first, last + 1, leader_epoch, segment.base_offset)
         if updates is not None:
             self._update_producers_locked(updates)
         self.publish_locked()

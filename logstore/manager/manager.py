@@ -287,6 +287,19 @@ class LogManager:
         """
         self._topics.delete_topic(topic)
 
+    def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
+        """Close logs that have no place here any more, and rename their directories to ``…-stray``
+        (F-3): nothing finds or removes them, their names are free, and an operator may look.
+
+        A partition that is in no live directory is left out. After a crash, or a refusal of the
+        disk, some may be as they were; never is one half aside.
+
+        Raises:
+            StorageFailedError: the disk refused; the directory is offline.
+            ResourceBusyError: descriptors or memory are short.
+        """
+        self._topics.set_aside(topic, partitions)
+
     # -- many logs at once ---------------------------------------------------------------------
 
     def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[Outcome[T]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -334,6 +334,40 @@ class Topics:
             if not known:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in a live directory")
             self.delete([TopicPartition(topic, partition) for partition in sorted(known)])
+
+    def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
+        tps = [TopicPartition(topic, partition) for partition in partitions]
+        with self.claims.of(topic):
+            taken = self._directories.take_out(tps)
+            found = self._directories.take_out_unavailable(tps)
+            failure: LogstoreError | None = None
+            for log_dir, log in taken:
+                try:
+                    log.close()  # whoever looks into it later finds it whole
+                    found.append((log_dir, log.topic_partition))
+                except LogstoreError as error:
+                    failure = failure or error
+            for log_dir in dict.fromkeys(log_dir for log_dir, _ in found):
+                own = [tp for home, tp in found if home is log_dir]
+                try:
+                    self._guarded(log_dir, self._rename_strays, log_dir, own)
+                except LogstoreError as error:
+                    failure = failure or error
+            if not self.partitions(topic):
+                self._configs.forget(topic)
+            if failure is not None:
+                raise failure
+
+    def _rename_strays(self, log_dir: LogDir, tps: Collection[TopicPartition]) -> None:
+        """As at a deletion: first the directories lose their names, then the checkpoints their
+        entries; but nobody removes the directories."""
+        for tp in tps:
+            directory = log_dir.directory_of(tp)
+            name = filenames.stray_dir_name(tp, self._opener.random_id())
+            logger.warning("%s has no place here any more and becomes %s", directory, name)
+            self._storage.rename(directory, posixpath.join(log_dir.path, name))
+        self._storage.sync_dir(log_dir.path)
+        log_dir.offsets.drop(tps)
 
     def _retire(
         self, logs: Iterable[Made], others: Iterable[tuple[LogDir, TopicPartition]] = ()

@@ -41,6 +41,8 @@ class InlineActor:
             finally:
                 running.release()
 
+    offer = post
+
     def close(self, wait: bool = False) -> None:
         self._closed = True
         self._tasks.clear()

@@ -8,8 +8,14 @@ from functools import partial
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
+from replication.client.reactions import METADATA, AskReaction
 from replication.error_codes import ErrorCode
-from replication.errors import LeaderNotAvailableError, ReplicationError, UnknownPartitionError
+from replication.errors import (
+    LeaderNotAvailableError,
+    ReplicationError,
+    UnknownPartitionError,
+    error_for,
+)
 from replication.messages import MetadataRequest, MetadataResponse, PartitionMetadata, Response
 from replication.runtime import Runtime
 from replication.state import NO_LEADER
@@ -117,6 +123,8 @@ class Metadata:
         found = self.view.partitions.get(tp)
         if found is None:
             return UnknownPartitionError(f"{tp} is not known")
+        if METADATA[found.error_code] is AskReaction.FAIL:
+            return error_for(found.error_code)
         if found.leader_id == NO_LEADER:
             return LeaderNotAvailableError(f"{tp} has no leader")
         return found

@@ -1,4 +1,4 @@
-"""Where a consumer is in one partition, and what it must do before it may fetch on: pure rules.
+"""Where a consumer is in one partition, and what it must do before it may fetch on.
 
 A position knows the leader epoch of the last record before it, and the topic's id: together they
 say whether the log at the leader still is the one that was read (KIP-320, KIP-516).
@@ -7,12 +7,24 @@ say whether the log at the leader still is the one that was read (KIP-320, KIP-5
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
-from logstore.errors import LogstoreError
-from replication.messages import EpochEndOffset
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.errors import CorruptBatchError, LogstoreError
+from logstore.format.reader import iter_batches, read_records
+from logstore.types import Record
+from replication.errors import LogTruncationError, TopicMadeAnewError
+from replication.messages import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    IsolationLevel,
+)
 from replication.state import UNKNOWN_EPOCH
+
+logger = get_logger(__name__)
 
 NO_REPLICA = -1
 _EPOCHS = 64  # how many leader epochs back a common prefix is found exactly
@@ -58,42 +70,51 @@ class EpochsRead:
             self._entries.pop()
 
 
-@dataclass(slots=True)
 class Position:
-    """``offset`` is None until the leader was asked."""
+    """One partition of a consumer. Not safe for threads.
 
-    offset: int | None = None
-    topic_id: uuid.UUID | None = None
-    leader_epoch: int = UNKNOWN_EPOCH  # of the leader that it was last compared with
-    step: Step = Step.RESET
-    epochs: EpochsRead = field(default_factory=EpochsRead)
-    error: LogstoreError | None = None  # with STOPPED
-    out_of_range: bool = False  # says a leader: whether it lies in a truncation is not known yet
-    # Another replica that the leader named (KIP-392), and until when it is asked.
-    preferred: int = NO_REPLICA
-    preferred_until_ms: int = 0
-    # Failures in a row, since when, and when it is tried again.
-    failures: int = 0
-    failing_since_ms: int = 0
-    retry_at_ms: int = 0
-    last_error: LogstoreError | None = None
+    Attributes:
+        offset: of the next record; None until the leader was asked.
+        topic_id, leader_epoch: of the log and the leader that it was last compared with.
+        error: with STOPPED.
+        out_of_range: a leader says so; whether it lies in a truncation is not known yet.
+        preferred, preferred_until_ms: another replica that the leader named (KIP-392), and until
+            when it is asked.
+        failures, failing_since_ms, retry_at_ms, last_error: failures in a row.
+    """
+
+    __slots__ = (
+        "epochs", "error", "failing_since_ms", "failures", "last_error", "leader_epoch", "offset",
+        "out_of_range", "preferred", "preferred_until_ms", "resets", "retry_at_ms", "step",
+        "topic_id", "tp",
+    )  # fmt: skip
+
+    def __init__(self, tp: TopicPartition, *, resets: bool) -> None:
+        """``resets``: it goes where the leader says when it has nowhere to be, without an error."""
+        self.tp, self.resets = tp, resets
+        self.failing_since_ms = self.preferred_until_ms = 0
+        self.seek(None)
+
+    def seek(self, offset: int | None) -> None:
+        """Begin anew; None: where the leader says."""
+        self.offset = offset
+        self.topic_id: uuid.UUID | None = None
+        self.leader_epoch = UNKNOWN_EPOCH
+        self.step = Step.RESET if offset is None else Step.FETCH
+        self.epochs = EpochsRead()
+        self.error: LogstoreError | None = None
+        self.out_of_range = False
+        self.preferred = NO_REPLICA
+        self.succeeded()
 
     @property
     def epoch(self) -> int:
         """Of the last record before the position; −1 when that is not known."""
         return self.epochs.latest
 
-    def seek(self, offset: int | None) -> None:
-        """Begin anew; None: where the leader says."""
-        self.offset, self.topic_id, self.leader_epoch = offset, None, UNKNOWN_EPOCH
-        self.step = Step.RESET if offset is None else Step.FETCH
-        self.epochs, self.error, self.out_of_range = EpochsRead(), None, False
-        self.preferred = NO_REPLICA
-        self.succeeded()
-
     def succeeded(self) -> None:
         self.failures = self.retry_at_ms = 0
-        self.last_error = None
+        self.last_error: LogstoreError | None = None
 
     def failed(self, error: LogstoreError, now_ms: int, pause_ms: float) -> None:
         if not self.failures:
@@ -102,8 +123,134 @@ class Position:
         self.last_error = error
         self.retry_at_ms = now_ms + max(1, int(pause_ms))
 
-    def stop(self, error: LogstoreError) -> None:
+    # -- what is found out ---------------------------------------------------------------------
+
+    def see(self, topic_id: uuid.UUID | None, leader_epoch: int) -> None:
+        """What the metadata says now: another topic of the name, or another leadership?"""
+        if self.topic_id is None:
+            self.topic_id = topic_id
+        elif topic_id is not None and topic_id != self.topic_id:
+            if self.offset is not None and not self.resets:
+                self._stop(TopicMadeAnewError(self.tp, self.offset, self.topic_id, topic_id))
+                return
+            logger.warning(
+                "%s was deleted and made anew: position %s is given up", self.tp, self.offset
+            )
+            self.seek(None)
+            self.topic_id = topic_id
+        if leader_epoch != self.leader_epoch:
+            compared = self.leader_epoch != UNKNOWN_EPOCH
+            self.leader_epoch, self.preferred = leader_epoch, NO_REPLICA
+            if compared and self.step is Step.FETCH and self.epoch != UNKNOWN_EPOCH:
+                self.step = Step.VALIDATE
+
+    def begin(self, offset: int) -> None:
+        """The leader says where."""
+        self.offset, self.step = offset, Step.FETCH
+        self.succeeded()
+
+    def compare(self, answer: EpochEndOffset) -> None:
+        """What the leader has of the epoch of our last record."""
+        if answer.end_offset < 0 or answer.epoch < 0:
+            self._truncated(None)
+            return
+        diverging = diverging_offset(self, answer)
+        if diverging is not None:
+            self._truncated(diverging)
+        elif self.out_of_range:
+            self._leave_range()
+        else:
+            self.step = Step.FETCH
+
+    def fall_out_of_range(self) -> None:
+        """The leader says so; with a known epoch it may be a truncation, and is asked first."""
+        self.out_of_range = True
+        if self.epoch != UNKNOWN_EPOCH:
+            self.step = Step.VALIDATE
+        else:
+            self._leave_range()
+
+    def _leave_range(self) -> None:
+        self.out_of_range = False
+        if self.resets:
+            logger.warning("%s: position %s is out of range", self.tp, self.offset)
+            self._reset()
+        else:
+            self.step = Step.BOUNDS
+
+    def _truncated(self, diverging: int | None) -> None:
+        offset = self.offset
+        assert offset is not None
+        self.out_of_range = False
+        if not self.resets:
+            self._stop(LogTruncationError(self.tp, offset, diverging))
+        elif diverging is None:
+            logger.warning("%s was truncated: position %s is given up", self.tp, offset)
+            self._reset()
+        else:
+            logger.warning(
+                "%s was truncated: from position %s back to %s, where the logs part", self.tp,
+                offset, diverging,
+            )  # fmt: skip
+            self.offset, self.step = diverging, Step.FETCH
+            self.epochs.cut(diverging)
+
+    def _reset(self) -> None:
+        self.offset, self.step, self.epochs = None, Step.RESET, EpochsRead()
+
+    def _stop(self, error: LogstoreError) -> None:
         self.step, self.error = Step.STOPPED, error
+
+    # -- records -------------------------------------------------------------------------------
+
+    def take(
+        self, asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
+    ) -> list[Record]:
+        """The records of an answer to a fetch from here; the position is behind them then.
+
+        Raises:
+            CorruptBatchError: a checksum is wrong, or an epoch, which no checksum covers; the
+                position stays.
+        """
+        taken = read_part(asked, part, isolation)
+        for epoch, first in taken.epochs:
+            self.epochs.note(epoch, first)
+        self.offset = taken.next_offset
+        return taken.records
+
+
+class Taken(NamedTuple):
+    records: list[Record]
+    next_offset: int  # beyond what is left out, too: control batches and aborted records
+    epochs: list[tuple[int, int]]  # leader epoch and first offset, by batch
+
+
+def read_part(
+    asked: FetchPartition, part: FetchPartitionResponse, isolation: IsolationLevel
+) -> Taken:
+    """
+    Raises:
+        CorruptBatchError: see ``Position.take``.
+    """
+    offset, highest = asked.fetch_offset, asked.current_leader_epoch
+    committed = isolation is IsolationLevel.READ_COMMITTED
+    end = part.last_stable_offset if committed else part.high_watermark
+    aborted = [(t.producer_id, t.first_offset, t.last_offset) for t in part.aborted_transactions]
+    records = read_records(part.records, from_offset=offset, end_offset=end, aborted=aborted)
+    next_offset = offset
+    epochs: list[tuple[int, int]] = []
+    for batch in iter_batches(part.records):
+        if batch.base_offset >= end:
+            break
+        epoch = batch.leader_epoch
+        # The leader was asked under its own epoch: it can have none above it.
+        if 0 <= highest < epoch:
+            reason = f"leader epoch {epoch} above {highest}, that of the leader"
+            raise CorruptBatchError("", batch.position, reason)
+        if batch.last_offset >= next_offset:
+            epochs.append((epoch, max(batch.base_offset, offset)))
+            next_offset = min(batch.last_offset + 1, end)
+    return Taken(records, next_offset, epochs)
 
 
 def diverging_offset(position: Position, answer: EpochEndOffset) -> int | None:

@@ -54,7 +54,7 @@ logger = get_logger(__name__)
 MAX_PRODUCER_EPOCH = 2**15 - 1
 MAX_IN_FLIGHT = 5  # batches of a partition, without idempotence; Kafka's default
 ANSWER_GRACE_MS = 1000  # beyond the time that a request itself may take
-RETRY_BACKOFF = Backoff(20, 1000)
+RETRY_BACKOFF = Backoff(10, 1000)
 
 
 class Outcome(Enum):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
 from logstore.index import AbortedTxn
 from logstore.kernels import AppendInfo
+from logstore.log.recent import RecentBudget
 from logstore.manager import LogManager
 from logstore.types import Buffer
 from replication.config import ReplicationConfig
@@ -48,6 +49,7 @@ class PartitionEnv:
     isr_channel: IsrChannel
     now_ms: Callable[[], int]
     own_epoch: Callable[[], int]
+    recent: RecentBudget = field(default_factory=RecentBudget, init=False)
     # Called without a lock: an ISR change moved the high watermark; a change was (in)effective.
     on_high_watermark: Callable[[TopicPartition], None] = lambda tp: None
     on_isr_change: Callable[[TopicPartition, str], None] = lambda tp, kind: None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logstore.config import MAX_LONG
 from logstore.errors import LeadershipEndedError, UnexpectedAppendOffsetError
 from logstore.kernels import AppendInfo
 from logstore.log import ReplicaLog
@@ -30,6 +31,12 @@ class Follower(Replica):
     @property
     def high_watermark(self) -> int:
         return self.local_log().high_watermark
+
+    @property
+    def syncs_appends(self) -> bool:
+        """An append may wait for the disk."""
+        log = self.log
+        return log is None or log.config.flush_messages < MAX_LONG
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
         """F-208 on this replica's log."""

@@ -52,16 +52,16 @@ class Leader(IsrChanges):
             info = self._storage(log.append_as_leader, records, epoch, origin)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
-        if info.duplicate:
-            original = log.epoch_for_offset(info.last_offset)
-            self._confirm(leading, log)
-            return LeaderAppend(info, False, epoch if original is None else original)
         now = self.role  # the ISR may be another one since
         moved = (
             isinstance(now, Leadership)
             and now.leader_epoch == epoch
             and self._try_high_watermark(now)
         )
+        if info.duplicate:
+            original = log.epoch_for_offset(info.last_offset)
+            self._confirm(leading, log)
+            epoch = epoch if original is None else original
         return LeaderAppend(info, moved, epoch)
 
     def is_waiting_for(self, required_offset: int, leader_epoch: int) -> bool:
@@ -129,7 +129,7 @@ class Leader(IsrChanges):
         seen = log.snapshot
         start, end = seen.log_start_offset, seen.log_end_offset
         high_watermark, stable = seen.high_watermark, seen.last_stable_offset
-        if part.last_fetched_epoch != UNKNOWN_EPOCH:
+        if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
             found = self._find_epoch(role, log, part)
             parted = diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch)
             if parted is not None:
@@ -142,11 +142,16 @@ class Leader(IsrChanges):
         records: Buffer = b""
         aborted: tuple[AbortedTxn, ...] = ()
         if part.fetch_offset < limit and max_bytes > 0:
-            data = self._storage(
-                log.read, part.fetch_offset, min(max_bytes, part.partition_max_bytes),
-                minimum_one=minimum_one, up_to=limit, committed=committed,
-            )  # fmt: skip
-            records, aborted = data.data, data.aborted
+            most = min(max_bytes, part.partition_max_bytes)
+            recent = None if committed else log.read_recent(part.fetch_offset, limit, most)
+            if recent is not None:
+                records = recent
+            else:
+                data = self._storage(
+                    log.read, part.fetch_offset, most,
+                    minimum_one=minimum_one, up_to=limit, committed=committed,
+                )  # fmt: skip
+                records, aborted = data.data, data.aborted
         moved, proposal = False, None
         if not (from_follower and update_follower):
             self._confirm(role, log)
@@ -204,7 +209,8 @@ class Leader(IsrChanges):
             limit = seen.last_stable_offset
         else:
             limit = seen.high_watermark
-        if part.last_fetched_epoch != UNKNOWN_EPOCH:
+        start, end = seen.log_start_offset, seen.log_end_offset
+        if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
             found = self._find_epoch(role, log, part)
             if diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch):
                 return FetchLimit(True, 0)
@@ -282,3 +288,13 @@ class Leader(IsrChanges):
             if self._env.metadata.broker_epoch(broker_id) != UNKNOWN_EPOCH
         ]
         return min([leading.log.log_start_offset, *starts])
+
+
+def _agrees(role: Role, part: FetchPartition, log_start: int, log_end: int) -> bool:
+    """Whether no look into the epochs is needed: what was fetched last is of this leadership,
+    which ends at the log end."""
+    return (
+        part.last_fetched_epoch == role.leader_epoch
+        and type(role) is Leadership
+        and log_start <= part.fetch_offset <= log_end
+    )

@@ -31,7 +31,8 @@ class Partition(Leader, Follower):
     """
 
     def make_leader(self, change: PartitionChange) -> bool:
-        """R-12, R-13; True when a new leadership began.
+        """R-12, R-13; True when requests that wait here have to look again: a new leadership began,
+        or the high watermark moved.
 
         Raises:
             KafkaStorageError: the log could not be opened, or the epoch not be written.
@@ -53,6 +54,7 @@ class Partition(Leader, Follower):
             followers = {r: known.get(r, Progress()) for r in remote}
             if begins:
                 start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
+                log.keep_recent(self._env.recent)
                 assign = partial(log.assign_epoch, new.leader_epoch, start)
                 self._storage(with_idle_closed, assign)
                 now = self._env.now_ms()
@@ -71,9 +73,7 @@ class Partition(Leader, Follower):
             )  # fmt: skip
             self.role = leading
             moved = self._try_high_watermark(leading)
-        if moved:
-            self._env.on_high_watermark(self.tp)
-        return begins
+            return begins or moved
 
     def make_follower(self, change: PartitionChange) -> bool:
         """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew."""
@@ -83,6 +83,7 @@ class Partition(Leader, Follower):
                 return False
             log = self._open_log(change)
             log.follow_leader(new.leader_epoch)
+            log.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
             self.role = Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas)
             return rose
@@ -127,6 +128,8 @@ class Partition(Leader, Follower):
             self._drop()
 
     def _drop(self) -> None:
+        if self.log is not None:
+            self.log.keep_recent(None)
         self.log, last = None, self.role
         self.role = Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas)
 

@@ -161,6 +161,8 @@ class SimActor:
         self._last_us = at_us
         scheduler.at(at_us, self._process, self._label, partial(self._run, task))
 
+    offer = post
+
     def _run(self, task: Task) -> None:
         if not self._closed:
             task()

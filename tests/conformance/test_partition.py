@@ -325,15 +325,6 @@ class TestPartition:
         assert stage.hw == 2
         assert not stage.channel.sent
 
-    def test_an_unclear_answer_is_asked_again(self) -> None:
-        """R-40."""
-        stage = Stage()
-        stage.lead(1, isr=(1, 2))
-        stage.fetch(3, 0)
-        stage.channel.answer(ErrorCode.UNKNOWN_SERVER_ERROR)
-        stage.channel.answer()
-        assert stage.partition.isr.committed == (1, 2, 3)
-
     def test_a_repeated_leader_request_keeps_the_pending_change(self) -> None:
         """T-F3: the high watermark still waits for the replica that may have joined."""
         stage = Stage()

@@ -265,15 +265,18 @@ def test_a_duplicate_is_acknowledged_by_the_epoch_of_its_original() -> None:
 # -- reads --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", ["read", "read_recent"])
 @pytest.mark.parametrize("when", [before, after])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("replica", [2, CONSUMER])
 def test_a_fetch_answers_for_the_epoch_that_it_checked(
-    monkeypatch: Patcher, replica: int, change: str, when: Any
+    monkeypatch: Patcher, replica: int, change: str, when: Any, way: str
 ) -> None:
     """What was read while the role changed may be another leader's, and not committed."""
     story = Story()
-    when(monkeypatch, ReplicaLog, "read", getattr(story, change))
+    if way == "read":
+        story.log.keep_recent(None)
+    when(monkeypatch, ReplicaLog, way, getattr(story, change))
     follower = story.partition.follower(2)
     (answer,) = story.host.fetch(part(0, epoch=5), replica=replica)
     found = answer.partitions[0]
@@ -289,7 +292,7 @@ def test_a_diverging_epoch_is_of_the_epoch_that_was_checked(
 ) -> None:
     story = Story()
     before(monkeypatch, ReplicaLog, "end_offset_for_epoch", getattr(story, change))
-    (answer,) = story.host.fetch(part(2, epoch=5, last_epoch=5), replica=2)
+    (answer,) = story.host.fetch(part(3, epoch=5, last_epoch=5), replica=2)
     assert answer.partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

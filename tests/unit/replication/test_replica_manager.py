@@ -194,6 +194,7 @@ class TestFetch:
         host.lead()
         host.append()
         host.replicate(0)
+        host.partition().local_log().keep_recent(None)
         before = host.partition().follower(2)
         host.storage.fail("read", "*.log", times=1)
         host.runtime.advance(10)

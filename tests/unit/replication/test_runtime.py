@@ -28,7 +28,7 @@ def test_an_actor_keeps_the_order(runtime: ThreadRuntime) -> None:
 
 def test_a_failing_task_does_not_end_the_actor(runtime: ThreadRuntime) -> None:
     actor, done = runtime.actor("one"), threading.Event()
-    actor.post(lambda: 1 // 0)  # type: ignore[arg-type,return-value]
+    actor.post(lambda: 1 // 0)  # type: ignore[arg-type]
     actor.post(done.set)
     assert done.wait(10)
 
@@ -48,6 +48,105 @@ def test_a_closed_actor_runs_nothing_more(runtime: ThreadRuntime) -> None:
     actor.close(wait=True)
     actor.post(lambda: seen.append("later"))
     assert seen == []
+
+
+class Gate:
+    """A task that says when it has begun, and ends when told so."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.thread: int | None = None
+
+    def __call__(self) -> None:
+        self.thread = threading.get_ident()
+        self.begun.set()
+        assert self.go_on.wait(10)
+
+
+def test_an_idle_actor_lets_the_caller_run_what_it_offers(runtime: ThreadRuntime) -> None:
+    actor, seen = runtime.actor("one"), []
+    actor.offer(lambda: seen.append(threading.get_ident()))
+    assert seen == [threading.get_ident()]
+    actor.offer(lambda: 1 // 0)  # type: ignore[arg-type]
+    actor.offer(lambda: seen.append(threading.get_ident()))
+    assert seen == [threading.get_ident()] * 2
+
+
+def test_a_busy_actor_runs_what_is_offered_later_and_in_order(runtime: ThreadRuntime) -> None:
+    actor, seen, gate, done = runtime.actor("one"), [], Gate(), threading.Event()
+    actor.post(gate)
+    assert gate.begun.wait(10)
+    actor.offer(lambda: seen.append("offered"))
+    actor.post(lambda: seen.append("posted"))
+    actor.offer(lambda: seen.append("offered again"))
+    actor.post(done.set)
+    assert seen == []
+    gate.go_on.set()
+    assert done.wait(10)
+    assert seen == ["offered", "posted", "offered again"]
+
+
+def test_nothing_runs_beside_a_task_of_a_guest(runtime: ThreadRuntime) -> None:
+    actor, gate, after = runtime.actor("one"), Gate(), threading.Event()
+    guest = threading.Thread(target=lambda: actor.offer(gate))
+    guest.start()
+    assert gate.begun.wait(10)
+    assert gate.thread == guest.ident
+    actor.post(after.set)
+    actor.offer(lambda: None)  # does not wait for the guest
+    assert not after.wait(0.05)
+    gate.go_on.set()
+    assert after.wait(10)
+    guest.join(10)
+
+
+def test_a_close_waits_for_the_task_of_a_guest(runtime: ThreadRuntime) -> None:
+    actor, gate = runtime.actor("one"), Gate()
+    guest = threading.Thread(target=lambda: actor.offer(gate))
+    guest.start()
+    assert gate.begun.wait(10)
+    closer = threading.Thread(target=lambda: actor.close(wait=True))
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    gate.go_on.set()
+    closer.join(10)
+    guest.join(10)
+    assert not closer.is_alive()
+    seen: list[str] = []
+    actor.offer(lambda: seen.append("late"))
+    assert seen == []
+
+
+def test_a_task_of_a_guest_may_close_its_actor(runtime: ThreadRuntime) -> None:
+    actor = runtime.actor("one")
+    actor.offer(lambda: actor.close(wait=True))
+    actor.close(wait=True)
+
+
+def test_many_threads_offer_and_post(runtime: ThreadRuntime) -> None:
+    actor, inside, seen = runtime.actor("one"), [0], []
+
+    def task(name: int, number: int) -> None:
+        inside[0] += 1
+        assert inside[0] == 1
+        seen.append((name, number))
+        inside[0] -= 1
+
+    def work(name: int) -> None:
+        for number in range(500):
+            (actor.post if number % 3 else actor.offer)(lambda n=number: task(name, n))  # type: ignore[misc]
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    done = threading.Event()
+    actor.post(done.set)
+    assert done.wait(30)
+    for name in range(4):
+        assert [number for who, number in seen if who == name] == list(range(500))
 
 
 def test_timers_run_in_the_order_of_their_time(runtime: ThreadRuntime) -> None:

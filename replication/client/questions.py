@@ -1,0 +1,162 @@
+"""What a consumer asks the leaders before it may fetch: where to begin, whether their logs still
+have what was read, and where they begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.errors import LogstoreError, OffsetOutOfRangeError
+from logstore.log.reading import EARLIEST, LATEST
+from replication.client.metadata import ANSWER_TIMEOUT_MS
+from replication.client.positions import Position, Step
+from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
+from replication.error_codes import ErrorCode
+from replication.errors import BrokerUnavailableError, error_for
+from replication.messages import (
+    EpochEndOffset,
+    IsolationLevel,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderPartitionResponse,
+    PartitionMetadata,
+    Request,
+    Response,
+)
+from replication.runtime import Actor
+from replication.transport import Transport
+
+
+class Question(NamedTuple):
+    position: Position
+    leader: PartitionMetadata
+
+
+OnFailed = Callable[[Position, LogstoreError], None]
+OnAnswered = Callable[[LogstoreError | None], None]
+
+
+class Questions:
+    """Asks for many positions, one request of a kind to each leader. All on the consumer's actor.
+
+    Args:
+        on_failed: told of each position whose question was not answered.
+        on_answered: told once for each request, with the error that a poll must end with, or None.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        actor: Actor,
+        isolation: IsolationLevel,
+        reset: int,
+        on_failed: OnFailed,
+    ) -> None:
+        self._transport, self._actor = transport, actor
+        self._isolation, self._reset = isolation, reset
+        self._on_failed = on_failed
+
+    def ask(self, questions: list[Question], on_answered: OnAnswered) -> int:
+        """How many requests there are."""
+        lists: dict[int, list[tuple[Position, ListOffsetsPartition]]] = {}
+        epochs: dict[int, list[tuple[Position, OffsetForLeaderPartition]]] = {}
+        for position, leader in questions:
+            tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
+            if position.step is Step.VALIDATE:
+                part = OffsetForLeaderPartition(tp, position.epoch, epoch)
+                epochs.setdefault(node, []).append((position, part))
+                continue
+            bounds = (EARLIEST, LATEST)
+            for which in bounds if position.step is Step.BOUNDS else (self._reset,):
+                lists.setdefault(node, []).append(
+                    (position, ListOffsetsPartition(tp, which, epoch))
+                )
+        for node, listed in lists.items():
+            request = ListOffsetsRequest(
+                tuple(part for _, part in listed), isolation_level=self._isolation
+            )
+            positions = list({position.tp: position for position, _ in listed}.values())
+            self._send(node, request, partial(self._listed, positions, node, on_answered))
+        for node, compared in epochs.items():
+            wanted = OffsetForLeaderEpochRequest(tuple(part for _, part in compared))
+            before = [(position, position.offset) for position, _ in compared]
+            self._send(node, wanted, partial(self._validated, before, node, on_answered))
+        return len(lists) + len(epochs)
+
+    def _send(self, node: int, request: Request, then: Callable[[Response | None], None]) -> None:
+        self._transport.send(
+            node, request, lambda response: self._actor.post(partial(then, response)),
+            ANSWER_TIMEOUT_MS,
+        )  # fmt: skip
+
+    def _listed(
+        self,
+        positions: list[Position],
+        node: int,
+        on_answered: OnAnswered,
+        response: Response | None,
+    ) -> None:
+        error: LogstoreError | None = None
+        answers: dict[TopicPartition, list[ListOffsetsPartitionResponse]] = {}
+        if isinstance(response, ListOffsetsResponse):
+            for part in response.partitions:
+                answers.setdefault(part.tp, []).append(part)
+        for position in positions:
+            if position.step not in (Step.RESET, Step.BOUNDS):
+                continue  # moved by somebody since
+            parts = answers.get(position.tp, [])
+            code = next((p.error_code for p in parts if p.error_code is not ErrorCode.NONE), None)
+            if not parts or code is not None:
+                error = self._refused(position, node, code, LIST_OFFSETS) or error
+            elif position.step is Step.BOUNDS:
+                offset, name = position.offset or 0, str(position.tp)
+                error = OffsetOutOfRangeError(name, offset, parts[0].offset, parts[-1].offset)
+                position.begin(offset)  # a later poll may find it
+            else:
+                position.begin(parts[0].offset)
+        on_answered(error)
+
+    def _validated(
+        self,
+        before: list[tuple[Position, int | None]],
+        node: int,
+        on_answered: OnAnswered,
+        response: Response | None,
+    ) -> None:
+        error: LogstoreError | None = None
+        answers: dict[TopicPartition, OffsetForLeaderPartitionResponse] = {}
+        if isinstance(response, OffsetForLeaderEpochResponse):
+            answers = {part.tp: part for part in response.partitions}
+        for position, offset in before:
+            if position.step is not Step.VALIDATE or position.offset != offset:
+                continue  # moved by somebody since
+            part = answers.get(position.tp)
+            if part is not None and part.error_code is ErrorCode.NONE:
+                position.succeeded()
+                position.compare(EpochEndOffset(part.leader_epoch, part.end_offset))
+            else:
+                code = None if part is None else part.error_code
+                error = self._refused(position, node, code, OFFSET_FOR_LEADER_EPOCH) or error
+        on_answered(error)
+
+    def _refused(
+        self,
+        position: Position,
+        node: int,
+        code: ErrorCode | None,
+        table: Mapping[ErrorCode, AskReaction],
+    ) -> LogstoreError | None:
+        """The error to end with, if another try would not help."""
+        if code is None:
+            self._on_failed(position, BrokerUnavailableError(f"no answer of broker {node}"))
+            return None
+        error = error_for(code)
+        self._on_failed(position, error)
+        return error if table[code] is AskReaction.FAIL else None

@@ -1,0 +1,85 @@
+"""With ``flush.messages=1`` nobody is told of a record before it is on the disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logstore.errors import StorageFailedError
+from logstore.producer_state import AppendOrigin
+from replication.error_codes import ErrorCode
+from replication.errors import KafkaStorageError
+from replication.messages import ProducePartition, ProduceRequest
+from tests.builders import batch
+from tests.replica_manager_support import TP, Host, part
+
+SYNCED = {"flush.messages": "1"}
+
+
+def produce(
+    host: Host, acks: int, records: bytes | None = None
+) -> list[tuple[ErrorCode, int, int]]:
+    """(error, offset, what was durable when the answer was given) of a produce."""
+    told: list[tuple[ErrorCode, int, int]] = []
+
+    def respond(response: Any) -> None:
+        (answer,) = response.partitions
+        log = host.partition().log
+        told.append((answer.error_code, answer.base_offset, log.recovery_point if log else -1))
+
+    data = batch() if records is None else records
+    host.manager.produce(ProduceRequest(acks, 1000, (ProducePartition(TP, data),)), respond)
+    return told
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_an_answer_comes_after_the_sync_of_the_leader(acks: int, isr: tuple[int, ...]) -> None:
+    host = Host()
+    host.lead(isr=isr, config=SYNCED)
+    for offset in range(3):
+        told = produce(host, acks)
+        host.replicate(offset + 1)
+        assert told == [(ErrorCode.NONE, offset, offset + 1)]
+
+
+def test_a_duplicate_is_answered_after_the_sync_of_its_original() -> None:
+    """The first try was written, and its sync did not end well for lack of a resource."""
+    host = Host()
+    host.lead(isr=(1,), config=SYNCED)
+    log = host.partition().local_log()
+    once = batch(producer_id=9, producer_epoch=0, base_sequence=0)
+    log._writer.append_as_leader(once, 0, AppendOrigin.CLIENT)  # written, and not synced yet
+    assert log.recovery_point == 0
+    assert produce(host, -1, once) == [(ErrorCode.NONE, 0, 1)]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_failed_sync_is_no_success(acks: int) -> None:
+    host = Host()
+    host.lead(isr=(1,), config=SYNCED)
+    produce(host, acks)
+    host.storage.fail("sync", "*.log", times=1)
+    ((error, _, _),) = produce(host, acks)
+    assert error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_follower_asks_for_more_after_its_sync() -> None:
+    """What it fetches from tells the leader what it has."""
+    host = Host()
+    partition = host.follow(epoch=1, config=SYNCED)
+    log = partition.local_log()
+    for offset in range(3):
+        partition.append_as_follower(batch(offset, epoch=1), 1)
+        assert (log.log_end_offset, log.recovery_point) == (offset + 1, offset + 1)
+    host.storage.fail("sync", "*.log", times=1)
+    with pytest.raises((KafkaStorageError, StorageFailedError)):
+        partition.append_as_follower(batch(3, epoch=1), 1)
+
+
+def test_without_it_an_answer_waits_for_no_disk() -> None:
+    host = Host()
+    host.lead(isr=(1,))
+    assert produce(host, -1) == [(ErrorCode.NONE, 0, 0)]
+    assert host.fetch(part(0)).only.records

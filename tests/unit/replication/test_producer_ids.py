@@ -1,0 +1,125 @@
+"""Blocks of producer ids: never one id twice, whatever the coordinator's answers do."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from logstore.storage.memory import MemoryStorage
+from logstore.testing import ManualClock
+from replication.coordination import (
+    CoordinatorUnavailableError,
+    CorruptNodeError,
+    SessionState,
+    nodes,
+)
+from replication.coordination.embedded import CoordinatorStore
+from replication.error_codes import ErrorCode
+from replication.messages import InitProducerIdRequest, InitProducerIdResponse
+from replication.producer_ids import BLOCK_SIZE, ProducerIdManager
+from tests.replication_support import ManualRuntime
+
+
+class Session:
+    """One whose answers are lost at times, before or after they were carried out."""
+
+    state = SessionState.CONNECTED
+
+    def __init__(self, store: CoordinatorStore, source: random.Random, rate: float) -> None:
+        self._real, self._random, self._rate = store.connect(), source, rate
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+
+        def call(*arguments: Any) -> Any:
+            fate = self._random.random()
+            if fate < self._rate / 2:
+                raise CoordinatorUnavailableError("not carried out")
+            result = real(*arguments)
+            if fate < self._rate:
+                raise CoordinatorUnavailableError("carried out")
+            return result
+
+        return call
+
+
+class Brokers:
+    def __init__(self, count: int, rate: float = 0.0) -> None:
+        self.store = CoordinatorStore("/c", MemoryStorage(), ManualClock(), 6000)
+        self.random = random.Random(1)
+        self.rate = rate
+        self.runtime = ManualRuntime()
+        self.managers = [self.manager(n) for n in range(count)]
+
+    def manager(self, broker_id: int) -> ProducerIdManager:
+        session: Any = Session(self.store, self.random, self.rate)
+        return ProducerIdManager(broker_id, self.runtime, lambda: session)
+
+    def ask(self, manager: ProducerIdManager) -> InitProducerIdResponse:
+        answers: list[Any] = []
+        manager.handle(InitProducerIdRequest(), answers.append)
+        self.runtime.run_until_idle()
+        (answer,) = answers
+        assert isinstance(answer, InitProducerIdResponse)
+        return answer
+
+    def node(self) -> Any:
+        node = self.store.connect().get(nodes.PRODUCER_IDS)
+        assert node is not None
+        return json.loads(node.data)
+
+
+def test_the_node_is_as_kafka_has_it() -> None:
+    brokers = Brokers(2)
+    assert brokers.ask(brokers.managers[0]) == InitProducerIdResponse(ErrorCode.NONE, 0, 0)
+    assert brokers.node() == {"version": 1, "broker": 0, "block_start": "0", "block_end": "999"}
+    assert brokers.ask(brokers.managers[1]).producer_id == 1000
+    assert brokers.ask(brokers.managers[0]).producer_id == 1
+    for _ in range(BLOCK_SIZE - 2):
+        brokers.ask(brokers.managers[0])
+    assert brokers.ask(brokers.managers[0]).producer_id == 2000
+
+
+def test_never_twice_though_answers_are_lost_and_brokers_start_anew() -> None:
+    brokers = Brokers(3, rate=0.4)
+    given: list[int] = []
+    for number in range(12_000):
+        if number % 500 == 0:
+            brokers.managers[number // 500 % 3] = brokers.manager(number // 500 % 3)
+        answer = brokers.ask(brokers.random.choice(brokers.managers))
+        if answer.error_code is ErrorCode.NONE:
+            given.append(answer.producer_id)
+        else:
+            assert answer.error_code is ErrorCode.BROKER_NOT_AVAILABLE
+    assert len(given) > 10_000
+    assert len(set(given)) == len(given)
+
+
+def test_without_a_session_nobody_waits() -> None:
+    runtime = ManualRuntime()
+    answers: list[Any] = []
+    ProducerIdManager(1, runtime, lambda: None).handle(InitProducerIdRequest(), answers.append)
+    runtime.run_until_idle()
+    assert answers[0].error_code is ErrorCode.BROKER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"17",
+        b'{"version":1,"broker":1,"block_start":"5","block_end":"4"}',
+        b'{"version":1,"broker":1,"block_start":5,"block_end":9}',
+        b'{"version":2,"broker":1,"block_start":"0","block_end":"9"}',
+        b'{"version":1,"broker":1,"block_start":"0"}',
+        b'{"version":1,"broker":1,"block_start":"0","block_end":"-1"}',
+    ],
+)
+def test_a_node_that_is_not_a_block(data: bytes) -> None:
+    with pytest.raises(CorruptNodeError):
+        nodes.decode_producer_id_block(data)
+    brokers = Brokers(1)
+    brokers.store.connect().create(nodes.PRODUCER_IDS, data)
+    assert brokers.ask(brokers.managers[0]).error_code is ErrorCode.BROKER_NOT_AVAILABLE

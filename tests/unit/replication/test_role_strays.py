@@ -1,0 +1,234 @@
+"""A full list of roles sets aside what it does not name; a shortage delays a role; no answer waits
+for a change of roles."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import uuid
+
+import pytest
+
+from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
+from checkpoints.types import TopicPartition
+from logstore.manager import LogManager
+from logstore.testing import SimulatedCrash
+from replication.error_codes import ErrorCode
+from replication.messages import ProducePartition, ProduceRequest, ProduceResponse
+from tests.builders import batch
+from tests.replica_manager_support import TOPIC_ID, TP, Host
+from tests.replication_support import ManualRuntime
+
+OTHER = TopicPartition("orders", 1)
+NEW_ID = uuid.UUID(int=77)
+
+
+def directories(host: Host, suffix: str = "") -> list[str]:
+    names = [entry.name for entry in host.storage.scan_dir("/logs") if entry.is_dir]
+    return sorted(name for name in names if name.endswith(suffix))
+
+
+def full(host: Host, *tps: TopicPartition, **change: object) -> ErrorCode:
+    changes = [host.change(tp, epoch=5, **change) for tp in tps]  # type: ignore[arg-type]
+    response = host.order(*changes, is_full=True)
+    assert all(code is ErrorCode.NONE for _, code in response.partitions)
+    return response.error_code
+
+
+class TestStrays:
+    def test_what_is_not_named_is_set_aside(self, caplog: pytest.LogCaptureFixture) -> None:
+        host = Host()
+        host.lead()
+        host.lead(OTHER, replicas=(1,))
+        host.append(3)
+        host.manager.log_manager.checkpoint_high_watermarks()
+        assert full(host, OTHER) is ErrorCode.NONE
+        assert list(host.manager.partitions) == [OTHER]
+        assert list(host.log_manager.logs) == [OTHER]
+        (stray,) = directories(host, "-stray")
+        assert stray.startswith("orders-0.")
+        assert len(stray) == len("orders-0.") + 32 + len("-stray")
+        assert "orders-0 has no place here any more" in caplog.text
+        kept = OffsetCheckpoint(f"/logs/{HIGH_WATERMARK}", host.storage).read()
+        assert set(kept) == {OTHER}
+
+    def test_its_records_are_kept(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        size = sum(e.size for e in host.storage.scan_dir("/logs/orders-0"))
+        full(host)
+        (stray,) = directories(host, "-stray")
+        host.runtime.advance(300_000)
+        assert directories(host, "-stray") == [stray]  # nobody removes it
+        log = next(e for e in host.storage.scan_dir(f"/logs/{stray}") if e.name.endswith(".log"))
+        assert 0 < log.size <= size
+
+    def test_the_same_name_under_another_id_is_another_topic(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        assert full(host, TP, topic_id=NEW_ID) is ErrorCode.NONE
+        assert len(directories(host, "-stray")) == 1
+        log = host.partition().local_log()
+        assert (log.topic_id, log.log_end_offset) == (NEW_ID, 0)
+        assert host.partition().is_leader
+
+    @pytest.mark.parametrize("named", [TOPIC_ID, None], ids=["its id", "no id"])
+    def test_what_is_named_stays(self, named: uuid.UUID | None) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        full(host, TP, topic_id=named)
+        assert host.partition().local_log().log_end_offset == 3
+        assert directories(host) == ["orders-0"]
+
+    def test_a_part_of_the_roles_sets_nothing_aside(self) -> None:
+        host = Host()
+        host.lead()
+        host.lead(OTHER)
+        host.order(host.change(OTHER, epoch=5))
+        assert set(host.manager.partitions) == {TP, OTHER}
+
+    @pytest.mark.parametrize("stale", ["controller", "broker", "overtaken"])
+    def test_a_refused_list_sets_nothing_aside(self, stale: str) -> None:
+        host = Host()
+        host.controller_epoch = 4
+        host.order(host.change(), sequence=9)
+        if stale == "controller":
+            host.controller_epoch = 3
+        epoch = {"broker_epoch": 1} if stale == "broker" else {}
+        sequence = 8 if stale == "overtaken" else 10
+        response = host.order(is_full=True, sequence=sequence, **epoch)
+        assert response.error_code is not ErrorCode.NONE
+        assert TP in host.manager.partitions
+        assert not directories(host, "-stray")
+
+    def test_a_replica_that_follows_is_not_fetched_any_more(self) -> None:
+        host = Host()
+        host.follow()
+        host.runtime.run_until_idle()
+        full(host)
+        assert not host.manager.fetchers.fetchers
+        assert not host.manager.partitions
+
+    def test_who_waits_there_is_answered(self) -> None:
+        host = Host()
+        host.lead()
+        answers = host.produce(timeout_ms=10_000)
+        assert not answers
+        full(host)
+        (response,) = answers
+        assert isinstance(response, ProduceResponse)
+        assert response.partitions[0].error_code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )  # fmt: skip
+
+    def test_a_disk_that_refuses_ends_its_directory_and_not_the_roles(self) -> None:
+        host = Host(directories=("/logs", "/more"))
+        host.lead()
+        host.lead(OTHER)
+        homes = {tp: host.log_manager.get(*tp).directory.rsplit("/", 1)[0] for tp in (TP, OTHER)}
+        assert len(set(homes.values())) == 2
+        host.storage.fail("rename", f"{homes[TP]}/orders-0")
+        full(host, OTHER)
+        assert list(host.log_manager.offline_directories) == [homes[TP]]
+        assert host.partition(OTHER).is_leader
+
+    @pytest.mark.parametrize("mode", ["all_kept", "all_lost"])
+    def test_a_crash_leaves_a_log_or_a_stray(self, mode: str) -> None:
+        """At every operation of the disk; and the next full list finishes it."""
+        for step in range(1, 200):
+            host = Host()
+            host.lead()
+            host.append(3)
+            host.partition().local_log().flush()
+            host.log_manager.checkpoint_recovery_points()
+            host.storage.crash_after(step)
+            try:
+                full(host)
+                break
+            except SimulatedCrash:
+                pass
+            host.storage.crash(mode=mode)  # type: ignore[arg-type]
+            host.log_manager.crash()
+            again = Host(storage=host.storage)
+            logs = list(again.log_manager.logs)
+            assert len(logs) + len(directories(again, "-stray")) == 1
+            for tp in logs:
+                assert again.log_manager.get(*tp).log_end_offset == 3
+            full(again, TP, topic_id=NEW_ID)
+            assert again.partition().local_log().log_end_offset == 0
+            again.log_manager.crash()
+        assert step > 4
+
+    def test_a_log_that_could_not_be_opened_goes_too(self) -> None:
+        host = Host()
+        host.lead()
+        host.log_manager.close()
+        host.storage.make_dir("/logs/orders-1")
+        host.storage.make_dir("/logs/orders-1/partition.metadata")  # a directory in its place
+        host = Host(storage=host.storage)
+        if OTHER not in host.log_manager.unavailable_logs:
+            pytest.skip("another kind of damage")
+        full(host, TP)
+        assert not host.log_manager.unavailable_logs
+        assert len(directories(host, "-stray")) == 1
+
+
+class TestShortage:
+    def test_a_role_that_met_a_shortage_is_asked_for_again(self) -> None:
+        """Its disk is well: it is not offline, and takes the role the next time."""
+        host = Host()
+        host.storage.fail("make_dir", "/logs/*", error=errno.EMFILE, times=2)
+        response = host.order(host.change(), host.change(OTHER))
+        assert dict(response.partitions) == {
+            TP: ErrorCode.REPLICA_NOT_AVAILABLE, OTHER: ErrorCode.NONE,
+        }  # fmt: skip
+        assert TP not in host.manager.partitions
+        assert len(host.log_manager.live_directories) == 1
+        assert host.order(host.change()).partitions == ((TP, ErrorCode.NONE),)
+        assert host.partition().is_leader
+
+    def test_the_former_role_stays_meanwhile(self) -> None:
+        host = Host()
+        host.follow()
+        host.storage.fail("open", "*leader-epoch-checkpoint*", error=errno.EMFILE, times=2)
+        response = host.order(host.change(epoch=1))
+        assert response.partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
+        assert not host.partition().offline
+        assert not host.partition().is_leader
+        assert host.order(host.change(epoch=1)).partitions == ((TP, ErrorCode.NONE),)
+        assert host.partition().is_leader
+
+
+def test_nobody_is_answered_while_roles_change() -> None:
+    """The one who is answered may at once ask for something that needs the change to be over."""
+    host = Host()
+    host.lead()
+    answered: list[bool] = []
+
+    def respond(response: ProduceResponse) -> None:
+        other = threading.Thread(target=host.tell, daemon=True)
+        other.start()
+        other.join(5)
+        answered.append(not other.is_alive())
+
+    request = ProduceRequest(-1, 10_000, (ProducePartition(TP, batch()),))
+    host.manager.produce(request, respond)
+    assert not answered
+    host.order(host.change(partition_epoch=1, replicas=(1,)))  # alone it commits what it has
+    assert answered == [True]
+
+
+def test_the_name_is_free_for_a_new_log() -> None:
+    host = Host(runtime=ManualRuntime())
+    host.lead()
+    host.append(3)
+    manager: LogManager = host.log_manager
+    manager.set_aside("orders", [0, 7])
+    manager.set_aside("orders", [0])
+    manager.set_aside("unheard-of", [0])
+    assert not manager.logs
+    log = manager.get_or_create("orders", 0, topic_id=NEW_ID)
+    assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (0, 0, 0)
