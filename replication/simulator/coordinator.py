@@ -155,11 +155,19 @@ class SimCoordinator:
         """Remove a node as somebody from outside does; False when it is not there."""
         if self._store is None or self._store._tree.get(path) is None:
             return False
-        stranger = self._store.connect()
+        store = self._store
+
+        def remove() -> None:
+            stranger = store.connect()
+            try:
+                stranger.delete(path)
+            finally:
+                stranger.close()
+
         try:
-            stranger.delete(path)
-        finally:
-            stranger.close()
+            self._at_the_store(remove)
+        except CoordinatorUnavailableError:  # it crashed at this very write
+            return False
         return True
 
     def heal(self) -> None:

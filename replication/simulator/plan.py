@@ -84,7 +84,7 @@ class Operation:
 
     Attributes:
         kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
-            ``reassign``, ``make-anew`` and ``produce-anew`` (``lives``).
+            ``reassign``, ``transaction``, ``make-anew`` and ``produce-anew`` (``lives``).
         client: which producer or consumer; the broker for ``stop``.
         size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
         records: in one batch; for ``consume`` how many polls.

@@ -19,7 +19,7 @@ from replication.simulator.noise import LogWatch, Pace
 from replication.simulator.plan import Operation, Options, Plan, Result
 from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
-from replication.simulator.validations import is_quiescent, validate, what_is_missing
+from replication.simulator.validations import check_read, is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
 
 TOPIC = "t"
@@ -101,6 +101,7 @@ class _Run:
         found += self.cluster.complaints
         if not found:
             found = validate(self.cluster, self.oracle, self.world.history)
+            found += check_read(self.oracle, self.cluster, self.world.history)
             found += self.world.lives.violations(late_copies=self._requests_come_late())
         return found
 
@@ -108,7 +109,12 @@ class _Run:
         return any(self.struck[kind] for kind in LATE)
 
     def _missing(self) -> str:
-        return what_is_missing(self.cluster, self.oracle) or self.world.lives.what_is_missing()
+        world = self.world
+        return (
+            what_is_missing(self.cluster, self.oracle)
+            or world.lives.what_is_missing()
+            or world.transactions.what_is_missing()
+        )
 
     def _boot(self) -> None:
         for broker_id in self.cluster.machines:

@@ -79,6 +79,7 @@ def _operations(
         ("delete-records", 0.15),
         ("stop", 0.3),
         ("reassign", 0.2),
+        ("transaction", 0.3),
     ):
         while rng.random() < likelihood:
             client = rng.randrange(brokers)

@@ -168,6 +168,8 @@ def _check_copies(
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
+            if batch.base_sequence < 0:
+                continue  # a marker, which may be written again
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
             if before == batch.base_offset:
@@ -200,4 +202,19 @@ def _check_producers(tp: TopicPartition, content: Content, history: History) -> 
 
 
 def _is_of_idempotent(history: History, value: bytes) -> bool:
-    return bool(history.writes[int(value.split(b".", 1)[0])].producer)
+    return bool(history.write_of(value).producer)
+
+
+def check_read(oracle: Oracle, cluster: SimCluster, history: History) -> list[str]:
+    """I-6: once a consumer has come to the end, it has passed over nothing."""
+    for (reader, tp), offsets in history.read_by.items():
+        if tp in history.deleted_below:
+            continue  # it may have come too late
+        content = Content(cluster.machines[oracle.registrations[tp].leader], tp)
+        for offset, value in content.values.items():
+            transaction = history.write_of(value).transaction
+            if offset not in offsets and transaction is None:
+                return [f"I-6 {tp}: {reader} never read {value!r} at {offset}"]
+            if offset not in offsets and transaction is not None and transaction.commits:
+                return [f"I-6 {tp}: {reader} never read {value!r} at {offset}, committed"]
+    return []

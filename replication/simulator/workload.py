@@ -43,6 +43,7 @@ from replication.simulator.lives import Lives
 from replication.simulator.network import SimTransport
 from replication.simulator.plan import Operation, Plan
 from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimClock, SimRuntime
+from replication.simulator.transactions import Transactions, TransactionState
 
 REQUEST_TIMEOUT_MS = 400  # of a produce
 DELIVERY_TIMEOUT_MS = 2_500
@@ -152,7 +153,9 @@ class Consumer(Client):
         world = self.world
         for tp, record in result.records:
             assert record.value is not None
-            world.history.read(tp, record.offset, bytes(record.value), self.name)
+            value = bytes(record.value)
+            world.history.read(tp, record.offset, value, self.name)
+            self._check_isolation(tp, record.offset, value)
         if result.records:
             world.counters["polls with records"] += 1
             world.counters["records read"] += len(result.records)
@@ -161,6 +164,16 @@ class Consumer(Client):
         self._polls -= 1
         if self._polls:
             self._poll()
+
+    def _check_isolation(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        """I-6: who reads committed transactions only gets nothing of others."""
+        if self.isolation is IsolationLevel.READ_COMMITTED:
+            transaction = self.world.history.write_of(value).transaction
+            if transaction is not None and transaction.state is not TransactionState.COMMITTING:
+                self.world.history.violations.append(
+                    f"I-6 {tp}: {self.name} reads {value!r} at {offset}, of a transaction that is "
+                    f"{transaction.state.value}"
+                )
 
     def _failed(self, error: LogstoreError) -> None:
         world = self.world
@@ -237,6 +250,9 @@ class World:
         self.consumers = [Consumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
         self.admin = Admin(self)
         self.lives = Lives(self)
+        self.transactions = Transactions(
+            Client("transactions", FIRST_CLIENT - 8, self), REQUEST_TIMEOUT_MS, DELIVERY_TIMEOUT_MS
+        )
 
     def controllers_topic(self, name: str) -> KnownTopic | None:
         """A topic as it stands in the coordinator's tree; None while nobody can read that."""
@@ -298,5 +314,7 @@ class World:
                 self.lives.make_anew(step)
             case "produce-anew":
                 self.lives.produce(step)
+            case "transaction":
+                self.transactions.begin(tp, step)
             case "stop":
                 self.cluster.stop(step.client, 20 + step.size * 10)
