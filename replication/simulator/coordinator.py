@@ -111,6 +111,11 @@ class SimCoordinator:
         """No call meets anything."""
         return not self.silence and self.gate is None
 
+    @property
+    def is_calm(self) -> bool:
+        """It is up, and no fault of it strikes now; one may wait for its moment."""
+        return self._store is not None and not self.silence
+
     # -- faults --------------------------------------------------------------------------------
 
     def crash(self, restart_ms: int) -> None:
@@ -157,18 +162,16 @@ class SimCoordinator:
             return False
         store = self._store
 
-        def remove() -> None:
+        def delete() -> bool:
             stranger = store.connect()
-            try:
-                stranger.delete(path)
-            finally:
-                stranger.close()
+            stranger.delete(path)
+            stranger.close()
+            return True
 
         try:
-            self._at_the_store(remove)
-        except CoordinatorUnavailableError:  # it crashed at this very write
+            return self._at_the_store(delete)
+        except CoordinatorUnavailableError:
             return False
-        return True
 
     def heal(self) -> None:
         self.silence.clear()
