@@ -134,6 +134,7 @@ class OffsetForLeaderPartition(NamedTuple):
     tp: TopicPartition
     leader_epoch: int  # whose end is asked for
     current_leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: uuid.UUID | None = None
 
 
 class OffsetForLeaderEpochRequest(NamedTuple):
@@ -156,6 +157,7 @@ class ListOffsetsPartition(NamedTuple):
     tp: TopicPartition
     timestamp: int  # ms; −1 latest, −2 earliest, −3 of the largest timestamp
     current_leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: uuid.UUID | None = None
 
 
 class ListOffsetsRequest(NamedTuple):

@@ -357,6 +357,7 @@ class ReplicaManager:
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
             partition = self._hosted.find(part.tp)
+            partition.check_topic(part.topic_id)
             found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
@@ -368,7 +369,9 @@ class ReplicaManager:
         """First, last and by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            found = self._hosted.find(part.tp).offset_for_timestamp(
+            partition = self._hosted.find(part.tp)
+            partition.check_topic(part.topic_id)
+            found = partition.offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,

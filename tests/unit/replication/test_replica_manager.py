@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import pytest
 
@@ -430,6 +431,22 @@ class TestOffsets:
         assert ask(LATEST) == (ErrorCode.NONE, 2)
         assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
         assert ask(EARLIEST) == (ErrorCode.NONE, 0)
+
+    def test_another_topic_of_the_name(self) -> None:
+        """KIP-516: the answer would be about other records."""
+        host = Host()
+        host.lead()
+        host.append(3)
+        for topic_id, code in (
+            (None, ErrorCode.NONE),
+            (TOPIC_ID, ErrorCode.NONE),
+            (uuid.UUID(int=9), ErrorCode.INCONSISTENT_TOPIC_ID),
+        ):
+            ends = OffsetForLeaderEpochRequest((OffsetForLeaderPartition(TP, 0, -1, topic_id),), 2)
+            (end,) = host.manager.offsets_for_leader_epoch(ends).partitions
+            listed = ListOffsetsRequest((ListOffsetsPartition(TP, LATEST, -1, topic_id),), 2)
+            (found,) = host.manager.list_offsets(listed).partitions
+            assert (end.error_code, found.error_code) == (code, code)
 
     def test_latest_is_not_available_before_the_epoch_is_settled(self) -> None:
         """R-150, S-22."""
