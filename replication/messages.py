@@ -134,7 +134,7 @@ class OffsetForLeaderPartition(NamedTuple):
     tp: TopicPartition
     leader_epoch: int  # whose end is asked for
     current_leader_epoch: int = UNKNOWN_EPOCH
-    topic_id: uuid.UUID | None = None
+    topic_id: uuid.UUID | None = None  # a later topic of the same name is not meant
 
 
 class OffsetForLeaderEpochRequest(NamedTuple):

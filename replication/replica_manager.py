@@ -356,8 +356,7 @@ class ReplicaManager:
         """Where epochs end in the logs that this broker leads (R-109)."""
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
-            partition = self._hosted.find(part.tp)
-            partition.check_topic(part.topic_id)
+            partition = self._asked(part)
             found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
@@ -369,9 +368,7 @@ class ReplicaManager:
         """First, last and by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            partition = self._hosted.find(part.tp)
-            partition.check_topic(part.topic_id)
-            found = partition.offset_for_timestamp(
+            found = self._asked(part).offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,
@@ -382,6 +379,12 @@ class ReplicaManager:
         return ListOffsetsResponse(
             _answers(request.partitions, answer, ListOffsetsPartitionResponse)
         )
+
+    def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
+        """The partition here, if it is of the topic that is meant."""
+        partition = self._hosted.find(part.tp)
+        partition.check_topic(part.topic_id)
+        return partition
 
     # -- delete records ------------------------------------------------------------------------
 

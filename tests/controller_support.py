@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
+from uuid import UUID
 
 from logstore.testing import ManualClock, MemoryStorage
 from replication.config import ReplicationConfig
@@ -25,8 +26,10 @@ from replication.messages import (
     ElectLeadersResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    PartitionChange,
     Request,
     Response,
+    StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
     TopicResponse,
@@ -34,6 +37,7 @@ from replication.messages import (
     UpdateMetadataResponse,
 )
 from replication.state import (
+    NO_LEADER,
     BrokerRegistration,
     PartitionRegistration,
     RecoveryState,
@@ -58,36 +62,77 @@ class NotedBroker:
         self.requests: list[Request] = []
         self.told: dict[TopicPartition, PartitionRegistration] = {}
         self.metadata: dict[TopicPartition, PartitionRegistration] = {}
+        self.logs: dict[TopicPartition, UUID | None] = {}  # on its disk
+        self.strays: list[tuple[TopicPartition, UUID | None]] = []  # set aside
         self.controller_epoch = 0
+        self.last = (0, 0, 0)  # controller epoch, broker epoch, number of the last request
+        self.overtaken: list[Request] = []  # numbered below the last one
+
+    def restart(self, broker_epoch: int) -> None:
+        """As another process, which finds its logs."""
+        self.up, self.broker_epoch = True, broker_epoch
+        self.told, self.metadata = {}, {}
+        self.controller_epoch, self.last = 0, (0, 0, 0)
 
     def handle(self, request: Request) -> Response | None:
         if not self.up or self.deaf:
             return None
         assert isinstance(request, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
         self.requests.append(request)
-        error = ErrorCode.NONE
-        if request.broker_epoch != self.broker_epoch:
-            error = ErrorCode.STALE_BROKER_EPOCH
-        elif request.controller_epoch < self.controller_epoch:
-            error = ErrorCode.STALE_CONTROLLER_EPOCH
-        else:
-            self.controller_epoch = request.controller_epoch
+        error = self._refusal(request)
         if isinstance(request, UpdateMetadataRequest):
-            if error is ErrorCode.NONE:
-                self.metadata.update((c.tp, c.registration) for c in request.partitions)
+            for change in request.partitions if error is ErrorCode.NONE else ():
+                self.metadata[change.tp] = change.registration
             return UpdateMetadataResponse(error)
-        verdicts = []
-        for each in request.partitions if error is ErrorCode.NONE else ():
-            bad = each.tp in self.failed
-            verdicts.append((each.tp, ErrorCode.KAFKA_STORAGE_ERROR if bad else ErrorCode.NONE))
+        answer = StopReplicaResponse if isinstance(request, StopReplicaRequest) else (
+            LeaderAndIsrResponse
+        )  # fmt: skip
+        if error is not ErrorCode.NONE:
+            return answer(error, tuple((each.tp, error) for each in request.partitions))
         if isinstance(request, StopReplicaRequest):
-            for tp, verdict in verdicts:
-                if verdict is ErrorCode.NONE:
-                    self.told.pop(tp, None)
-            return StopReplicaResponse(error, tuple(verdicts))
-        if error is ErrorCode.NONE:
-            self.told.update((c.tp, c.registration) for c in request.partitions)
-        return LeaderAndIsrResponse(error, tuple(verdicts))
+            return StopReplicaResponse(
+                error, tuple((stop.tp, self._stop(stop)) for stop in request.partitions)
+            )
+        if request.is_full:
+            named = {(change.tp, change.topic_id) for change in request.partitions}
+            for log in [*self.logs.items()]:
+                if log not in named:
+                    self.strays.append(log)
+                    del self.logs[log[0]]
+                    self.told.pop(log[0], None)
+        return LeaderAndIsrResponse(
+            error, tuple((change.tp, self._take(change)) for change in request.partitions)
+        )
+
+    def _refusal(
+        self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+    ) -> ErrorCode:
+        if request.broker_epoch != self.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if request.controller_epoch < self.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        number = request.controller_epoch, request.broker_epoch, request.sequence
+        if number <= self.last:  # nothing is repeated here
+            self.overtaken.append(request)
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        self.controller_epoch, self.last = request.controller_epoch, number
+        return ErrorCode.NONE
+
+    def _take(self, change: PartitionChange) -> ErrorCode:
+        if change.tp in self.failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.logs.setdefault(change.tp, change.topic_id) != change.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        self.told[change.tp] = change.registration
+        return ErrorCode.NONE
+
+    def _stop(self, stop: StopReplicaPartition) -> ErrorCode:
+        if stop.tp in self.failed:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.logs.get(stop.tp, stop.topic_id) == stop.topic_id:
+            self.logs.pop(stop.tp, None)
+            self.told.pop(stop.tp, None)
+        return ErrorCode.NONE
 
     def requests_of(self, kind: type) -> list[Request]:
         return [request for request in self.requests if isinstance(request, kind)]
@@ -111,6 +156,7 @@ class Brokers:
         }
         self.sessions: dict[int, EmbeddedCoordinator] = {}
         self.admin = self.tree.connect()
+        self.on_session: Callable[[int, EmbeddedCoordinator], None] = lambda broker, session: None
         if start:
             for broker in self.ids:
                 self.start(broker)
@@ -135,7 +181,8 @@ class Brokers:
             nodes.broker_path(broker), nodes.encode_broker(registration), ephemeral=True,
             parents=True,
         )  # fmt: skip
-        noted.up, noted.broker_epoch = True, epoch
+        noted.restart(epoch)
+        self.on_session(broker, session)
         self.controllers[broker].start(session, epoch)
         if settle:
             self.settle()
@@ -236,6 +283,41 @@ class Brokers:
         self.controller.reassign({tp: target}, verdicts.append)
         self.settle()
         return verdicts[0][tp]
+
+    # -- promises
+
+    def check(self) -> None:
+        """What holds whenever nothing has happened for a while."""
+        assert self.controller.active
+        up = {broker: noted for broker, noted in self.brokers.items() if noted.up}
+        assert not [noted.overtaken for noted in up.values() if noted.overtaken]
+        deleting = self.admin.children(nodes.DELETE_TOPICS)
+        roles: dict[int, dict[TopicPartition, PartitionRegistration]] = {b: {} for b in up}
+        metadata: dict[TopicPartition, PartitionRegistration] = {}
+        for name in self.admin.children(nodes.TOPICS):
+            for number in self.topic(name).partitions if name not in deleting else ():
+                tp = TopicPartition(name, number)
+                if self.admin.get(nodes.partition_state_path(tp)) is None:
+                    assert not {*self.topic(name).partitions[number]} & {*up}
+                    continue
+                now = metadata[tp] = self.partition(tp)
+                for broker in now.replicas:
+                    if broker in up and tp not in up[broker].failed:
+                        roles[broker][tp] = now
+                self._check_leader(tp, now)
+        for broker, noted in up.items():
+            assert noted.told == roles[broker], broker
+            known = {tp: state for tp, state in noted.metadata.items() if state.leader != -2}
+            assert known == metadata, broker
+
+    def _check_leader(self, tp: TopicPartition, now: PartitionRegistration) -> None:
+        """A dead broker leads nothing, and nothing lacks a leader that could have one."""
+        fit = {b for b, noted in self.brokers.items() if noted.up and tp not in noted.failed}
+        if now.leader == NO_LEADER:
+            candidates = now.isr or now.elr or (now.last_known_leader,)
+            assert not fit & {*candidates}, now
+        else:
+            assert {now.leader, *now.isr} <= fit, now
 
     # -- what is in the tree
 

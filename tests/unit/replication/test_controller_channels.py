@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from replication.controller.channels import BACKOFF, Channel, ControlResponse, Numbers
+from replication.controller.channels import (
+    BACKOFF,
+    REQUEST_REACTIONS,
+    ROLE_REACTIONS,
+    STOP_REACTIONS,
+    Channel,
+    ControlResponse,
+    Numbers,
+)
 from replication.controller.context import ControllerContext
 from replication.error_codes import ErrorCode
 from replication.messages import (
@@ -17,7 +27,14 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.state import BrokerRegistration, LiveBroker, PartitionRegistration, TopicPartition
+from replication.retrying import Reaction
+from replication.state import (
+    BrokerRegistration,
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
 from tests.controller_support import T0
 from tests.replication_support import ManualRuntime, RecordingTransport
 
@@ -68,6 +85,10 @@ class Wire:
             for part in request.partitions
         }
         return type(request), epochs
+
+    def is_full(self) -> bool:
+        (sent,) = self.transport.sent
+        return isinstance(sent.request, LeaderAndIsrRequest) and sent.request.is_full
 
     def answer(self) -> None:
         self.transport.reply(ANSWERS[self.waiting()[0]])
@@ -179,3 +200,137 @@ def test_the_next_try_waits_a_moment() -> None:
     assert wire.transport.sent == []  # not before its time
     wire.runtime.advance(PAUSE_MS)
     assert wire.waiting() == (ROLES, {T0: 0})
+
+
+A, B = UUID(int=1), UUID(int=2)  # of two topics that have one name
+
+
+def role(tp: TopicPartition, topic_id: UUID) -> dict[TopicPartition, PartitionChange]:
+    return {tp: at(tp, 0)[tp]._replace(topic_id=topic_id)}
+
+
+def end(tp: TopicPartition, topic_id: UUID) -> list[StopReplicaPartition]:
+    return [StopReplicaPartition(tp, -2, delete=True, topic_id=topic_id)]
+
+
+@pytest.mark.parametrize("table", [REQUEST_REACTIONS, ROLE_REACTIONS, STOP_REACTIONS])
+def test_every_code_has_a_reaction(table: dict[ErrorCode, Reaction]) -> None:
+    assert set(table) == set(ErrorCode)
+
+
+def numbers_of(wire: Wire) -> int:
+    (sent,) = wire.transport.sent
+    assert isinstance(sent.request, LeaderAndIsrRequest | UpdateMetadataRequest)
+    return sent.request.sequence
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+def test_what_is_refused_as_a_whole_is_asked_again(code: ErrorCode) -> None:
+    """Under another number; and where the broker knows a later controller, the tree is asked."""
+    wire = Wire()
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    assert numbers_of(wire) == 1
+    wire.transport.reply(LeaderAndIsrResponse(code, ((T0, code),)))
+    wire.runtime.advance(PAUSE_MS)
+    assert wire.waiting() == (ROLES, {T0: 0})
+    assert numbers_of(wire) == 2
+    assert wire.stale == (code is ErrorCode.STALE_CONTROLLER_EPOCH)
+    assert wire.heard == []
+
+
+def test_pauses_grow_and_end_with_an_answer() -> None:
+    wire = Wire()
+    wire.channel.update_metadata({})
+    wire.channel.send()
+    for _ in range(10):
+        wire.lose()
+    wire.transport.reply(None)
+    wire.runtime.advance(PAUSE_MS // 2)
+    assert wire.transport.sent == []
+    wire.runtime.advance(PAUSE_MS)
+    wire.answer()
+    wire.channel.update_metadata({})
+    wire.channel.send()
+    wire.transport.reply(None)
+    wire.runtime.advance(PAUSE_MS // 4)
+    assert wire.waiting() == (METADATA, {})
+
+
+@pytest.mark.parametrize(
+    "code", [code for code in ErrorCode if ROLE_REACTIONS[code] is Reaction.AGAIN]
+)
+def test_one_partition_that_is_refused_does_not_hold_up_the_others(code: ErrorCode) -> None:
+    """After a pause it is asked again, among everything that the broker has."""
+    wire = Wire()
+    wire.context.put_topic("t", TopicAssignment(A, {0: (2,), 1: (2,)}), 0)
+    for tp in (T0, T1):
+        wire.context.put(tp, PartitionRegistration((2,), (2,), 2, 4, 4))
+    wire.channel.lead_and_follow({**role(T0, A), **role(T1, A)})
+    wire.channel.send()
+    wire.transport.reply(LeaderAndIsrResponse(ErrorCode.NONE, ((T0, ErrorCode.NONE), (T1, code))))
+    wire.runtime.run_until_idle()
+    wire.channel.update_metadata({})
+    wire.channel.send()
+    wire.answer()
+    assert wire.transport.sent == []
+    wire.runtime.advance(PAUSE_MS)
+    assert wire.waiting() == (ROLES, {T0: 4, T1: 4})
+    assert wire.is_full()
+    wire.answer()
+    wire.runtime.advance(60 * PAUSE_MS)
+    assert wire.transport.sent == []
+
+
+@pytest.mark.parametrize("code", [*ErrorCode])
+def test_a_replica_that_does_not_go_is_told_again(code: ErrorCode) -> None:
+    wire = Wire()
+    wire.channel.stop(end(T0, A))
+    wire.channel.send()
+    wire.transport.reply(StopReplicaResponse(ErrorCode.NONE, ((T0, code),)))
+    wire.runtime.advance(PAUSE_MS)
+    if STOP_REACTIONS[code] is Reaction.AGAIN:
+        assert wire.waiting() == (STOPS, {T0: -2})
+        wire.channel.close()
+    wire.runtime.advance(60 * PAUSE_MS)
+    assert len(wire.transport.sent) == (STOP_REACTIONS[code] is Reaction.AGAIN)
+
+
+def test_a_later_topic_of_the_name_waits_until_the_earlier_one_has_gone() -> None:
+    wire = Wire()
+    wire.channel.stop(end(T0, A))
+    wire.channel.lead_and_follow(role(T0, B))
+    wire.channel.send()
+    assert wire.waiting() == (STOPS, {T0: -2})
+    wire.lose()
+    assert wire.waiting() == (STOPS, {T0: -2})
+    wire.answer()
+    assert wire.waiting() == (ROLES, {T0: 0})
+
+
+def test_all_roles_are_told_also_when_there_are_none() -> None:
+    """What goes for good goes before: it would only be set aside."""
+    wire = Wire()
+    wire.channel.tell_all_roles()
+    wire.channel.stop(end(T0, A))
+    wire.channel.send()
+    assert wire.waiting() == (STOPS, {T0: -2})
+    wire.answer()
+    for _ in range(3):
+        assert wire.waiting() == (ROLES, {})
+        assert wire.is_full()
+        wire.lose()
+    wire.answer()
+    wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    assert not wire.is_full()
+
+
+def test_what_cannot_be_read_is_not_taken_for_what_is_not_there() -> None:
+    wire = Wire()
+    wire.context.unreadable["t"] = None
+    wire.channel.tell_all_roles()
+    wire.channel.lead_and_follow(at(T1, 0))
+    wire.channel.send()
+    assert wire.waiting() == (ROLES, {T1: 0})
+    assert not wire.is_full()

@@ -323,7 +323,6 @@ class TestNews:
         assert host.partition(A).news.waiting == ()
         assert host.partition(A).local_log().news.waiting == ()
 
-
     def test_watermarks_that_its_owner_ignored_are_told_again(self) -> None:
         """Those beside a diverging epoch (R-120), though they be the same later."""
         host = led(A)

@@ -432,21 +432,24 @@ class TestOffsets:
         assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
         assert ask(EARLIEST) == (ErrorCode.NONE, 0)
 
-    def test_another_topic_of_the_name(self) -> None:
-        """KIP-516: the answer would be about other records."""
+    def test_questions_about_another_topic_of_the_name(self) -> None:
         host = Host()
         host.lead()
         host.append(3)
         for topic_id, code in (
-            (None, ErrorCode.NONE),
             (TOPIC_ID, ErrorCode.NONE),
-            (uuid.UUID(int=9), ErrorCode.INCONSISTENT_TOPIC_ID),
+            (None, ErrorCode.NONE),
+            (uuid.UUID(int=99), ErrorCode.INCONSISTENT_TOPIC_ID),
         ):
-            ends = OffsetForLeaderEpochRequest((OffsetForLeaderPartition(TP, 0, -1, topic_id),), 2)
-            (end,) = host.manager.offsets_for_leader_epoch(ends).partitions
-            listed = ListOffsetsRequest((ListOffsetsPartition(TP, LATEST, -1, topic_id),), 2)
-            (found,) = host.manager.list_offsets(listed).partitions
-            assert (end.error_code, found.error_code) == (code, code)
+            listed = ListOffsetsRequest((ListOffsetsPartition(TP, EARLIEST, topic_id=topic_id),))
+            epochs = OffsetForLeaderEpochRequest(
+                (OffsetForLeaderPartition(TP, 0, topic_id=topic_id),)
+            )
+            for response in (
+                host.manager.list_offsets(listed),
+                host.manager.offsets_for_leader_epoch(epochs),
+            ):
+                assert response.partitions[0].error_code is code
 
     def test_latest_is_not_available_before_the_epoch_is_settled(self) -> None:
         """R-150, S-22."""
