@@ -137,7 +137,7 @@ class Replica:
     def check_topic(self, topic_id: uuid.UUID | None) -> None:
         """
         Raises:
-            ResponseError: INCONSISTENT_TOPIC_ID, the log is of another topic of that name (KIP-516).
+            ResponseError: the log is of another topic of that name (KIP-516).
         """
         if topic_id is not None and self.local_log().topic_id != topic_id:
             raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {topic_id}")
