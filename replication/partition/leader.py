@@ -14,7 +14,6 @@ from replication.errors import (
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
-    error_for,
 )
 from replication.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
 from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
@@ -175,8 +174,7 @@ class Leader(IsrChanges):
         """R-8, R-97 … R-101; a follower here serves consumers too (KIP-392, R-149)."""
         role = self.role if replica_id == CONSUMER else self._leading()
         log = self.local_log()
-        if part.topic_id is not None and log.topic_id != part.topic_id:
-            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {part.topic_id}")
+        self.check_topic(part.topic_id)
         self._check_epoch(role, part.current_leader_epoch)
         if isinstance(role, Leadership) and replica_id >= 0:
             if replica_id not in role.followers:
