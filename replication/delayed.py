@@ -15,6 +15,7 @@ from replication.messages import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from replication.partition import Partition
 from replication.purgatory import DelayedOperation
 from replication.reads import FetchReader, PartitionRead, answer_code
 from replication.stats import BrokerStats
@@ -45,6 +46,7 @@ class DelayedProduce(DelayedOperation):
         self._skips_look = not hw_moved and timeout_ms > 0
         self._responses = list(responses)
         self._required = required
+        self._only: tuple[Partition, int, int] | None = None  # the last of ``required``
         self._partitions = partitions
         self._respond = respond
         self._stats = stats
@@ -53,11 +55,17 @@ class DelayedProduce(DelayedOperation):
         if self._skips_look:
             self._skips_look = False  # the look once it is watched counts
             return False
+        # Most look several times, at one partition.
+        only = self._only
+        if only is not None and only[0].is_waiting_for(only[1], only[2]):
+            return False
         for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:
                 partition = self._partitions.find(tp)
                 if partition.is_waiting_for(required, leader_epoch):
+                    if len(self._required) == 1:
+                        self._only = partition, required, leader_epoch
                     continue
                 done, code = partition.acks_satisfied(required, leader_epoch)
             except Exception as error:
@@ -116,6 +124,8 @@ class DelayedFetch(DelayedOperation):
             # The look before it is watched would repeat the read; the one after it counts.
             self._is_watched = True
             return False
+        if self._context.is_over:
+            return self.force_complete()
         request, total = self._request, 0
         for part, read, _ in self._context.looks():
             if read is not None and read.is_current():

@@ -72,16 +72,19 @@ class IsrChanges(Replica):
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
         """Of the ISR first: one of them is mostly the reason why nothing moves."""
         maximal, followers = leading.isr.maximal, leading.followers
+        others = []
         for broker_id, known in followers.items():
             if is_awaited(broker_id in maximal, False, False):
                 yield known.log_end
+            elif broker_id not in maximal:
+                others.append((broker_id, known))
+        if not others:
+            return
         env, now = self._env, self._env.now_ms()
         lag = env.config.replica_lag_time_max_ms
-        for broker_id, known in followers.items():
+        for broker_id, known in others:
             caught_up = is_caught_up(known, log_end, now, lag)
-            if broker_id not in maximal and is_awaited(
-                False, caught_up, env.metadata.eligible(broker_id, known.broker_epoch)
-            ):
+            if is_awaited(False, caught_up, env.metadata.eligible(broker_id, known.broker_epoch)):
                 yield known.log_end
 
     # -- followers -----------------------------------------------------------------------------
