@@ -108,6 +108,18 @@ class Network:
         late = (*weather.clogged.values(), *self._latest_us.values())
         return all(until_us <= soon_us for until_us in late)
 
+    def is_calm_between(self, one: int, other: int) -> bool:
+        """As ``is_calm``, of what two brokers tell each other."""
+        weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
+        links = ((one, other), (other, one))
+        return not weather.rates and not any(
+            link in weather.cut
+            or weather.clogged.get(link, 0) > soon_us
+            or self._latest_us.get(link, 0) > soon_us
+            or link[0] in weather.slow
+            for link in links
+        )
+
     def heal(self) -> None:
         self.weather = Weather()
 
