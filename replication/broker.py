@@ -267,6 +267,7 @@ class Broker:
     def on_controller(self, controller_id: int | None) -> None:
         if controller_id is not None:
             self.alter_partition.hurry()
+            self._actor.post(self._departure.hurry)
 
     def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
         self._actor.post(lambda: self._refused(error))

@@ -39,6 +39,7 @@ class ReplicationConfig(Properties):
     )
     fetch_purge_interval: int = kafka_key("fetch.purgatory.purge.interval.requests", 1000, 1)
     produce_purge_interval: int = kafka_key("producer.purgatory.purge.interval.requests", 1000, 1)
+    fetch_session_slots: int = kafka_key("max.incremental.fetch.session.cache.slots", 1000, 0)
     delete_purge_interval: int = kafka_key("delete.records.purgatory.purge.interval.requests", 1, 1)
     leader_throttled_rate: int = kafka_key("leader.replication.throttled.rate", MAX_LONG, 0)
     follower_throttled_rate: int = kafka_key("follower.replication.throttled.rate", MAX_LONG, 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from replication.error_codes import ErrorCode
+from replication.fetch_contexts import FetchContext
+from replication.fetch_sessions import Look
 from replication.hosted import HostedPartitions
 from replication.messages import (
     DeleteRecordsPartitionResponse,
@@ -13,6 +15,7 @@ from replication.messages import (
     ProducePartitionResponse,
     ProduceResponse,
 )
+from replication.partition import Partition
 from replication.purgatory import DelayedOperation
 from replication.reads import FetchReader, PartitionRead, answer_code
 from replication.stats import BrokerStats
@@ -43,6 +46,7 @@ class DelayedProduce(DelayedOperation):
         self._skips_look = not hw_moved and timeout_ms > 0
         self._responses = list(responses)
         self._required = required
+        self._only: tuple[Partition, int, int] | None = None  # the last of ``required``
         self._partitions = partitions
         self._respond = respond
         self._stats = stats
@@ -51,11 +55,17 @@ class DelayedProduce(DelayedOperation):
         if self._skips_look:
             self._skips_look = False  # the look once it is watched counts (R-89)
             return False
+        # Most look several times, at one partition.
+        only = self._only
+        if only is not None and only[0].is_waiting_for(only[1], only[2]):
+            return False
         for at, (required, leader_epoch) in list(self._required.items()):
             tp = self._responses[at].tp
             try:
                 partition = self._partitions.find(tp)
                 if partition.is_waiting_for(required, leader_epoch):
+                    if len(self._required) == 1:
+                        self._only = partition, required, leader_epoch
                     continue
                 done, code = partition.acks_satisfied(required, leader_epoch)
             except Exception as error:
@@ -86,20 +96,20 @@ class DelayedFetch(DelayedOperation):
     """Until there are ``min_bytes``, or something the requester must hear of (R-93 … R-95).
 
     Args:
-        reads: what the request found at first, one for each partition.
+        context: what the request is about, and what it found at first.
     """
 
     def __init__(
         self,
         request: FetchRequest,
-        reads: Sequence[PartitionRead],
+        context: FetchContext,
         reader: FetchReader,
-        respond: Callable[[list[PartitionRead]], None],
+        respond: Callable[[Sequence[Look], list[PartitionRead]], None],
         stats: BrokerStats,
     ) -> None:
         super().__init__(request.max_wait_ms)
         self._request = request
-        self._reads = reads
+        self._context = context
         self._reader = reader
         self._respond = respond
         self._stats = stats
@@ -115,8 +125,8 @@ class DelayedFetch(DelayedOperation):
             self._is_watched = True
             return False
         request, total = self._request, 0
-        for part, read in zip(request.partitions, self._reads, strict=True):
-            if read.is_current():
+        for part, read, _ in self._context.looks():
+            if read is not None and read.is_current():
                 total += read.size
                 continue
             available = self._reader.available(request, part)
@@ -126,7 +136,9 @@ class DelayedFetch(DelayedOperation):
         return total >= request.min_bytes and self.force_complete()
 
     def on_complete(self) -> None:
-        self._respond(self._reader.read_again(self._request, self._reads))
+        looks = self._context.looks()
+        earlier = ((look.part, look.read) for look in looks)
+        self._respond(looks, self._reader.read_again(self._request, earlier))
 
     def on_expiration(self) -> None:
         with self._stats.lock:

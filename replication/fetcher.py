@@ -9,25 +9,25 @@ locks: fetcher, partition, log.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptMessageError, InvalidRecordError, ResourceBusyError
-from replication.config import ReplicationConfig
+from logstore.errors import ResourceBusyError
 from replication.error_codes import ErrorCode
-from replication.errors import NotLeaderOrFollowerError, error_for
-from replication.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
+from replication.fetch_session_handler import (
+    FetchSessionHandler,
+    SessionOutcome,
+    SessionRequest,
+)
+from replication.fetcher_reactions import REACTIONS, FetchReaction
 from replication.fetcher_state import (
     FetchState,
     FetchStates,
-    Followed,
     InitialFetchState,
     Round,
-    Streak,
 )
+from replication.fetcher_troubles import FetcherEnv, Troubles
 from replication.messages import (
     EpochEndOffset,
     FetchPartitionResponse,
@@ -40,10 +40,9 @@ from replication.messages import (
     Request,
     Response,
 )
-from replication.quota import ReplicationQuota, SampledRate
-from replication.runtime import Cancellable, Runtime, Task
-from replication.transport import Transport
-from replication.truncation import Truncation, TruncationRule
+from replication.quota import SampledRate
+from replication.runtime import Cancellable, Task
+from replication.truncation import Truncation
 
 logger = get_logger(__name__)
 
@@ -52,29 +51,6 @@ LIGHT_BYTES = 8192  # of an answer that any thread may apply
 Apply = Callable[[Response], list[TopicPartition]]
 """Applies an answer; returns the partitions of which consumers that wait here must hear (R-95): the
 high watermark moved, or a cut or a reset moved the ends of the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetcherEnv:
-    """What all fetchers of a broker share.
-
-    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
-    log was cut or reset.
-    ``checkpoint_cuts`` makes the checkpoints say no more of logs than truncations left of them.
-    ``failed`` holds the partitions that are not fetched until they are added again, and why.
-    """
-
-    broker_id: int
-    runtime: Runtime
-    transport: Transport
-    config: ReplicationConfig
-    rule: TruncationRule
-    partition_of: Callable[[TopicPartition], Followed]
-    broker_epoch: Callable[[], int]
-    on_high_watermarks: Callable[[list[TopicPartition]], None]
-    checkpoint_cuts: Callable[[list[TopicPartition]], None]
-    quota: ReplicationQuota | None = None
-    failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 
 
 class Fetcher:
@@ -94,13 +70,14 @@ class Fetcher:
         self._env = env
         self._actor = env.runtime.actor(name)
         self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
+        self._session = FetchSessionHandler()
+        self._troubles = Troubles(name, env, self._states, self._session)
         self._lock = threading.RLock()  # a failing disk may have partitions removed from within
         self._busy = False  # a step is posted, or a request in flight
         self._closed = False
         self._awaited: Request | None = None  # the request in flight
         self._timer: Cancellable | None = None
         self._request_rate = SampledRate(samples=12, window_ms=5000)
-        self._pauses = pauses(env.config.replica_fetch_backoff_ms)
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -114,8 +91,9 @@ class Fetcher:
                     try:
                         state = FetchState(self._env.partition_of(tp), initial, self._env.rule)
                     except Exception as error:
-                        self._fail(tp, error)
+                        self._troubles.fail(tp, error)
                         continue
+                    self._session.doubt(tp)
                 self._states.put_last(state)
             self._wake()
 
@@ -232,7 +210,9 @@ class Fetcher:
                 return
             self._awaited = None
             if response is None:
-                self._delay(self._states)  # R-127
+                if isinstance(request, FetchRequest):
+                    self._session.reset()  # the leader may have heard it
+                self._troubles.delay(self._states)  # R-127
             else:
                 moved = apply(response)
         if moved:
@@ -269,7 +249,7 @@ class Fetcher:
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
         for state in alone:
-            with self._applying(state):
+            with self._troubles.applying(state):
                 state.truncate(Truncation(state.offset, finished=True), rule)
         if alone:
             self._states.group_by_topic()
@@ -291,10 +271,10 @@ class Fetcher:
             if failure is None:
                 self._states.settle(cut)
             elif isinstance(failure, ResourceBusyError):
-                self._delay(cut, max(1, self._env.config.replica_fetch_backoff_ms))
+                self._troubles.delay(cut)
             else:
                 for state in cut:
-                    self._fail(state.tp, failure)
+                    self._troubles.fail(state.tp, failure)
 
     def _next(self) -> tuple[Request, Apply] | None:
         """The next request, and what applies its answer."""
@@ -311,39 +291,50 @@ class Fetcher:
 
     def _fetch(self, turn: Round) -> tuple[Request, Apply]:
         config = self._env.config
+        asked = self._session.next_request(turn.wanted, turn.take_changes())
         request = FetchRequest(
-            turn.request(),
-            self._env.broker_id,
-            self._env.broker_epoch(),
-            config.replica_fetch_wait_max_ms,
-            config.replica_fetch_min_bytes,
-            config.replica_fetch_response_max_bytes,
-        )
+            asked.partitions, self._env.broker_id, self._env.broker_epoch(),
+            config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes, session_id=asked.session_id,
+            session_epoch=asked.session_epoch, forgotten=asked.forgotten,
+        )  # fmt: skip
         self.requests += 1
         self._request_rate.record(1, self._env.runtime.now_ms())
-        return request, lambda response: self._on_fetched(turn, response)
+        return request, lambda response: self._on_fetched(turn, asked, response)
 
-    def _on_fetched(self, turn: Round, response: Response) -> list[TopicPartition]:
-        if not isinstance(response, FetchResponse) or response.error_code:
-            self._delay(self._states)
+    def _on_fetched(
+        self, turn: Round, asked: SessionRequest, response: Response
+    ) -> list[TopicPartition]:
+        if not isinstance(response, FetchResponse):
+            self._session.reset()
+            self._troubles.delay(self._states)
             return []
+        outcome = self._session.on_answer(asked, response)
+        if response.error_code:
+            if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
+                self._troubles.delay(self._states)
+            else:
+                self._troubles.pause_between_sessions(outcome)
+            return []
+        if outcome is not SessionOutcome.GOOD:
+            self._troubles.pause_between_sessions(outcome)
         moved: list[TopicPartition] = []
         diverging: list[tuple[FetchState, EpochEndOffset]] = []
         fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
         applied: set[TopicPartition] = set()
         for part in response.partitions:
             state = fetching.get(part.tp)
-            if state is None or part == state.seen or part.tp in applied:
+            if state is None or part.tp in applied or part.topic_id not in (None, state.topic_id):
                 continue
             applied.add(part.tp)
             if not self._is_current(state, part):
                 continue
             if part.error_code:
-                self._refused(state, part.error_code)
+                self._troubles.refused(state, part.error_code)
             elif on_fetch and part.diverging_epoch is not None:
                 diverging.append((state, part.diverging_epoch))
             else:
-                with self._applying(state):
+                with self._troubles.applying(state):
                     if self._append(state, part):
                         moved.append(state.tp)
         for state, answer in diverging:  # R-120
@@ -364,7 +355,7 @@ class Fetcher:
             and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
             and newer.leader_epoch != state.leader_epoch
         ):
-            self._delay([newer])  # R-125
+            self._troubles.delay([newer])  # R-125
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
@@ -392,21 +383,21 @@ class Fetcher:
             if state is None or not self._states.holds(state):
                 continue  # R-131
             if part.error_code:
-                self._refused(state, part.error_code)
+                self._troubles.refused(state, part.error_code)
             else:
                 self._truncate_as_told(state, EpochEndOffset(part.leader_epoch, part.end_offset))
                 moved.append(part.tp)
-        self._delay(asked.values())
+        self._troubles.delay(asked.values())
         self._states.group_by_topic()
         return moved
 
     def _truncate_as_told(self, state: FetchState, answer: EpochEndOffset) -> None:
-        with self._applying(state):
+        with self._troubles.applying(state):
             if not state.truncate_as_told(answer, self._env.rule):
                 # A correct leader never says what leads nowhere (R-140); do not ask in a circle.
-                self._delay([state])
+                self._troubles.delay([state])
                 return
-        self._pause_in_a_circle(state)
+        self._troubles.pause_in_a_circle(state)
 
     # -- reset ---------------------------------------------------------------------------------
 
@@ -426,76 +417,16 @@ class Fetcher:
             if part.error_code or part.offset < 0:
                 state.give_up_reset()
                 if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                    self._delay([state])
+                    self._troubles.delay([state])
                 else:
-                    self._refused(state, part.error_code)
+                    self._troubles.refused(state, part.error_code)
             else:
-                with self._applying(state):
+                with self._troubles.applying(state):
                     state.reset(part.offset)
                     self._states.put_last(state)
                 moved.append(part.tp)
             del asked[part.tp]
         for state in asked.values():
             state.give_up_reset()
-        self._delay(asked.values())
+        self._troubles.delay(asked.values())
         return moved
-
-    # -- errors --------------------------------------------------------------------------------
-
-    @contextmanager
-    def _applying(self, state: FetchState) -> Iterator[None]:
-        try:
-            yield
-        except (CorruptMessageError, InvalidRecordError) as error:  # R-121
-            logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
-            self._delay([state])
-        except ResourceBusyError as error:  # nothing was done, or only not made durable
-            logger.warning("%s: again later: %s", state.tp, error)
-            state.resume()
-            self._delay([state])
-        except NotLeaderOrFollowerError:
-            self._delay([state])  # its role changed; who changed it removes it or adds it anew
-        except Exception as error:  # R-122
-            if self._states.holds(state):
-                self._fail(state.tp, error)
-
-    def _refused(self, state: FetchState, code: ErrorCode) -> None:
-        """The leader answered with an error to a request of the state's epoch."""
-        match REACTIONS[code]:
-            case FetchReaction.RESET:
-                state.begin_reset()
-                self._states.put_last(state)
-                self._pause_in_a_circle(state)
-            case FetchReaction.SOON:
-                self._delay([state], self._pause_ms(self._extend(state.refused)))
-            case FetchReaction.FAIL:
-                error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
-                self._fail(state.tp, error)
-            case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:
-                self._delay([state])
-
-    def _pause_in_a_circle(self, state: FetchState) -> None:
-        """A cut or a reset brings us to the leader's log, mostly at once. Where the leader says
-        again and again what leads nowhere, it is asked after longer and longer pauses."""
-        turns = self._extend(state.turned) - FREE_TURNS
-        if turns > 0:
-            self._delay([state], self._pause_ms(turns))
-
-    def _extend(self, streak: Streak) -> int:
-        longest_ms = self._env.config.replica_fetch_backoff_ms
-        return streak.extend(self._env.runtime.now_ms(), 2 * longest_ms)
-
-    def _pause_ms(self, failures: int) -> int:
-        return int(self._pauses.delay_ms(failures, self._env.runtime.random))
-
-    def _fail(self, tp: TopicPartition, error: Exception) -> None:
-        logger.error("%s: %s is not fetched any more: %s", self.name, tp, error, exc_info=error)
-        self._states.pop(tp)
-        self._env.failed[tp] = error
-
-    def _delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
-        """R-128."""
-        now_ms = self._env.runtime.now_ms()
-        if backoff_ms is None:
-            backoff_ms = self._env.config.replica_fetch_backoff_ms
-        self._states.delay(states, now_ms + backoff_ms, now_ms)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
-from replication.fetcher import Fetcher, FetcherEnv
+from replication.fetcher import Fetcher
 from replication.fetcher_state import InitialFetchState
+from replication.fetcher_troubles import FetcherEnv
 
 
 def fetcher_id(tp: TopicPartition, fetchers: int) -> int:

@@ -107,7 +107,6 @@ class FetchState:
         "partition",
         "phase",
         "refused",
-        "seen",
         "topic_id",
         "tp",
         "turned",
@@ -137,8 +136,6 @@ class FetchState:
         self.turned = Streak()  # cuts and resets that the leader asked for
         self.leader_end: int | None = None  # while resetting, once it is known
         self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
-        # The latest answer, if the same once more would mean nothing new.
-        self.seen: FetchPartitionResponse | None = None
 
     def __repr__(self) -> str:
         return (
@@ -198,8 +195,6 @@ class FetchState:
                 self.wanted = None
         moved = partition.follow(part.high_watermark, part.log_start_offset, epoch)
         self.lag = max(0, part.high_watermark - self.offset)
-        # Not the answer itself: an empty view keeps the leader's memory alive.
-        self.seen = None if part.records else part._replace(records=b"")
         log_start = partition.log_start_offset
         changed = size > 0 or log_start != self.log_start
         if changed:
@@ -266,7 +261,7 @@ class FetchState:
         self.last_epoch = self.partition.latest_epoch
         self.log_start = self.partition.log_start_offset
         self.offset, self.phase = offset, phase
-        self.leader_end = self.wanted = self.seen = None
+        self.leader_end = self.wanted = None
 
 
 class Progress(NamedTuple):
@@ -279,14 +274,14 @@ class Round:
     """Who has something to do. Progress of its members keeps it up to date."""
 
     __slots__ = (
-        "_request",
-        "_wanted",
+        "_changed",
         "due_ms",
         "fetching",
         "resetting",
         "throttled",
         "truncating",
         "unsettled",
+        "wanted",
     )
 
     def __init__(self) -> None:
@@ -296,24 +291,27 @@ class Round:
         self.fetching: dict[TopicPartition, FetchState] = {}
         self.due_ms: int | None = None  # when the first delay ends
         self.throttled = False  # some wait for the quota
-        self._wanted: dict[TopicPartition, FetchPartition] = {}
-        self._request: tuple[FetchPartition, ...] | None = None
+        self.wanted: dict[TopicPartition, FetchPartition] = {}  # of ``fetching``
+        # Since a request was made of it; None: none was.
+        self._changed: dict[TopicPartition, None] | None = None
 
     def is_over(self, now_ms: int) -> bool:
         """Whether time alone may have changed it."""
         return self.throttled or (self.due_ms is not None and now_ms >= self.due_ms)
 
     def put_last(self, state: FetchState, part: FetchPartition) -> None:
-        self.fetching.pop(state.tp, None)
-        self._wanted.pop(state.tp, None)
-        self.fetching[state.tp] = state
-        self._wanted[state.tp] = part
-        self._request = None
+        tp = state.tp
+        self.fetching.pop(tp, None)
+        self.wanted.pop(tp, None)
+        self.fetching[tp] = state
+        self.wanted[tp] = part
+        if self._changed is not None:
+            self._changed[tp] = None
 
-    def request(self) -> tuple[FetchPartition, ...]:
-        if self._request is None:
-            self._request = tuple(self._wanted.values())
-        return self._request
+    def take_changes(self) -> Iterable[TopicPartition] | None:
+        """What changed since the last call; None at the first: it may be anything."""
+        changed, self._changed = self._changed, {}
+        return changed
 
 
 class FetchStates:

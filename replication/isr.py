@@ -7,15 +7,29 @@ are monotonic ms.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
 NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours counts from an unknown moment
 
 
+class IdleFetch(Protocol):
+    """A follower fetches a partition again and again from the end of its log, and as long as there
+    is no news, nobody looks. One time is noted for all such partitions of a fetch session."""
+
+    @property
+    def fetched_ms(self) -> int:
+        """When it last did."""
+        ...
+
+    def wake(self) -> None:
+        """Look again. Called under the lock of a partition: it takes none, and is short."""
+        ...
+
+
 class Progress(NamedTuple):
-    """What a leader knows about a follower (R-1 … R-6)."""
+    """What a leader knows about a follower (R-1 … R-6); its times are those of ``settled``."""
 
     log_end: int = -1
     log_start: int = -1
@@ -23,6 +37,19 @@ class Progress(NamedTuple):
     last_fetch_ms: int = NEVER_MS
     caught_up_ms: int = NEVER_MS  # the latest time at which it is known to have held everything
     broker_epoch: int = UNKNOWN_EPOCH
+    idle: IdleFetch | None = None  # since the last fetch that is noted here
+
+
+def settled(known: Progress) -> Progress:
+    """With the times of the fetches that were noted for many partitions at once."""
+    if known.idle is None:
+        return known
+    at_ms = known.idle.fetched_ms
+    return known._replace(
+        last_fetch_ms=max(known.last_fetch_ms, at_ms),
+        caught_up_ms=max(known.caught_up_ms, at_ms),
+        idle=None,
+    )
 
 
 def after_fetch(
@@ -30,6 +57,7 @@ def after_fetch(
     broker_epoch: int,
 ) -> Progress:  # fmt: skip
     """R-7. ``leader_end`` is our log end before the fetch was read."""
+    known = settled(known)
     caught_up_ms = known.caught_up_ms
     if fetch_offset >= leader_end:
         caught_up_ms = max(caught_up_ms, now_ms)
@@ -48,7 +76,7 @@ def after_election(
     seen_ms = now_ms if in_isr else NEVER_MS
     if not led_before:
         return Progress(leader_end_at_fetch=-1, caught_up_ms=seen_ms)
-    return known._replace(
+    return settled(known)._replace(
         leader_end_at_fetch=leader_end,
         last_fetch_ms=seen_ms,
         caught_up_ms=seen_ms,
@@ -57,7 +85,9 @@ def after_election(
 
 def is_caught_up(known: Progress, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
     """R-10."""
-    return known.log_end == leader_end or now_ms - known.caught_up_ms <= max_lag_ms
+    if known.log_end == leader_end:
+        return True
+    return now_ms - settled(known).caught_up_ms <= max_lag_ms
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:

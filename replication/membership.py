@@ -182,8 +182,8 @@ class Membership:
             epoch = node.czxid  # created by a try whose answer was lost
         self._refused_since_ms = None
         self._stage = Stage.MEMBER
-        self._search.renew()
         self._owner.on_joined(session, epoch)
+        self._search.renew()  # which may find that the session is over
 
     def _living(self) -> Coordinator:
         """The session; one that is over is known by its state before anything is asked of it."""

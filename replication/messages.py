@@ -69,6 +69,17 @@ class ProduceResponse(NamedTuple):
 
 # -- fetch --------------------------------------------------------------------------------------
 
+# Fetch sessions (KIP-227). A full request (epoch 0) lists all partitions and asks for a session;
+# those that follow (1, 2, …) say what is different; a last one (−1) has, and leaves, none.
+NO_SESSION = 0
+INITIAL_SESSION_EPOCH = 0
+FINAL_SESSION_EPOCH = -1
+MAX_SESSION_EPOCH = 2**31 - 1
+
+
+def next_session_epoch(epoch: int) -> int:
+    return 1 if epoch == MAX_SESSION_EPOCH else epoch + 1
+
 
 class FetchPartition(NamedTuple):
     tp: TopicPartition
@@ -89,6 +100,9 @@ class FetchRequest(NamedTuple):
     max_bytes: int = 50 << 20
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     rack_id: str = ""
+    session_id: int = NO_SESSION
+    session_epoch: int = FINAL_SESSION_EPOCH
+    forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()  # no longer in the session
 
 
 class FetchPartitionResponse(NamedTuple):
@@ -102,11 +116,15 @@ class FetchPartitionResponse(NamedTuple):
     aborted_transactions: tuple[AbortedTxn, ...] = ()
     preferred_read_replica: int = -1
     current_leader: tuple[int, int] = (NO_LEADER, -1)
+    topic_id: uuid.UUID | None = None  # as it was asked for
 
 
 class FetchResponse(NamedTuple):
+    """In a session, ``partitions`` are those with news; ``NO_SESSION``: there is none any more."""
+
     partitions: tuple[FetchPartitionResponse, ...]
     error_code: ErrorCode = ErrorCode.NONE
+    session_id: int = NO_SESSION
 
 
 # -- offsets ------------------------------------------------------------------------------------
@@ -116,6 +134,7 @@ class OffsetForLeaderPartition(NamedTuple):
     tp: TopicPartition
     leader_epoch: int  # whose end is asked for
     current_leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: uuid.UUID | None = None  # a later topic of the same name is not meant
 
 
 class OffsetForLeaderEpochRequest(NamedTuple):
@@ -138,6 +157,7 @@ class ListOffsetsPartition(NamedTuple):
     tp: TopicPartition
     timestamp: int  # ms; −1 latest, −2 earliest, −3 of the largest timestamp
     current_leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: uuid.UUID | None = None
 
 
 class ListOffsetsRequest(NamedTuple):

@@ -12,13 +12,12 @@ from logstore.log import ReplicaLog
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode, error_code_of
 from replication.hosted import HostedPartitions
-from replication.isr import IsrState, Progress
+from replication.isr import settled
 from replication.messages import CONSUMER, FetchPartition, FetchPartitionResponse, FetchRequest
 from replication.metadata_cache import MetadataCache
 from replication.partition import Partition
 from replication.quota import ReplicationQuota
 from replication.replica_selector import RACK_AWARE, ReplicaView, select_replica
-from replication.state import UNKNOWN_EPOCH
 
 logger = get_logger(__name__)
 
@@ -68,29 +67,6 @@ class Reads(NamedTuple):
     hw_moved: tuple[TopicPartition, ...]
 
 
-class _Idle:
-    """A follower in sync fetched at the end of the log, and there was nothing."""
-
-    __slots__ = ("isr", "known", "part", "read")
-
-    def __init__(
-        self, part: FetchPartition, read: PartitionRead, known: Progress, isr: IsrState
-    ) -> None:
-        self.part, self.read, self.known, self.isr = part, read, known, isr
-
-    def repeat(self, part: FetchPartition, replica_id: int, now_ms: int) -> PartitionRead | None:
-        """The same answer once more, if nothing changed since."""
-        read = self.read
-        if (self.part is not part and self.part != part) or not read.is_current():
-            return None
-        assert read.partition is not None
-        known = read.partition.note_idle_fetch(replica_id, self.known, self.isr, now_ms)
-        if known is None:
-            return None
-        self.known = known
-        return read
-
-
 class FetchReader:
     """Safe from any thread; the caller holds no lock."""
 
@@ -106,27 +82,14 @@ class FetchReader:
         self._metadata = metadata
         self._quota = quota
         self._now_ms = now_ms
-        self._rack_aware = config.replica_selector.rpartition(".")[2] == RACK_AWARE
-        # By follower, at one broker epoch of it: what need not be looked at closely next time.
-        self._idle: dict[tuple[int, int], dict[TopicPartition, _Idle]] = {}
+        self.rack_aware = config.replica_selector.rpartition(".")[2] == RACK_AWARE
 
-    def read(self, request: FetchRequest) -> Reads:
-        """Read in the order of the request until ``max_bytes`` are there (R-108), and note what a
-        follower has."""
-        replica_id = request.replica_id
-        idle = self._idle_of(replica_id, request.replica_epoch) if replica_id >= 0 else {}
-        now_ms = self._now_ms()
+    def read(self, request: FetchRequest, parts: Sequence[FetchPartition]) -> Reads:
+        """Read in order until ``max_bytes`` are there (R-108), and note what a follower has."""
         left, total, is_final = request.max_bytes, 0, False
         reads = []
         moved = []
-        for part in request.partitions:
-            seen = idle.get(part.tp)
-            if seen is not None:
-                read = seen.repeat(part, replica_id, now_ms)
-                if read is not None:
-                    reads.append(read)
-                    continue
-                idle.pop(part.tp, None)
+        for part in parts:
             read = self._read(request, part, left, not total, update_follower=True)
             reads.append(read)
             size = read.size
@@ -136,19 +99,17 @@ class FetchReader:
                 is_final = True
             elif read.hw_moved:
                 moved.append(part.tp)
-            elif not size and replica_id >= 0:
-                self._remember_idle(idle, part, read, replica_id)
         return Reads(reads, total, is_final, tuple(moved))
 
     def read_again(
-        self, request: FetchRequest, earlier: Sequence[PartitionRead]
+        self, request: FetchRequest, earlier: Iterable[tuple[FetchPartition, PartitionRead | None]]
     ) -> list[PartitionRead]:
-        """The answer after a wait: what ``earlier`` found where that still holds, the rest afresh.
-        The follower's progress is not noted a second time (R-94)."""
+        """The answer after a wait: what was found ``earlier`` where that still holds, the rest
+        afresh. The follower's progress is not noted a second time (R-94)."""
         left, total = request.max_bytes, 0
         reads = []
-        for part, read in zip(request.partitions, earlier, strict=True):
-            if read.size > left or not read.is_current():
+        for part, read in earlier:
+            if read is None or read.size > left or not read.is_current():
                 read = self._read(request, part, left, not total, update_follower=False)
             reads.append(read)
             total += read.size
@@ -167,10 +128,10 @@ class FetchReader:
         tp, replica_id = part.tp, request.replica_id
         try:
             partition = self._partitions.find(tp)
-            if self._rack_aware and replica_id == CONSUMER:
+            if self.rack_aware and replica_id == CONSUMER:
                 preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
                 if preferred is not None:
-                    return PartitionRead(_redirect(partition, preferred))
+                    return PartitionRead(_redirect(partition, part, preferred))
             if self._is_throttled(partition, replica_id):
                 max_bytes = 0
             log, epoch = partition.log, partition.leader_epoch
@@ -182,47 +143,18 @@ class FetchReader:
         except Exception as error:
             code = answer_code(tp, error)
             leader = self._partitions.leader_hint(tp, code)
-            return PartitionRead(FetchPartitionResponse(tp, code, current_leader=leader))
+            refusal = FetchPartitionResponse(
+                tp, code, current_leader=leader, topic_id=part.topic_id
+            )
+            return PartitionRead(refusal)
         if replica_id >= 0:
             self._quota.record(tp, len(found.records))
         response = FetchPartitionResponse(
             tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset,
             found.log_start_offset, found.records, found.diverging, found.aborted,
+            topic_id=part.topic_id,
         )  # fmt: skip
         return PartitionRead(response, partition, log, epoch, found.log_end_offset, found.hw_moved)
-
-    # -- followers with nothing to fetch -------------------------------------------------------
-
-    def _idle_of(self, replica_id: int, replica_epoch: int) -> dict[TopicPartition, _Idle]:
-        if UNKNOWN_EPOCH != replica_epoch < self._metadata.broker_epoch(replica_id):
-            return {}  # each of its fetches is refused (R-8)
-        idle = self._idle.get((replica_id, replica_epoch))
-        if idle is None:
-            for key in [key for key in self._idle if key[0] == replica_id]:
-                self._idle.pop(key, None)
-            idle = self._idle.setdefault((replica_id, replica_epoch), {})
-        return idle
-
-    def _remember_idle(
-        self,
-        idle: dict[TopicPartition, _Idle],
-        part: FetchPartition,
-        read: PartitionRead,
-        replica_id: int,
-    ) -> None:
-        partition = read.partition
-        assert partition is not None
-        isr, known = partition.isr, partition.follower(replica_id)
-        if known is None or replica_id not in isr.committed:
-            return
-        if part.fetch_offset == known.log_end == known.leader_end_at_fetch == read.log_end:
-            idle[part.tp] = _Idle(part, read, known, isr)
-
-    def forget(self, tps: Iterable[TopicPartition]) -> None:
-        """Partitions that this broker does not lead, or not any more under the same epoch."""
-        for idle in list(self._idle.values()):
-            for tp in tps:
-                idle.pop(tp, None)
 
     # -- while it waits ------------------------------------------------------------------------
 
@@ -265,7 +197,7 @@ class FetchReader:
                 and known.log_start <= offset <= known.log_end
                 and metadata.is_alive(broker_id)
             ):
-                behind_ms = now_ms - known.caught_up_ms
+                behind_ms = now_ms - settled(known).caught_up_ms
                 view = ReplicaView(broker_id, metadata.rack(broker_id), known.log_end, behind_ms)
                 followers.append(view)
         own = partition.leader_id
@@ -273,11 +205,11 @@ class FetchReader:
         return select_replica(rack, leader, followers)
 
 
-def _redirect(partition: Partition, preferred: int) -> FetchPartitionResponse:
+def _redirect(partition: Partition, part: FetchPartition, preferred: int) -> FetchPartitionResponse:
     log = partition.local_log()
     return FetchPartitionResponse(
         partition.tp, ErrorCode.NONE, log.high_watermark, log.last_stable_offset,
-        log.log_start_offset, preferred_read_replica=preferred,
+        log.log_start_offset, preferred_read_replica=preferred, topic_id=part.topic_id,
     )  # fmt: skip
 
 

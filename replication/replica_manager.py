@@ -25,11 +25,13 @@ from logstore.open_files import with_idle_closed
 from logstore.producer_state import AppendOrigin
 from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
-from replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from replication.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.error_codes import ErrorCode
-from replication.errors import InvalidRequiredAcksError
-from replication.fetcher import FetcherEnv
+from replication.errors import InvalidRequiredAcksError, error_for
+from replication.fetch_service import FetchService
+from replication.fetch_sessions import FetchSessionCache
 from replication.fetcher_manager import FetcherManager
+from replication.fetcher_troubles import FetcherEnv
 from replication.hosted import HostedPartitions
 from replication.messages import (
     DeleteRecordsPartitionResponse,
@@ -58,7 +60,7 @@ from replication.messages import (
 from replication.metadata_cache import MetadataCache
 from replication.partition import IsrChannel, LeaderAppend, Partition, PartitionEnv
 from replication.quota import ReplicationQuota, parse_throttled_replicas
-from replication.reads import FetchReader, PartitionRead, Reads, answer_code
+from replication.reads import FetchReader, answer_code
 from replication.role_changes import RoleChanges
 from replication.runtime import Runtime
 from replication.stats import BrokerStats
@@ -106,7 +108,8 @@ class ReplicaManager:
         self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
         self._isr_expiration = BackgroundTasks(runtime, self._expiration)
         self._checkpoints_high_watermarks = False
-        self.waiting = WaitingRequests(runtime, self._expiration, config)
+        sessions = FetchSessionCache(config.fetch_session_slots, metadata, runtime.random)
+        self.waiting = WaitingRequests(runtime, self._expiration, config, sessions.stirred)
         env = PartitionEnv(
             broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
             self.waiting.on_high_watermark, self._count_isr_change,
@@ -114,9 +117,8 @@ class ReplicaManager:
         self._metadata = metadata
         self._hosted = HostedPartitions(env, metadata)
         self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
-        self._reader = FetchReader(
-            self._hosted, metadata, self.leader_quota, config, runtime.now_ms
-        )
+        reader = FetchReader(self._hosted, metadata, self.leader_quota, config, runtime.now_ms)
+        self._fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
         rule = RULES[config.truncation_rule]
         self.fetchers = FetcherManager(
             FetcherEnv(
@@ -162,6 +164,7 @@ class ReplicaManager:
         self._background.close()
         self.fetchers.close()
         self.waiting.shutdown(answer=answer)
+        self.fetch_sessions.shutdown()
 
     def begin_controlled_shutdown(self) -> None:
         """R-17: what this broker loses from now on it does not follow any more."""
@@ -186,7 +189,6 @@ class ReplicaManager:
 
     def _on_roles_changed(self, tps: Sequence[TopicPartition]) -> None:
         """New leadership, another leader, gone or offline: what waits there must look again."""
-        self._reader.forget(tps)
         for tp in tps:
             self.waiting.on_role_change(tp)
 
@@ -340,40 +342,11 @@ class ReplicaManager:
 
     def fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
         """Read for a follower or a consumer, at once or when there is enough (R-92)."""
-        if request.min_bytes > request.max_bytes:  # it would never get enough
-            request = request._replace(min_bytes=request.max_bytes)
-        found = self._reader.read(request)
-        if request.replica_id >= 0:
-            self._wake_for_follower(request, found)
+        self._fetches.fetch(request, respond)
 
-        def answer(reads: list[PartitionRead]) -> None:
-            self._count_reads(request, reads)
-            respond(FetchResponse(tuple([read.response for read in reads])))
-
-        enough = found.size >= request.min_bytes
-        if request.max_wait_ms <= 0 or enough or found.is_final or not found.reads:
-            answer(found.reads)
-            return
-        operation = DelayedFetch(request, found.reads, self._reader, answer, self.stats)
-        self.waiting.add_fetch(operation, [part.tp for part in request.partitions])
-
-    def _wake_for_follower(self, request: FetchRequest, found: Reads) -> None:
-        """What waits for the follower to have records, or to have deleted them."""
-        for tp in found.hw_moved:
-            self.waiting.on_high_watermark(tp)
-        if self.waiting.delete_records.delayed:
-            for part in request.partitions:
-                self.waiting.on_log_start(part.tp)
-
-    def _count_reads(self, request: FetchRequest, reads: list[PartitionRead]) -> None:
-        size = sum([read.size for read in reads])
-        if size:
-            stats = self.stats
-            with stats.lock:
-                if request.replica_id >= 0:
-                    stats.replication_bytes_out += size
-                else:
-                    stats.bytes_out += size
+    @property
+    def fetch_sessions(self) -> FetchSessionCache:
+        return self._fetches.sessions
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -383,7 +356,7 @@ class ReplicaManager:
         """Where epochs end in the logs that this broker leads (R-109)."""
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
-            partition = self._hosted.find(part.tp)
+            partition = self._asked(part)
             found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
             return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
 
@@ -395,7 +368,7 @@ class ReplicaManager:
         """First, last and by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-            found = self._hosted.find(part.tp).offset_for_timestamp(
+            found = self._asked(part).offset_for_timestamp(
                 part.timestamp,
                 current_leader_epoch=part.current_leader_epoch,
                 isolation=request.isolation_level,
@@ -406,6 +379,13 @@ class ReplicaManager:
         return ListOffsetsResponse(
             _answers(request.partitions, answer, ListOffsetsPartitionResponse)
         )
+
+    def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
+        """The partition here, if it is of the topic that is meant."""
+        partition = self._hosted.find(part.tp)
+        if part.topic_id is not None and partition.local_log().topic_id != part.topic_id:
+            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{part.tp}: {part.topic_id}")
+        return partition
 
     # -- delete records ------------------------------------------------------------------------
 

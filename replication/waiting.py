@@ -7,13 +7,15 @@ runtime is due when the next deadline is, and there is none while nothing waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Hashable, Iterable
 from typing import Any, TypeAlias
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from replication.fetch_sessions import FetchSession
 from replication.purgatory import DelayedOperation, Purgatory
 from replication.runtime import Actor, Cancellable, Runtime
 from replication.timer import Timer
@@ -28,9 +30,15 @@ class WaitingRequests:
 
     Args:
         actor: runs what a deadline sets off, which reads logs; the timer's thread must not.
+        stirred: fetch sessions whose waiting fetch should look again. Under a lock of a log or a
+            partition they are entered there; each event here takes them out.
     """
 
-    def __init__(self, runtime: Runtime, actor: Actor, config: ReplicationConfig) -> None:
+    def __init__(
+        self, runtime: Runtime, actor: Actor, config: ReplicationConfig,
+        stirred: deque[FetchSession],
+    ) -> None:  # fmt: skip
+        self._stirred = stirred
         self._runtime = runtime
         self._actor = actor
         now = runtime.now_ms()
@@ -63,9 +71,9 @@ class WaitingRequests:
         """Answer now if it can be, else when an event or its deadline comes; as the next two."""
         self._add(self.produce, operation, tps)
 
-    def add_fetch(self, operation: DelayedFetch, tps: Iterable[TopicPartition]) -> None:
+    def add_fetch(self, operation: DelayedFetch, keys: Iterable[Hashable]) -> None:
         purgatory = self.follower_fetch if operation.is_from_follower else self.consumer_fetch
-        self._add(purgatory, operation, tps)
+        self._add(purgatory, operation, keys)
 
     def add_delete_records(
         self, operation: DelayedDeleteRecords, tps: Iterable[TopicPartition]
@@ -73,9 +81,9 @@ class WaitingRequests:
         self._add(self.delete_records, operation, tps)
 
     def _add(
-        self, purgatory: AnyPurgatory, operation: DelayedOperation, tps: Iterable[TopicPartition]
+        self, purgatory: AnyPurgatory, operation: DelayedOperation, keys: Iterable[Hashable]
     ) -> None:
-        if not purgatory.try_complete_else_watch(operation, tps):
+        if not purgatory.try_complete_else_watch(operation, keys):
             self._arm(purgatory)
 
     # -- events --------------------------------------------------------------------------------
@@ -85,12 +93,25 @@ class WaitingRequests:
         _check(self.follower_fetch, tp)
         if hw_moved:
             self.on_high_watermark(tp)
+        else:
+            self._check_sessions()
 
     def on_high_watermark(self, tp: TopicPartition) -> None:
         """The high watermark moved, here or, on a follower, after that of its leader (R-95)."""
         _check(self.produce, tp)
         _check(self.consumer_fetch, tp)
         _check(self.delete_records, tp)
+        self._check_sessions()
+
+    def _check_sessions(self) -> None:
+        stirred = self._stirred
+        while stirred:
+            try:
+                session = stirred.popleft()
+            except IndexError:  # somebody else does it
+                return
+            is_follower = session.replica_id >= 0
+            _check(self.follower_fetch if is_follower else self.consumer_fetch, session)
 
     def on_log_start(self, tp: TopicPartition) -> None:
         """A replica may have deleted records (R-96)."""
@@ -143,9 +164,9 @@ class WaitingRequests:
                 logger.exception("an answer at the end failed")
 
 
-def _check(purgatory: AnyPurgatory, tp: TopicPartition) -> None:
+def _check(purgatory: AnyPurgatory, key: Hashable) -> None:
     """Who is answered late must not bring down who caused it."""
     try:
-        purgatory.check_and_complete(tp)
+        purgatory.check_and_complete(key)
     except Exception:
         logger.exception("purgatory %s: an answer failed", purgatory.name)

@@ -263,6 +263,8 @@ class Brokers:
         kind: Any = kinds[type(part)]
         if broker_id != self.topic.leader:
             return kind(part.tp, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if part.topic_id not in (None, self.topic.topic_id):
+            return kind(part.tp, ErrorCode.INCONSISTENT_TOPIC_ID)
         try:
             return ask(part, *arguments)
         except LogstoreError as error:

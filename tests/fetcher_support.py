@@ -16,9 +16,9 @@ from logstore.testing import ManualClock
 from replication.config import ReplicationConfig
 from replication.error_codes import error_code_of
 from replication.errors import UnknownPartitionError
-from replication.fetcher import FetcherEnv
 from replication.fetcher_manager import FetcherManager
 from replication.fetcher_state import FetchState, InitialFetchState
+from replication.fetcher_troubles import FetcherEnv
 from replication.messages import (
     AlterPartitionItem,
     AlterPartitionResult,

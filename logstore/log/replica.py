@@ -10,6 +10,7 @@ from itertools import pairwise
 from logstore.config import MAX_LONG
 from logstore.errors import InvariantError, LogstoreError
 from logstore.kernels import AppendInfo
+from logstore.log.news import News
 from logstore.log.partition_log import PartitionLog
 from logstore.log.recent import RecentAppends, RecentBudget
 from logstore.producer_state import ProducerStateManager
@@ -38,6 +39,11 @@ class ReplicaLog(PartitionLog):
     @property
     def last_flush_ms(self) -> int:
         return self._flusher.last_flush_ms
+
+    @property
+    def news(self) -> News:
+        """Tells of the next change of anything that a reader could see."""
+        return self._core.news
 
     @property
     def producers(self) -> ProducerStateManager:

@@ -53,7 +53,8 @@ class OffsetLookup:
         if not isinstance(leader, PartitionMetadata):
             self._again(leader)
             return
-        part = ListOffsetsPartition(self._tp, self._timestamp, leader.leader_epoch)
+        topic_id = self._metadata.view.topic_ids.get(self._tp.topic)
+        part = ListOffsetsPartition(self._tp, self._timestamp, leader.leader_epoch, topic_id)
         request = ListOffsetsRequest((part,), isolation_level=self._isolation)
         self._transport.send(
             leader.leader_id, request,

@@ -34,28 +34,26 @@ class InlineActor:
         tasks, running = self._tasks, self._running
         tasks.append(task)
         # Whoever runs looks again after it has let go of the lock: nothing stays behind.
-        while tasks and running.acquire(blocking=False):
+        while tasks and running.acquire(False):
             try:
                 while tasks and not self._closed:
-                    _run_logged(tasks.popleft(), self.name)
+                    task = tasks.popleft()
+                    try:
+                        task()
+                    except Exception:
+                        logger.exception("a task of %s failed", self.name)
             finally:
                 running.release()
+            if self._closed:
+                return
 
     offer = post
 
     def close(self, wait: bool = False) -> None:
         self._closed = True
-        self._tasks.clear()
         if wait:
             with self._running:
                 pass
-
-
-def _run_logged(task: Task, name: str) -> None:
-    try:
-        task()
-    except Exception:
-        logger.exception("a task of %s failed", name)
 
 
 class InlineRuntime:

@@ -123,6 +123,8 @@ class Metadata:
         found = self.view.partitions.get(tp)
         if found is None:
             return UnknownPartitionError(f"{tp} is not known")
+        if found.error_code is ErrorCode.NONE and found.leader_id != NO_LEADER:
+            return found
         if METADATA[found.error_code] is AskReaction.FAIL:
             return error_for(found.error_code)
         if found.leader_id == NO_LEADER:

@@ -7,14 +7,17 @@ say whether the log at the leader still is the one that was read (KIP-320, KIP-5
 from __future__ import annotations
 
 import uuid
+from array import array
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from logstore.errors import CorruptBatchError, LogstoreError
-from logstore.format.reader import iter_batches, read_records
-from logstore.types import Record
+from logstore.format.reader import read_records
+from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
+from logstore.types import Buffer, Record
 from replication.errors import LogTruncationError, TopicMadeAnewError
 from replication.messages import (
     EpochEndOffset,
@@ -27,6 +30,10 @@ from replication.state import UNKNOWN_EPOCH
 logger = get_logger(__name__)
 
 NO_REPLICA = -1
+_ROWS = 256
+_COLUMNS = tuple(
+    SCAN_COLUMNS.index(name) for name in ("base_offset", "last_offset", "leader_epoch", "position")
+)
 _EPOCHS = 64  # how many leader epochs back a common prefix is found exactly
 
 
@@ -222,7 +229,7 @@ class Position:
 class Taken(NamedTuple):
     records: list[Record]
     next_offset: int  # beyond what is left out, too: control batches and aborted records
-    epochs: list[tuple[int, int]]  # leader epoch and first offset, by batch
+    epochs: list[tuple[int, int]]  # leader epoch and first offset, where it changes
 
 
 def read_part(
@@ -239,18 +246,31 @@ def read_part(
     records = read_records(part.records, from_offset=offset, end_offset=end, aborted=aborted)
     next_offset = offset
     epochs: list[tuple[int, int]] = []
-    for batch in iter_batches(part.records):
-        if batch.base_offset >= end:
-            break
-        epoch = batch.leader_epoch
+    for firsts, lasts, leader_epochs, positions in _headers(part.records):
         # The leader was asked under its own epoch: it can have none above it.
-        if 0 <= highest < epoch:
-            reason = f"leader epoch {epoch} above {highest}, that of the leader"
-            raise CorruptBatchError("", batch.position, reason)
-        if batch.last_offset >= next_offset:
-            epochs.append((epoch, max(batch.base_offset, offset)))
-            next_offset = min(batch.last_offset + 1, end)
-    return Taken(records, next_offset, epochs)
+        if 0 <= highest < max(leader_epochs):
+            at = next(n for n, epoch in enumerate(leader_epochs) if epoch > highest)
+            reason = f"leader epoch {leader_epochs[at]} above {highest}, that of the leader"
+            raise CorruptBatchError("", positions[at], reason)
+        if not epochs or not epochs[-1][0] == min(leader_epochs) == max(leader_epochs):
+            for epoch, first in zip(leader_epochs, firsts, strict=True):
+                if first < end and (not epochs or epochs[-1][0] != epoch):
+                    epochs.append((epoch, max(first, offset)))
+        next_offset = lasts[-1] + 1
+    return Taken(records, max(offset, min(next_offset, end)), epochs)
+
+
+def _headers(data: Buffer) -> Iterator[tuple[array[int], array[int], array[int], array[int]]]:
+    """First and last offsets, leader epochs and positions of the batches, many at a time."""
+    columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
+    start, status = 0, SCAN_FULL
+    while status == SCAN_FULL:
+        rows, start, status = scan_batches(data, start, columns, check_crc=False)
+        if rows:
+            first, last, epoch, position = (
+                columns[at * _ROWS : at * _ROWS + rows] for at in _COLUMNS
+            )
+            yield first, last, epoch, position
 
 
 def diverging_offset(position: Position, answer: EpochEndOffset) -> int | None:

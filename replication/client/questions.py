@@ -70,13 +70,13 @@ class Questions:
         for position, leader in questions:
             tp, epoch, node = position.tp, leader.leader_epoch, leader.leader_id
             if position.step is Step.VALIDATE:
-                part = OffsetForLeaderPartition(tp, position.epoch, epoch)
+                part = OffsetForLeaderPartition(tp, position.epoch, epoch, position.topic_id)
                 epochs.setdefault(node, []).append((position, part))
                 continue
             bounds = (EARLIEST, LATEST)
             for which in bounds if position.step is Step.BOUNDS else (self._reset,):
                 lists.setdefault(node, []).append(
-                    (position, ListOffsetsPartition(tp, which, epoch))
+                    (position, ListOffsetsPartition(tp, which, epoch, position.topic_id))
                 )
         for node, listed in lists.items():
             request = ListOffsetsRequest(

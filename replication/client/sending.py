@@ -45,14 +45,13 @@ from replication.messages import (
     Response,
 )
 from replication.retrying import Backoff
-from replication.runtime import Runtime
+from replication.runtime import Runtime, Task
 from replication.state import UNKNOWN_EPOCH
 from replication.transport import Transport
 
 logger = get_logger(__name__)
 
 MAX_PRODUCER_EPOCH = 2**15 - 1
-MAX_IN_FLIGHT = 5  # batches of a partition, without idempotence; Kafka's default
 ANSWER_GRACE_MS = 1000  # beyond the time that a request itself may take
 RETRY_BACKOFF = Backoff(10, 1000)
 
@@ -113,6 +112,10 @@ class ProducerConfig:
     @property
     def is_idempotent(self) -> bool:
         return self.idempotent or self.producer_id is not None
+
+
+def _at_once(task: Task) -> None:
+    task()
 
 
 class _Send:
@@ -178,36 +181,42 @@ class ProducerCore:
 
 
 class _Lane:
-    """The batches to one partition, in the order in which they were handed over.
-
-    All but ``submit`` runs on its actor.
+    """The batches to one partition; of an idempotent producer in the order in which they were
+    handed over, and then all but ``submit`` runs on an actor.
     """
 
     def __init__(self, tp: TopicPartition, core: ProducerCore) -> None:
         self._tp = tp
         self._runtime, self._transport = core.runtime, core.transport
         self._metadata, self._config, self._ids = core.metadata, core.config, core.ids
-        self._actor = core.runtime.actor(f"producer {tp}")
+        self._idempotent = core.config.is_idempotent
+        # Without idempotence batches know nothing of each other, and each has one event at a time.
+        self._post: Callable[[Task], None] = (
+            core.runtime.actor(f"producer {tp}").post if self._idempotent else _at_once
+        )
         self._queue: deque[_Send] = deque()
-        self._active = 0
-        self._limit = 1 if core.config.is_idempotent else MAX_IN_FLIGHT
+        self._busy = False
         # Of the next batch; None: another producer id is needed.
         own = core.config.producer_id
         self._next: Stamp | None = None if own is None else Stamp(own, 0, 0)
         self._used_up: int | None = None
         self._topic_id: uuid.UUID | None = None  # of the topic and leader that were sent to last
         self._leader_epoch = UNKNOWN_EPOCH
+        self._last: PartitionMetadata | None = None
         self._fenced: ReplicationError | None = None
 
     def submit(self, send: _Send) -> None:
-        self._actor.post(partial(self._submitted, send))
+        if self._idempotent:
+            self._post(partial(self._submitted, send))
+        else:
+            self._attempt(send)
 
     def _submitted(self, send: _Send) -> None:
-        if self._active < self._limit:
-            self._active += 1
-            self._attempt(send)
-        else:
+        if self._busy:
             self._queue.append(send)
+        else:
+            self._busy = True
+            self._attempt(send)
 
     # -- one batch -----------------------------------------------------------------------------
 
@@ -221,12 +230,12 @@ class _Lane:
         if not isinstance(leader, PartitionMetadata):
             self._not_yet(send, leader)
             return
-        if self._config.is_idempotent and send.stamp is None and not self._stamp(send):
+        if self._idempotent and send.stamp is None and not self._stamp(send):
             return
         config = self._config
         timeout_ms = config.request_timeout_ms
         request = ProduceRequest(config.acks, timeout_ms, (ProducePartition(self._tp, send.batch),))
-        post, answered = self._actor.post, self._answered
+        post, answered = self._post, self._answered
         self._transport.send(
             leader.leader_id, request,
             lambda response: post(partial(answered, send, leader.leader_id, response)),
@@ -236,14 +245,14 @@ class _Lane:
     def _leader(self) -> PartitionMetadata | ReplicationError:
         """Never one of a lower leader epoch than the last: what it lacks a later one may have."""
         found = self._metadata.leader(self._tp)
-        if not isinstance(found, PartitionMetadata):
+        if found is self._last or not isinstance(found, PartitionMetadata):
             return found
         topic_id = self._metadata.view.topic_ids.get(self._tp.topic)
         if topic_id != self._topic_id:
             self._topic_id, self._leader_epoch = topic_id, found.leader_epoch
         elif found.leader_epoch < self._leader_epoch:
             return LeaderNotAvailableError(f"{self._tp}: only an earlier leader is known")
-        self._leader_epoch = found.leader_epoch
+        self._leader_epoch, self._last = found.leader_epoch, found
         return found
 
     def _stamp(self, send: _Send) -> bool:
@@ -255,7 +264,7 @@ class _Lane:
         if stamp is None:
             assert self._ids is not None
             self._ids.get(
-                lambda found: self._actor.post(partial(self._on_producer_id, send, found)),
+                lambda found: self._post(partial(self._on_producer_id, send, found)),
                 used_up=self._used_up,
             )
             return False
@@ -284,16 +293,14 @@ class _Lane:
             return
         (part,) = response.partitions
         code = part.error_code
-        match PRODUCE[code]:
-            case ProduceReaction.DONE:
-                offset = -1 if self._config.acks == 0 else part.base_offset
-                self._end(send, SendResult(Outcome.ACKNOWLEDGED, offset, stamp=send.stamp))
-                return
-            case ProduceReaction.DUPLICATE:
-                self._end(send, SendResult(Outcome.ACKNOWLEDGED, stamp=send.stamp))
-                return
+        if code is ErrorCode.NONE:  # before the table, as the only one that must be fast
+            offset = -1 if self._config.acks == 0 else part.base_offset
+            self._end(send, SendResult(Outcome.ACKNOWLEDGED, offset, stamp=send.stamp))
+            return
         error = error_for(code, part.error_message)
         match PRODUCE[code]:
+            case ProduceReaction.DUPLICATE:
+                self._end(send, SendResult(Outcome.ACKNOWLEDGED, stamp=send.stamp))
             case ProduceReaction.REFUSED:
                 self._again(send, part, error)
             case ProduceReaction.UNKNOWN:
@@ -317,7 +324,7 @@ class _Lane:
             self._end(send, SendResult(Outcome.UNKNOWN))
         elif not self._metadata.told(
             self._tp, part.current_leader,
-            lambda: self._actor.post(partial(self._attempt, send)),
+            lambda: self._post(partial(self._attempt, send)),
         ):  # fmt: skip
             self._not_yet(send, error)
 
@@ -332,7 +339,7 @@ class _Lane:
         pause_ms = self._config.backoff.delay_ms(send.failures, self._runtime.random)
 
         def attempt(answered: bool) -> None:
-            self._actor.post(partial(self._attempt, send))
+            self._post(partial(self._attempt, send))
 
         self._runtime.call_later(min(pause_ms, left_ms), lambda: self._metadata.refresh(attempt))
 
@@ -385,7 +392,7 @@ class _Lane:
 
     def _end(self, send: _Send, result: SendResult) -> None:
         if self._queue:
-            self._actor.post(partial(self._attempt, self._queue.popleft()))
+            self._post(partial(self._attempt, self._queue.popleft()))
         else:
-            self._active -= 1
+            self._busy = False
         send.on_sent(result)

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 from checkpoints.types import TopicPartition
 from logstore.errors import LogUnavailableError, StorageFailedError
 from logstore.log import ReplicaLog
+from logstore.log.news import News
 from replication.error_codes import ErrorCode
 from replication.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
 from replication.isr import IsrState, Progress, effective_min_isr
@@ -22,13 +23,18 @@ T = TypeVar("T")
 
 
 class Replica:
-    """``role``, ``log`` and ``offline`` are written under the lock; anyone may look at them."""
+    """``role``, ``log`` and ``offline`` are written under the lock; anyone may look at them.
+
+    Attributes:
+        news: told of each change of these, under the lock.
+    """
 
     def __init__(self, tp: TopicPartition, env: PartitionEnv) -> None:
         self.tp = tp
         self.role: Role = UNASSIGNED
         self.log: ReplicaLog | None = None
         self.offline = False
+        self.news = News()
         self._env = env
         self._lock = threading.RLock()
 
@@ -36,6 +42,12 @@ class Replica:
         role = self.role
         what = "leader" if self.is_leader else f"follower of {role.leader_id}"
         return f"Partition({self.tp}, {what}, epoch {role.leader_epoch}, {self.isr})"
+
+    def _become(self, role: Role) -> None:
+        """The caller holds the lock; what goes with the role was changed before."""
+        self.role = role
+        if self.news.waiting:
+            self.news.wake_all()
 
     # -- at a glance ---------------------------------------------------------------------------
 

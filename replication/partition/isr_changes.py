@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from replication.error_codes import ErrorCode
 from replication.isr import (
+    IdleFetch,
     IsrState,
-    Progress,
     after_fetch,
     is_awaited,
     is_caught_up,
     may_join,
     next_high_watermark,
+    settled,
 )
 from replication.messages import AlterPartitionItem, AlterPartitionResult, FetchPartition
 from replication.partition.base import Replica
@@ -71,16 +72,19 @@ class IsrChanges(Replica):
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
         """Of the ISR first: one of them is mostly the reason why nothing moves."""
         maximal, followers = leading.isr.maximal, leading.followers
+        others = []
         for broker_id, known in followers.items():
             if is_awaited(broker_id in maximal, False, False):
                 yield known.log_end
+            elif broker_id not in maximal:
+                others.append((broker_id, known))
+        if not others:
+            return
         env, now = self._env, self._env.now_ms()
         lag = env.config.replica_lag_time_max_ms
-        for broker_id, known in followers.items():
+        for broker_id, known in others:
             caught_up = is_caught_up(known, log_end, now, lag)
-            if broker_id not in maximal and is_awaited(
-                False, caught_up, env.metadata.eligible(broker_id, known.broker_epoch)
-            ):
+            if is_awaited(False, caught_up, env.metadata.eligible(broker_id, known.broker_epoch)):
                 yield known.log_end
 
     # -- followers -----------------------------------------------------------------------------
@@ -98,6 +102,8 @@ class IsrChanges(Replica):
             known, part.fetch_offset, part.log_start_offset, now_ms, leader_end, replica_epoch
         )
         leading.followers[replica_id] = after
+        if known.idle is not None:
+            known.idle.wake()  # a fetch beside the session: what that believes may be wrong now
         isr, proposal = leading.isr, None
         if replica_id not in isr.maximal and may_join(
             after.log_end,
@@ -111,25 +117,30 @@ class IsrChanges(Replica):
         moved = after.log_end != known.log_end and self._try_high_watermark(leading)
         return moved, proposal
 
-    def note_idle_fetch(
-        self, replica_id: int, known: Progress, isr: IsrState, now_ms: int
-    ) -> Progress | None:
-        """R-7 for a follower in sync that fetched once more from the end of an unchanged log: only
-        times change. What is known now; None: not ``known`` or ``isr`` any more, so ``fetch``.
-
-        A broker follows thousands of partitions of which few have news: this is a tenth of the
-        cost of ``fetch``.
-        """
+    def rest_follower(self, replica_id: int, fetch_offset: int, idle: IdleFetch) -> bool:
+        """From now on the fetches of a follower in sync, from the end of the log, are noted by
+        ``idle``. False where it is not so; then each is to be noted by ``fetch``."""
         with self._lock:
             leading = self.role
-            if not isinstance(leading, Leadership) or leading.isr is not isr:
-                return None
-            if leading.followers.get(replica_id) is not known:
-                return None
-            log_end, log_start, leader_end, _, _, broker_epoch = known
-            after = Progress(log_end, log_start, leader_end, now_ms, now_ms, broker_epoch)
-            leading.followers[replica_id] = after
-            return after
+            if not isinstance(leading, Leadership) or replica_id not in leading.isr.committed:
+                return False
+            known = leading.followers.get(replica_id)
+            if known is None or known.idle not in (None, idle):
+                return False
+            ends = {known.log_end, known.leader_end_at_fetch, leading.log.log_end_offset}
+            if ends != {fetch_offset}:
+                return False
+            leading.followers[replica_id] = known._replace(idle=idle)
+            return True
+
+    def rouse_follower(self, replica_id: int, idle: IdleFetch) -> None:
+        """``idle`` notes no more fetches; what it noted stays."""
+        with self._lock:
+            leading = self.role
+            if isinstance(leading, Leadership):
+                known = leading.followers.get(replica_id)
+                if known is not None and known.idle is idle:
+                    leading.followers[replica_id] = settled(known)
 
     # -- ISR -----------------------------------------------------------------------------------
 
@@ -155,7 +166,7 @@ class IsrChanges(Replica):
     def _propose(self, leading: Leadership, members: tuple[int, ...]) -> Proposal:
         """Pend before it is sent: from now on the high watermark waits for both (R-33)."""
         pending = IsrState(leading.isr.committed, members)
-        self.role = replace(leading, isr=pending)
+        self._become(replace(leading, isr=pending))
         followers, own_epoch = leading.followers, self._env.own_epoch()
         epochs = tuple(
             (r, followers[r].broker_epoch if r in followers else own_epoch) for r in members
@@ -189,10 +200,10 @@ class IsrChanges(Replica):
                     leading, isr=IsrState(result.isr), partition_epoch=result.partition_epoch,
                     recovery_state=result.recovery_state,
                 )  # fmt: skip
-                self.role = leading
+                self._become(leading)
                 moved = self._try_high_watermark(leading)
             elif code not in _UNDECIDED:
-                self.role = replace(leading, isr=IsrState(pending.committed))
+                self._become(replace(leading, isr=IsrState(pending.committed)))
         self._env.on_isr_change(self.tp, kind)
         if moved:
             self._env.on_high_watermark(self.tp)

@@ -71,7 +71,7 @@ class Partition(Leader, Follower):
                 effective_min_isr(log.config.min_insync_replicas, max(1, len(new.replicas))),
                 RecoveryState.RECOVERED, followers,
             )  # fmt: skip
-            self.role = leading
+            self._become(leading)
             moved = self._try_high_watermark(leading)
             return begins or moved
 
@@ -85,7 +85,7 @@ class Partition(Leader, Follower):
             log.follow_leader(new.leader_epoch)
             log.keep_recent(None)
             rose = new.leader_epoch > self.leader_epoch
-            self.role = Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas)
+            self._become(Role(new.leader, new.leader_epoch, new.partition_epoch, new.replicas))
             return rose
 
     def _is_old(self, change: PartitionChange) -> bool:
@@ -131,7 +131,7 @@ class Partition(Leader, Follower):
         if self.log is not None:
             self.log.keep_recent(None)
         self.log, last = None, self.role
-        self.role = Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas)
+        self._become(Role(last.leader_id, last.leader_epoch, last.partition_epoch, last.replicas))
 
 
 @lru_cache(256)

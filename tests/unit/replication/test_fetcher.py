@@ -13,10 +13,12 @@ from logstore.testing import ManualClock
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
 from replication.errors import NotLeaderOrFollowerError
-from replication.fetcher import Fetcher, FetcherEnv
+from replication.fetcher import Fetcher
 from replication.fetcher_manager import FetcherManager
 from replication.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
+from replication.fetcher_troubles import FetcherEnv
 from replication.messages import (
+    INITIAL_SESSION_EPOCH,
     EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
@@ -75,7 +77,9 @@ class TestRequest:
         stage.follower.become(LEADER, 5)
         stage.manager.add_fetchers({TP: (LEADER, InitialFetchState(topic_id, 5, 9))})
         asked = FetchPartition(TP, 9, 111, 5, 4, 6, topic_id)
-        assert stage.fetch_request() == FetchRequest((asked,), 2, 102, 44, 3, 222)
+        assert stage.fetch_request() == FetchRequest(
+            (asked,), 2, 102, 44, 3, 222, session_epoch=INITIAL_SESSION_EPOCH
+        )
 
     @pytest.mark.parametrize(
         ("rule", "current", "last"),
@@ -361,23 +365,6 @@ class TestAnswers:
         assert (stage.hw, stage.moved) == (5, [TP])
         stage.reply(fetched(high_watermark=ours, log_start_offset=0))
         assert stage.hw == moved
-
-    def test_idle_answers_touch_nothing(self) -> None:
-        """The same empty answer again does not reach the partition; a new watermark does."""
-        stage = following(TP, records=5)
-        empty = fetched(high_watermark=2, log_start_offset=0)
-        stage.reply(empty)
-        followed = []
-        partition = stage.follower.partition()
-        follow = partition.follow
-        partition.follow = lambda *args: followed.append(args) or follow(*args)  # type: ignore
-        before = stage.fetch_request().partitions
-        for _ in range(3):
-            stage.reply(fetched(high_watermark=2, log_start_offset=0))
-        assert followed == []
-        assert stage.fetch_request().partitions is before
-        stage.reply(fetched(high_watermark=3, log_start_offset=0))
-        assert followed == [(3, 0, 1)]
 
     def test_same_answer_after_a_cut_counts(self) -> None:
         """What was seen before our log changed is void."""

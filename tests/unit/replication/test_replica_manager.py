@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 
 import pytest
 
@@ -233,18 +234,6 @@ class TestIdleFollowers:
         partition.fetch = counted  # type: ignore[method-assign]
         return reads
 
-    def test_is_not_read_again_and_stays_caught_up(self, host: Host) -> None:
-        """R-7: time goes on, and the follower is known to have had everything."""
-        reads = self.count_reads(host)
-        for _ in range(5):
-            host.runtime.advance(700)
-            assert host.fetch(self.wanted(1), replica=2).only.high_watermark == 1
-        assert reads == [0]
-        known = host.partition().follower(2)
-        assert known is not None
-        assert known.caught_up_ms == known.last_fetch_ms == host.runtime.now_ms()
-        assert known.broker_epoch == EPOCH + 2
-
     @pytest.mark.parametrize(
         "event", ["append", "high watermark", "log start", "epoch", "isr", "offset", "broker"]
     )
@@ -294,34 +283,6 @@ class TestIdleFollowers:
         for _ in range(3):
             host.fetch(self.wanted(1), replica=3)
         assert reads == [3]
-
-    def test_what_is_deleted_is_forgotten(self, host: Host) -> None:
-        host.stop()
-        assert not any(host.manager._reader._idle.values())
-
-    def test_answers_of_both_ways_agree(self) -> None:
-        """A walk through appends, commits and role changes: the same answers, the same state."""
-        answers = []
-        for forgetful in (False, True):
-            host = Host(replica_lag_time_max_ms=1000)
-            host.lead(replicas=(1, 2, 3), isr=(1, 2))
-            seen = []
-            offset = 0
-            for step in range(60):
-                if step % 7 == 0:
-                    host.append()
-                if step % 11 == 0:
-                    offset = host.partition().log_end_offset
-                if step == 40:
-                    host.lead(epoch=1, replicas=(1, 2, 3), isr=(1, 2))
-                if forgetful:
-                    host.manager._reader.forget([TP])
-                host.runtime.advance(100)
-                asked = part(offset, epoch=0 if step < 40 else 1, log_start=0)
-                found = host.fetch(asked, replica=2).only
-                seen.append((found, host.partition().follower(2), host.partition().isr))
-            answers.append(seen)
-        assert answers[0] == answers[1]
 
 
 class TestQuota:
@@ -470,6 +431,25 @@ class TestOffsets:
         assert ask(LATEST) == (ErrorCode.NONE, 2)
         assert ask(LATEST, 2) == (ErrorCode.NONE, 3)
         assert ask(EARLIEST) == (ErrorCode.NONE, 0)
+
+    def test_questions_about_another_topic_of_the_name(self) -> None:
+        host = Host()
+        host.lead()
+        host.append(3)
+        for topic_id, code in (
+            (TOPIC_ID, ErrorCode.NONE),
+            (None, ErrorCode.NONE),
+            (uuid.UUID(int=99), ErrorCode.INCONSISTENT_TOPIC_ID),
+        ):
+            listed = ListOffsetsRequest((ListOffsetsPartition(TP, EARLIEST, topic_id=topic_id),))
+            epochs = OffsetForLeaderEpochRequest(
+                (OffsetForLeaderPartition(TP, 0, topic_id=topic_id),)
+            )
+            for response in (
+                host.manager.list_offsets(listed),
+                host.manager.offsets_for_leader_epoch(epochs),
+            ):
+                assert response.partitions[0].error_code is code
 
     def test_latest_is_not_available_before_the_epoch_is_settled(self) -> None:
         """R-150, S-22."""

@@ -1,0 +1,44 @@
+"""What the pages that follow the code name is in the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {"flush.messages"}
+PAGES = ["a-record-travels.md"]
+
+
+@cache
+def _sources() -> tuple[Path, ...]:
+    return tuple(p for top in ("replication", "logstore") for p in (ROOT / top).rglob("*.py"))
+
+
+@cache
+def _defined() -> frozenset[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    trees = [ast.parse(path.read_text()) for path in _sources()]
+    return frozenset(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, kinds))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_functions_of_a_page_are_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    names = set(re.findall(r"`((?:\w+\.)*\w+)`", text)) - SETTINGS
+    functions = {name for name in names if not name.endswith(".py")}
+    assert len(functions) > 20
+    assert {n for n in functions if not set(n.split(".")[-1:]) <= _defined()} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_of_a_page_are_there(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
+    files = set(re.findall(r"`([\w/]+\.py)`", text))
+    assert len(files) > 10
+    known = [str(path) for path in _sources()]
+    assert {f for f in files if not any(path.endswith("/" + f) for path in known)} == set()

@@ -1,0 +1,327 @@
+"""Brokers at their edges, on real threads: a coordinator without an answer, an end that comes
+twice, a replica that was moved away from a broker that is down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from checkpoints.types import TopicPartition
+from logstore.errors import LogstoreError
+from replication.broker import BrokerState
+from replication.cluster import Cluster
+from replication.config import ReplicationConfig
+from replication.coordination import nodes, open_coordinator
+from replication.error_codes import ErrorCode
+from replication.errors import DuplicateBrokerRegistrationError
+from replication.state import BrokerRegistration
+from tests.coordinator_faults import LosingService
+
+PROMPT_S = 10  # what must not hang ends long before
+
+pytestmark = pytest.mark.slow
+
+
+def in_background(task: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=task, daemon=True)
+    thread.start()
+    return thread
+
+
+class Faulty(LosingService):
+    """An embedded coordinator that a cluster does not know as one."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(open_coordinator(f"embedded:{directory}/coordinator"), self._loses)
+        self.rule: Callable[[str, str], str | None] = lambda method, path: None
+
+    def _loses(self, method: str, path: str) -> str | None:
+        return self.rule(method, path)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
+    service = Faulty(tmp_path)
+    config = ReplicationConfig(replica_lag_time_max_ms=1000)
+    with Cluster(3, tmp_path / "brokers", coordinator=service, config=config) as cluster:
+        cluster._runtime.every(1000, cluster._keep_sessions)
+        yield service, cluster
+        service.rule = lambda method, path: None
+
+
+class TestSilence:
+    def test_one_unanswered_read_of_the_controller(self, faulty: tuple[Faulty, Cluster]) -> None:
+        """A leader that did not hear who is controller asks again, and its ISR may shrink."""
+        service, cluster = faulty
+        leader, other = (b for b in (0, 1, 2) if b != cluster.controller_id)
+        third = cluster.controller_id
+        (tp,) = cluster.create_topic(
+            "t", assignment=[[leader, other, third]], config={"min.insync.replicas": 2}
+        )  # type: ignore[list-item]
+        cluster.produce("t", b"1")
+        cluster.stop(leader)
+        lost: list[str] = []
+
+        def loses(method: str, path: str) -> str | None:
+            if (method, path) == ("get", nodes.CONTROLLER) and not lost:
+                lost.append(path)
+                return "before"
+            return None
+
+        service.rule = loses
+        cluster.start(leader)
+        cluster.wait_until(lambda: len(cluster.isr(tp)) == 3, "in sync")
+        cluster.elect_preferred(tp)
+        cluster.wait_until(lambda: cluster.leader(tp) == leader, "the preferred one leads")
+        assert lost
+        for link in ((leader, other), (other, leader)):
+            cluster.network.cut(*link)
+        cluster.produce("t", b"2")  # acks=all: only a smaller ISR lets it be
+        assert other not in cluster.isr(tp)
+
+    def test_a_stop_does_not_wait_for_connect(self, faulty: tuple[Faulty, Cluster]) -> None:
+        service, cluster = faulty
+        goes_on = threading.Event()
+
+        def loses(method: str, path: str) -> str | None:
+            if method == "connect":
+                goes_on.wait(60)
+                return "before"
+            return None
+
+        service.rule = loses
+        service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
+        cluster.wait_until(lambda: cluster.broker(1).state is BrokerState.STARTING)
+        stop = in_background(lambda: cluster.stop(1, controlled=False))
+        stop.join(PROMPT_S)
+        assert not stop.is_alive()
+        goes_on.set()
+
+    def test_a_failed_directory_does_not_wait_for_connect(
+        self, faulty: tuple[Faulty, Cluster]
+    ) -> None:
+        service, cluster = faulty
+        goes_on = threading.Event()
+        service.rule = lambda method, path: (
+            "before" if method == "connect" and goes_on.wait(60) else None
+        )
+        service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
+        cluster.wait_until(lambda: cluster.broker(1).state is BrokerState.STARTING)
+        broker = cluster.broker(1)
+        (path,) = broker.log_manager.live_directories
+        broker.log_manager._directories.fail(path, LogstoreError("no disk"))
+        cluster.wait_until(lambda: broker.state is BrokerState.STOPPED, "it gives up")
+        goes_on.set()
+
+    def test_a_session_that_comes_too_late_is_not_the_next_life(
+        self, faulty: tuple[Faulty, Cluster]
+    ) -> None:
+        service, cluster = faulty
+        goes_on, answered = threading.Event(), threading.Event()
+        held: list[str] = []
+
+        def loses(method: str, path: str) -> str | None:
+            if method == "connect" and not held:
+                held.append(method)
+                goes_on.wait(60)
+                answered.set()
+            return None
+
+        service.rule = loses
+        service.service.expire(cluster.session(1)._session)  # type: ignore[attr-defined]
+        cluster.wait_until(lambda: bool(held), "it connects")
+        cluster.stop(1, controlled=False)
+        cluster.start(1)
+        session = cluster.session(1)
+        goes_on.set()
+        assert answered.wait(PROMPT_S)
+        assert cluster.session(1) is session
+        assert cluster.broker(1).state is BrokerState.RUNNING
+
+
+def frozen() -> Cluster:
+    """A cluster whose broker 1 is cut off from the others: its controlled stop must repeat."""
+    cluster = Cluster(3, config=ReplicationConfig(controlled_shutdown_retry_backoff_ms=300_000))
+    cluster.create_topic("t", 1, 3)
+    cluster.cut_off(1, coordinator=False)
+    return cluster
+
+
+class TestTheEndComesTwice:
+    @pytest.mark.parametrize("end", ["crash", "stop", "last directory"])
+    def test_while_a_broker_stops(self, end: str) -> None:
+        with frozen() as cluster:
+            broker = cluster.broker(1)
+            first = in_background(lambda: cluster.stop(1))
+            cluster.wait_until(lambda: broker.state is BrokerState.STOPPING)
+            if end == "crash":
+                cluster.crash(1)
+            elif end == "stop":
+                second = in_background(lambda: cluster.stop(1, controlled=False))
+                second.join(PROMPT_S)
+                assert not second.is_alive()
+            else:
+                (path,) = broker.log_manager.live_directories
+                broker.log_manager._directories.fail(path, LogstoreError("no disk"))
+            first.join(PROMPT_S)
+            assert not first.is_alive()
+            assert broker.state is BrokerState.STOPPED
+            cluster.heal()
+            cluster.start(1)
+
+    def test_two_threads_stop_and_a_third_starts_it(self) -> None:
+        """The slower of the two must not take down the next life."""
+        with Cluster(1) as cluster:
+            for _ in range(10):
+                stops = [in_background(lambda: quiet(cluster.stop)) for _ in range(2)]
+                for stop in stops:
+                    stop.join(PROMPT_S)
+                    cluster.start(0)
+                    assert not stop.is_alive()
+                assert cluster.network.bound == [0]
+                assert cluster.session(0) is not None
+
+    def test_a_cluster_is_closed_while_a_broker_stops(self) -> None:
+        cluster = frozen()
+        stop = in_background(lambda: quiet(cluster.stop, 1))
+        cluster.wait_until(lambda: cluster.broker(1).state is BrokerState.STOPPING)
+        close = in_background(cluster.close)
+        close.join(PROMPT_S)
+        stop.join(PROMPT_S)
+        assert not close.is_alive()
+        assert not stop.is_alive()
+
+
+def quiet(stop: Callable[[int], None], broker_id: int = 0) -> None:
+    try:
+        stop(broker_id)
+    except LogstoreError:  # it is down already
+        return
+
+
+def test_another_process_with_its_id_is_named(tmp_path: Path) -> None:
+    service = open_coordinator(f"embedded:{tmp_path}/coordinator")
+    other = service.connect()
+    other.create(
+        nodes.broker_path(0), nodes.encode_broker(BrokerRegistration(0)), ephemeral=True,
+        parents=True,
+    )  # fmt: skip
+    config = ReplicationConfig(initial_broker_registration_timeout_ms=1500)
+    with pytest.raises(DuplicateBrokerRegistrationError, match="broker 0 is registered already"):
+        Cluster(1, tmp_path / "brokers", coordinator=service, config=config)
+
+
+class TestStrays:
+    def move(self, cluster: Cluster, tp: TopicPartition, to: tuple[int, ...]) -> None:
+        controller = cluster.controller_id
+        assert controller is not None
+        answers: list[dict[TopicPartition, ErrorCode]] = []
+        begun = threading.Event()
+
+        def reply(answer: dict[TopicPartition, ErrorCode]) -> None:
+            answers.append(answer)
+            begun.set()
+
+        cluster.broker(controller).controller.reassign({tp: to}, reply)
+        assert begun.wait(PROMPT_S)
+        assert answers == [{tp: ErrorCode.NONE}]
+        cluster.wait_until(
+            lambda: cluster.isr(tp) == tuple(sorted(to)), f"{tp} is on {to}", PROMPT_S
+        )
+
+    def test_a_replica_that_was_moved_away_while_its_broker_was_down(self) -> None:
+        with Cluster(4) as cluster:
+            (tp,) = cluster.create_topic("t", assignment=[[0, 1, 2]])
+            for number in range(20):
+                cluster.produce("t", b"%d" % number)
+            cluster.wait_for_isr(tp, (0, 1, 2))
+            cluster.crash(2)
+            cluster.wait_for_isr(tp, (0, 1))
+            self.move(cluster, tp, (0, 1, 3))
+            cluster.start(2)
+            manager = cluster.broker(2).log_manager
+            directory = Path(cluster.log_dirs(2)[0])
+            cluster.wait_until(
+                lambda: bool(list(directory.glob("t-0.*-stray"))), "a stray", PROMPT_S
+            )
+            assert not manager.logs
+            assert not cluster.broker(2).replica_manager.partitions
+            (stray,) = directory.glob("t-0.*-stray")
+            assert sum(path.stat().st_size for path in stray.glob("*.log")) > 0
+            # The name of a later topic, and the place of it, are free.
+            cluster.delete_topic("t")
+            cluster.create_topic("t", assignment=[[0, 1, 3]])
+            cluster.produce("t", b"new")
+            self.move(cluster, tp, (0, 1, 2))
+            assert cluster.replica(tp, 2).log_end_offset == 1
+            assert stray.exists()
+            cluster.restart(2)
+            cluster.wait_for_isr(tp, (0, 1, 2))
+            assert stray.exists()
+
+    def test_what_a_live_broker_has_survives_its_sessions(self) -> None:
+        """A full list comes with each registration; nothing that is named goes."""
+        with Cluster(3) as cluster:
+            (tp,) = cluster.create_topic("t", assignment=[[0, 1, 2]])
+            cluster.produce("t", b"1")
+            for _ in range(5):
+                session = cluster.session(2)
+                cluster.coordinator.expire(session)  # type: ignore[attr-defined]
+                cluster.wait_until(lambda before=session: cluster.session(2) is not before)
+                cluster.wait_for_isr(tp, (0, 1, 2))
+            cluster.produce("t", b"2")
+            assert not list(Path(cluster.log_dirs(2)[0]).glob("*-stray"))
+
+
+KINDS: tuple[tuple[str, str], ...] = (
+    ("connect", ""),
+    ("watch", nodes.CONTROLLER),
+    ("watch", nodes.BROKER_IDS),
+    ("watch", nodes.ISR_CHANGES),
+    ("watch", nodes.LOG_DIR_EVENTS),
+    ("create", nodes.broker_path(1)),
+    ("get", nodes.CONTROLLER),
+    ("get", nodes.CONTROLLER_EPOCH),
+    ("transact", nodes.CONTROLLER),
+    ("transact", nodes.CONTROLLER_EPOCH),
+    ("children", nodes.BROKER_IDS),
+    ("get", nodes.broker_path(1)),
+    ("children", nodes.TOPICS),
+    ("get", nodes.topic_path("t")),
+)
+
+
+@pytest.mark.parametrize("carried_out", [False, True], ids=["not carried out", "carried out"])
+@pytest.mark.parametrize(("method", "path"), KINDS)
+def test_each_kind_of_call_may_lose_its_answers(
+    faulty: tuple[Faulty, Cluster], method: str, path: str, carried_out: bool
+) -> None:
+    """Twice in a row, while brokers and controllers come and go: the cluster goes on."""
+    service, cluster = faulty
+    (tp,) = cluster.create_topic("t", 1, 3, config={"min.insync.replicas": 2})
+    cluster.produce("t", b"1")
+    lost: list[str] = []
+
+    def loses(called: str, at: str) -> str | None:
+        if (called, at) != (method, path) or len(lost) >= 2:
+            return None
+        lost.append(called)
+        return "after" if carried_out else "before"
+
+    service.rule = loses
+    controller = cluster.controller_id
+    assert controller is not None
+    cluster.crash(controller)
+    cluster.wait_until(lambda: cluster.controller_id not in (None, controller), "a controller")
+    cluster.produce("t", b"2")
+    cluster.start(controller)
+    cluster.restart(1)
+    cluster.wait_for_isr(tp, (0, 1, 2))
+    cluster.produce("t", b"3")
+    cluster.create_topic("u", 1, 3)
+    known = {cluster.broker(b).controller_id for b in cluster.live_brokers}
+    assert known == {cluster.controller_id}
+    assert [r.value for r in cluster.read_all("t")[0]] == [b"1", b"2", b"3"]

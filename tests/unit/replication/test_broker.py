@@ -1,0 +1,250 @@
+"""The states of a broker, and that its end is told however it comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.errors import LogstoreError
+from logstore.storage.memory import MemoryStorage
+from logstore.testing import FaultyStorage
+from replication.broker import Broker, BrokerEvent, BrokerState, next_state
+from replication.config import ReplicationConfig
+from replication.coordination import nodes
+from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from replication.error_codes import ErrorCode
+from replication.errors import DuplicateBrokerRegistrationError
+from replication.messages import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    MetadataRequest,
+    Response,
+)
+from tests.replication_support import ManualRuntime, RecordingTransport, Sent
+
+S, E = BrokerState, BrokerEvent
+EXPECTED = {
+    (S.STARTING, E.JOINED): S.RUNNING,
+    (S.RUNNING, E.LOST): S.STARTING,
+    (S.STARTING, E.STOP): S.STOPPING,
+    (S.RUNNING, E.STOP): S.STOPPING,
+    (S.STOPPING, E.CLOSE): S.CLOSING,
+    (S.CLOSING, E.CLOSED): S.STOPPED,
+    **{(state, E.DIED): S.STOPPED for state in S if state is not S.STOPPED},
+}
+
+
+@pytest.mark.parametrize("state", list(S))
+@pytest.mark.parametrize("event", list(E))
+def test_each_event_in_each_state(state: BrokerState, event: BrokerEvent) -> None:
+    assert next_state(state, event) is EXPECTED.get((state, event))
+
+
+class Stage:
+    """Broker 1 beside a controller 7 that the test plays."""
+
+    def __init__(self, *directories: str) -> None:
+        self.runtime, self.transport = ManualRuntime(), RecordingTransport()
+        self.storage = FaultyStorage()
+        self.store = CoordinatorStore("/coordinator", MemoryStorage(), self.runtime.clock)
+        self.admin = self.store.connect()
+        self.admin.create(nodes.CONTROLLER, nodes.encode_controller(7, 0))
+        self.sessions: list[EmbeddedCoordinator] = []
+        self.fatal: list[LogstoreError] = []
+        self.stopped: list[str] = []
+        self.broker = Broker(
+            1, directories or ["/logs"], connect=self._connect, transport=self.transport,
+            runtime=self.runtime, storage=self.storage,
+            config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
+            run_later=lambda task: task(), on_fatal=self.fatal.append,
+        )  # fmt: skip
+        self.broker.start()
+        self.runtime.advance(100)
+
+    def _connect(self) -> EmbeddedCoordinator:
+        self.sessions.append(self.store.connect())
+        return self.sessions[-1]
+
+    def stop(self, name: str = "first", *, controlled: bool = True) -> None:
+        self.broker.shutdown(lambda: self.stopped.append(name), controlled=controlled)
+        self.runtime.run_until_idle()
+
+    def asked(self) -> Sent:
+        sent = self.transport.take()
+        assert sent.broker_id == 7
+        assert sent.request == ControlledShutdownRequest(1, self.broker.broker_epoch)
+        return sent
+
+    def serves(self) -> bool:
+        answers: list[Response | None] = []
+        self.broker.handle(MetadataRequest(), answers.append)
+        return answers[0] is not None
+
+
+def test_a_stop_waits_until_its_leaderships_have_moved() -> None:
+    stage = Stage()
+    assert stage.broker.state is S.RUNNING
+    stage.stop()
+    assert stage.broker.state is S.STOPPING
+    assert stage.serves()
+    stage.asked().reply(ControlledShutdownResponse(ErrorCode.NONE))
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first"]
+    assert stage.broker.state is S.STOPPED
+    assert not stage.serves()
+    assert stage.admin.get(nodes.broker_path(1)) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, *(ControlledShutdownResponse(code) for code in ErrorCode if code is not ErrorCode.NONE)],
+    ids=lambda answer: "none" if answer is None else answer.error_code.name,
+)
+def test_whatever_the_controller_answers_it_stops_in_the_end(answer: Response | None) -> None:
+    stage = Stage()
+    stage.stop()
+    asked = 0
+    while not stage.stopped:
+        while stage.transport.sent:
+            stage.asked().reply(answer)
+            asked += 1
+            stage.runtime.run_until_idle()
+        stage.runtime.advance(1000)
+    assert 1 <= asked <= stage.broker.config.controlled_shutdown_max_retries
+
+
+def test_a_second_stop_waits_for_the_same_end() -> None:
+    stage = Stage()
+    stage.stop("first")
+    stage.stop("second")
+    assert stage.stopped == []
+    stage.asked().reply(ControlledShutdownResponse(ErrorCode.NONE))
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first", "second"]
+    assert not stage.transport.sent
+    stage.stop("third")  # of one that is down
+    assert stage.stopped == ["first", "second", "third"]
+
+
+def test_a_second_stop_may_be_in_a_hurry() -> None:
+    stage = Stage()
+    stage.stop("first")
+    stage.stop("second", controlled=False)
+    assert stage.stopped == ["first", "second"]
+
+
+@pytest.mark.parametrize("when", ["starting", "running", "stopping"])
+def test_a_crash_is_an_end_too(when: str) -> None:
+    stage = Stage()
+    if when == "starting":
+        stage.store.expire(stage.sessions[-1])
+    if when == "stopping":
+        stage.stop()
+    else:
+        stage.broker.shutdown(lambda: stage.stopped.append("first"))
+    stage.broker.crash()
+    stage.broker.crash()
+    assert stage.stopped == ["first"]
+    stage.runtime.advance(60_000)
+    assert stage.stopped == ["first"]
+    assert stage.broker.state is S.STOPPED
+    assert stage.fatal == []
+
+
+def test_the_last_directory_fails_while_it_stops() -> None:
+    stage = Stage()
+    stage.stop()
+    stage.broker._on_directory_failure("/logs", LogstoreError("no disk"))
+    stage.broker.log_manager._directories.fail("/logs", LogstoreError("no disk"))
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first"]
+    assert len(stage.fatal) == 1
+    assert stage.broker.fatal_error is stage.fatal[0]
+
+
+def test_a_part_that_cannot_be_closed_is_not_the_end_of_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+
+    def fail(**arguments: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(stage.broker.log_manager, "close", fail)
+    stage.broker.shutdown(lambda: stage.stopped.append("first"), controlled=False)
+    with pytest.raises(RuntimeError):
+        stage.runtime.run_until_idle()
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first"]
+    assert stage.admin.get(nodes.broker_path(1)) is None
+
+
+def test_a_session_that_ends_while_leaderships_move_ends_the_moving() -> None:
+    stage = Stage()
+    stage.stop()
+    stage.store.expire(stage.sessions[-1])
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first"]
+
+
+@pytest.mark.parametrize("act", ["stop", "crash"])
+def test_who_is_down_stays_down(act: str) -> None:
+    """What comes late from the coordinator has no effect any more."""
+    stage = Stage()
+    epoch = stage.broker.broker_epoch
+    if act == "stop":
+        stage.stop(controlled=False)
+    else:
+        stage.broker.crash()
+    stage.broker.on_joined(stage.sessions[-1], epoch + 5)
+    stage.broker.on_lost()
+    stage.runtime.advance(60_000)
+    assert stage.broker.state is S.STOPPED
+    assert stage.broker.broker_epoch == epoch
+
+
+def test_a_broker_whose_id_is_taken_stops_with_a_reason() -> None:
+    stage = Stage()
+    stage.broker.crash()
+    (session,) = stage.sessions
+    other = ManualRuntime(stage.runtime.clock)
+    fatal: list[LogstoreError] = []
+    broker = Broker(
+        1, ["/other"], connect=stage.store.connect, transport=stage.transport, runtime=other,
+        storage=FaultyStorage(), run_later=lambda task: task(), on_fatal=fatal.append,
+        config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
+    )  # fmt: skip
+    broker.start()
+    for _ in range(12):
+        session.heartbeat()
+        assert broker.state is not S.RUNNING
+        other.advance(1000)
+    assert broker.state is S.STOPPED
+    (error,) = fatal
+    assert isinstance(error, DuplicateBrokerRegistrationError)
+    assert broker.fatal_error is error
+    node = stage.admin.get(nodes.broker_path(1))
+    assert node is not None
+    assert node.ephemeral_owner == session.session_id
+
+
+def test_a_broker_without_an_answer_can_be_stopped() -> None:
+    stage = Stage()
+    stage.store.crash()
+    stage.runtime.advance(5000)
+    stage.stop(controlled=False)
+    stage.runtime.advance(5000)
+    assert stage.stopped == ["first"]
+
+
+def test_registrations_name_the_first_epoch_since_which_nothing_was_lost() -> None:
+    """KIP-966: of a process that found no clean stop, its first one."""
+    stage = Stage()
+    epochs = [stage.broker.broker_epoch]
+    for before in (-1, epochs[0], epochs[0]):
+        node = stage.admin.get(nodes.broker_path(1))
+        assert node is not None
+        assert nodes.decode_broker(1, node.data).previous_broker_epoch == before
+        stage.store.expire(stage.sessions[-1])
+        stage.runtime.advance(2000)
+        epochs.append(stage.broker.broker_epoch)
+    assert epochs == sorted(set(epochs))
