@@ -81,8 +81,11 @@ class NotedBroker:
         self.requests.append(request)
         error = self._refusal(request)
         if isinstance(request, UpdateMetadataRequest):
-            for change in request.partitions if error is ErrorCode.NONE else ():
-                self.metadata[change.tp] = change.registration
+            if error is ErrorCode.NONE:
+                if request.is_full:
+                    self.metadata = {}
+                for change in request.partitions:
+                    self.metadata[change.tp] = change.registration
             return UpdateMetadataResponse(error)
         answer = StopReplicaResponse if isinstance(request, StopReplicaRequest) else (
             LeaderAndIsrResponse

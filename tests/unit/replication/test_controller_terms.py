@@ -381,3 +381,17 @@ def test_a_take_over_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
     assert b.controllers[2].active
     assert b.partition().leader == 2
     assert caplog.text.count("an event failed") == 3
+
+
+def test_who_did_not_hear_of_a_deletion_hears_it_from_the_next_controller() -> None:
+    """Its replicas are elsewhere, so that nobody waited for it."""
+    b = Brokers()
+    b.create(assignment=((2,),))
+    b.brokers[3].deaf = True
+    b.delete()
+    assert b.admin.children(nodes.TOPICS) == []
+    b.kill(1)
+    b.brokers[3].deaf = False
+    b.settle(PAUSE_MS)
+    assert b.brokers[3].metadata == {}
+    b.check()
