@@ -295,14 +295,13 @@ class Cluster:
         """
         broker = self.broker(broker_id)
         self.network.unbind(broker_id, broker.handle)
+        session = self._take_session(broker_id, broker)  # before one who stops it can
         broker.crash()
         broker.runtime.close()
-        if not notice:
-            self._forget_session(broker_id, broker)
-            return
-        session = self._take_session(broker_id, broker)
-        if session is not None:
+        if notice and session is not None:
             session.close()
+        else:
+            _abandon(session)
 
     def _take_session(self, broker_id: int, broker: Broker) -> Coordinator | None:
         """None where the broker was started again: the session is that of its new life."""
@@ -312,10 +311,7 @@ class Cluster:
 
     def _forget_session(self, broker_id: int, broker: Broker) -> None:
         """It falls silent, and ends by its timeout."""
-        abandon: Callable[[], None] | None
-        abandon = getattr(self._take_session(broker_id, broker), "abandon", None)
-        if abandon is not None:
-            abandon()
+        _abandon(self._take_session(broker_id, broker))
 
     def restart(self, broker_id: int) -> None:
         """``stop`` and ``start``."""
@@ -541,3 +537,9 @@ class Cluster:
 
         self.wait_until(led, f"{tp} has a leader", timeout_s)
         return found[0]
+
+
+def _abandon(session: Coordinator | None) -> None:
+    abandon: Callable[[], None] | None = getattr(session, "abandon", None)
+    if abandon is not None:
+        abandon()
