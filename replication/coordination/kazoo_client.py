@@ -96,6 +96,15 @@ class OneSessionClient(KazooClient):  # type: ignore[misc]
         """Run ``task`` in kazoo's thread for that; an exception is logged there."""
         self.handler.dispatch_callback(Callback("watch", task, ()))
 
+    def after(self, delay_s: float, task: Callable[[], None]) -> None:
+        """Run ``task`` later, in a thread of kazoo's."""
+
+        def wait() -> None:
+            self.handler.sleep_func(delay_s)
+            task()
+
+        self.handler.spawn(wait)
+
     def end(self) -> None:
         """Close the session if it lives, release threads and sockets. Waits for kazoo's threads,
         so it must not be called from one."""
@@ -139,6 +148,11 @@ def answer(result: Any, timeout_s: float, path: str) -> Any:
         return result.get(timeout=timeout_s)
     except (zk.KazooException, KazooTimeoutError) as error:
         raise translated(error, path) from error
+
+
+def is_connection_lost(error: Exception) -> bool:
+    """The request's own connection went; it says nothing of the next one."""
+    return isinstance(error, zk.ConnectionLoss | zk.ConnectionClosedError | zk.SessionExpiredError)
 
 
 def translated(error: Exception, path: str) -> errors.CoordinationError:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
+WATCH_BACKOFF_S = (0.05, 0.1, 0.2, 0.5, 1.0)  # after each refusal in a row; then the last again
+
 _STATES = {
     "CONNECTED": SessionState.CONNECTED,
     "SUSPENDED": SessionState.SUSPENDED,
@@ -313,13 +315,25 @@ class ZooKeeperCoordinator:
         for listener in list(self._state_listeners):
             self._deliver(partial(listener, state))
         for path in watched:  # the server forgot them with the connection
-            result = self._client.add_watch_async(path)
-            result.rawlink(partial(self._on_watch_back, path))
+            self._watch_again(path, 0)
 
-    def _on_watch_back(self, path: str, result: Any) -> None:
+    def _watch_again(self, path: str, failures: int) -> None:
+        if self._state is SessionState.CONNECTED:
+            result = self._client.add_watch_async(path)
+            result.rawlink(partial(self._on_watch_back, path, failures))
+
+    def _on_watch_back(self, path: str, failures: int, result: Any) -> None:
         """What happened between the connections is known to nobody: everyone reads again."""
-        if result.exception is not None:
-            return  # lost again; the next connection brings it back
+        error = result.exception
+        if error is not None:
+            # With the connection lost, the next one brings it back. On a live one nobody else
+            # would, and changes would go unheard for as long as it lives.
+            if not self._kazoo.is_connection_lost(error):
+                logger.warning("the watch of %s is refused, and asked for again: %s",
+                               path, self._kazoo.translated(error, path))  # fmt: skip
+                again = partial(self._watch_again, path, failures + 1)
+                self._client.after(WATCH_BACKOFF_S[min(failures, len(WATCH_BACKOFF_S) - 1)], again)
+            return
         with self._lock:
             listeners = list(self._watches.get(path, ()))
         for listener in listeners:

@@ -111,6 +111,11 @@ class SimCoordinator:
         """No call meets anything."""
         return not self.silence and self.gate is None
 
+    @property
+    def is_calm(self) -> bool:
+        """It is up, and no fault of it strikes now; one may wait for its moment."""
+        return self._store is not None and not self.silence
+
     # -- faults --------------------------------------------------------------------------------
 
     def crash(self, restart_ms: int) -> None:
@@ -155,12 +160,18 @@ class SimCoordinator:
         """Remove a node as somebody from outside does; False when it is not there."""
         if self._store is None or self._store._tree.get(path) is None:
             return False
-        stranger = self._store.connect()
-        try:
+        store = self._store
+
+        def delete() -> bool:
+            stranger = store.connect()
             stranger.delete(path)
-        finally:
             stranger.close()
-        return True
+            return True
+
+        try:
+            return self._at_the_store(delete)
+        except CoordinatorUnavailableError:
+            return False
 
     def heal(self) -> None:
         self.silence.clear()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from logstore.format.header import HEADER_SIZE
 from logstore.storage.memory import DirNode, FileNode, MemoryFile
-from logstore.testing.faulty import FaultyStorage
+from logstore.testing.faulty import FOREVER, FaultyStorage
 from logstore.testing.faulty_nodes import FaultyDirNode, FaultyFileNode
 
 
@@ -51,6 +51,17 @@ class SimDisk(FaultyStorage):
     def wipes(self) -> int:
         """How often it was replaced by an empty one."""
         return self.struck["wipe"]
+
+    @property
+    def is_well(self) -> bool:
+        """No fault strikes, or waits to."""
+        faults = (self._faults, self._read_flips, self._misdirections, self._wrong_reads)
+        return (
+            not any(faults)
+            and self._crash_at == FOREVER
+            and self.capacity is None
+            and self.latency is None
+        )
 
     def is_durable(self, path: str, start: int, end: int) -> bool:
         """Whether a power loss now would surely leave bytes ``start`` to ``end`` of a file, under

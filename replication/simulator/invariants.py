@@ -18,6 +18,7 @@ from replication.coordination.tree import Tree
 from replication.isr import IsrState
 from replication.partition import Partition
 from replication.simulator.answers import Answers
+from replication.simulator.calm import Calm
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
@@ -43,9 +44,16 @@ class View:
 
 
 class Oracle:
-    """Collects ``violations``; the first one is what counts."""
+    """Collects ``violations``; the first one is what counts.
 
-    def __init__(self, cluster: SimCluster, partitions: list[TopicPartition]) -> None:
+    Args:
+        knows_faults: whatever holds messages or brokers up is known to the cluster, so that it can
+            be told when nothing does (I-28).
+    """
+
+    def __init__(
+        self, cluster: SimCluster, partitions: list[TopicPartition], *, knows_faults: bool = True
+    ) -> None:
         self.violations: list[str] = []
         self.counters: Counter[str] = Counter()
         self.committed: dict[TopicPartition, dict[int, Entry]] = {tp: {} for tp in partitions}
@@ -54,6 +62,8 @@ class Oracle:
         self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
         self.excuses = Excuses(self.counters)
         self._wakeups: dict[int, Wakeups] = {}
+        self._knows_faults = knows_faults
+        self._calm = Calm(cluster, self.registrations, self._violated)
         cluster.network.on_answer = Answers(cluster, self._violated).given
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
@@ -81,6 +91,8 @@ class Oracle:
             if machine_ is not None:
                 self._look_at(machine_)
         tree = self._cluster.coordinator.tree
+        if self._knows_faults:
+            self._calm.look()
         if tree is not None and tree.zxid != self._zxid:
             self._zxid = tree.zxid
             self._look_at_tree(tree)
@@ -130,7 +142,8 @@ class Oracle:
         broker_id = machine.broker_id
         for tp, view in self._views[broker_id].items():
             log = view.shadow.log
-            if view.incarnation == machine.starts:
+            hosted = machine.broker is not None and machine.broker.log_manager.logs.get(tp) is log
+            if view.incarnation == machine.starts and hosted:
                 if view.leads:  # the event that it dies in may have told others
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
                 self._recoveries.ended(machine, tp, view.shadow, view.undone)

@@ -99,6 +99,15 @@ class Network:
 
     # -- faults --------------------------------------------------------------------------------
 
+    @property
+    def is_calm(self) -> bool:
+        """No fault strikes, and nothing that one held back is still on its way."""
+        weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
+        if weather.rates or weather.cut or weather.slow:
+            return False
+        late = (*weather.clogged.values(), *self._latest_us.values())
+        return all(until_us <= soon_us for until_us in late)
+
     def heal(self) -> None:
         self.weather = Weather()
 

@@ -23,18 +23,24 @@ STORY = "*"  # marks lines of the trace that say what happened, not only that so
 
 class Process:
     """One incarnation of something that runs. Its events vanish when it dies, and wait while it
-    stalls (a long pause, a slow disk)."""
+    stalls (a long pause, a slow disk).
 
-    __slots__ = ("alive", "busy_until_us", "name", "node")
+    Attributes:
+        busy_until_us: no event runs before.
+        held_until_us: the longest that events wait which a stall has put off already.
+    """
+
+    __slots__ = ("alive", "busy_until_us", "held_until_us", "name", "node")
 
     def __init__(self, name: str, node: int) -> None:
         self.name = name
         self.node = node
         self.alive = True
-        self.busy_until_us = 0
+        self.busy_until_us = self.held_until_us = 0
 
     def stall(self, until_us: int) -> None:
         self.busy_until_us = max(self.busy_until_us, until_us)
+        self.held_until_us = max(self.held_until_us, until_us)
 
 
 class Event:

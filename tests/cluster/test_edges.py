@@ -3,6 +3,8 @@ twice, a replica that was moved away from a broker that is down."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ from replication.error_codes import ErrorCode
 from replication.errors import DuplicateBrokerRegistrationError
 from replication.state import BrokerRegistration
 from tests.coordinator_faults import LosingService
+from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
 
+CHROOTS = itertools.count()
 PROMPT_S = 10  # what must not hang ends long before
 
 pytestmark = pytest.mark.slow
@@ -32,10 +36,10 @@ def in_background(task: Callable[[], object]) -> threading.Thread:
 
 
 class Faulty(LosingService):
-    """An embedded coordinator that a cluster does not know as one."""
+    """A coordinator whose answers a test may lose."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(open_coordinator(f"embedded:{directory}/coordinator"), self._loses)
+    def __init__(self, url: str) -> None:
+        super().__init__(open_coordinator(url, session_timeout_ms=6000), self._loses)
         self.rule: Callable[[str, str], str | None] = lambda method, path: None
 
     def _loses(self, method: str, path: str) -> str | None:
@@ -44,7 +48,30 @@ class Faulty(LosingService):
 
 @pytest.fixture
 def faulty(tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
-    service = Faulty(tmp_path)
+    yield from started(f"embedded:{tmp_path}/coordinator", tmp_path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    try:
+        with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as running:
+            yield running
+    except ZooKeeperUnavailable as error:
+        if any(os.environ.get(name) for name in REQUIRED_BY):
+            pytest.fail(f"no ZooKeeper: {error}")
+        pytest.skip(f"no ZooKeeper: {error}")
+
+
+@pytest.fixture(params=["embedded", "zookeeper"])
+def losing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
+    url = f"embedded:{tmp_path}/coordinator"
+    if request.param == "zookeeper":
+        url = f"zookeeper://{request.getfixturevalue('server').hosts}/edges/{next(CHROOTS)}"
+    yield from started(url, tmp_path)
+
+
+def started(url: str, tmp_path: Path) -> Iterator[tuple[Faulty, Cluster]]:
+    service = Faulty(url)
     config = ReplicationConfig(replica_lag_time_max_ms=1000)
     with Cluster(3, tmp_path / "brokers", coordinator=service, config=config) as cluster:
         cluster._runtime.every(1000, cluster._keep_sessions)
@@ -297,10 +324,10 @@ KINDS: tuple[tuple[str, str], ...] = (
 @pytest.mark.parametrize("carried_out", [False, True], ids=["not carried out", "carried out"])
 @pytest.mark.parametrize(("method", "path"), KINDS)
 def test_each_kind_of_call_may_lose_its_answers(
-    faulty: tuple[Faulty, Cluster], method: str, path: str, carried_out: bool
+    losing: tuple[Faulty, Cluster], method: str, path: str, carried_out: bool
 ) -> None:
     """Twice in a row, while brokers and controllers come and go: the cluster goes on."""
-    service, cluster = faulty
+    service, cluster = losing
     (tp,) = cluster.create_topic("t", 1, 3, config={"min.insync.replicas": 2})
     cluster.produce("t", b"1")
     lost: list[str] = []

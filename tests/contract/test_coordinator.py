@@ -623,6 +623,39 @@ def test_a_session_hears_nothing_after_its_end(service) -> None:
     assert ended.none_left()
 
 
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_watch_that_a_live_connection_refuses_is_asked_for_again(
+    server: ZooKeeperServer, refusals: int
+) -> None:
+    """After a reconnect nobody else would bring it back."""
+    from kazoo.exceptions import SystemZookeeperError
+    from kazoo.protocol.connection import _CONNECTION_DROP
+
+    service = InZooKeeper(server, f"/test/{next(CHROOTS)}")
+    watching, working = service.connect(), service.connect()
+    events = Events()
+    watching.watch("/a", events.add)
+    client = watching._client  # type: ignore[attr-defined]
+    add_watch, left = client.add_watch_async, [refusals]
+
+    def refuse(path: str) -> object:
+        if not left[0]:
+            return add_watch(path)
+        left[0] -= 1
+        result = client.handler.async_result()
+        result.set_exception(SystemZookeeperError())
+        return result
+
+    client.add_watch_async = refuse
+    client._queue.append((_CONNECTION_DROP, None))
+    client._connection._write_sock.send(b"\0")
+    assert events.until(WatchEvent(EventKind.MISSED, "/a")) == []
+    working.create("/a", b"1")
+    assert events.until(WatchEvent(CREATED, "/a")) == []
+    assert left == [0]
+    service.close()
+
+
 # --- finding one by its URL
 
 

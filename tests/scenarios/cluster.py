@@ -94,13 +94,13 @@ class StagedCluster:
             replica_lag_time_max_ms=LAG_MS, replica_fetch_wait_max_ms=FETCH_WAIT_MS,
             replica_fetch_backoff_ms=100, high_watermark_checkpoint_interval_ms=1000,
         )  # fmt: skip
-        self.cluster.store.session_timeout_ms = SESSION_TIMEOUT_MS
+        self.cluster.coordinator.session_timeout_ms = SESSION_TIMEOUT_MS
         self.cluster.network.socket_timeout_ms = SOCKET_TIMEOUT_MS
         # Indexes that are not full before the segment is: a roll flushes.
         log_config = {"segment_index_bytes": 4096, **log_config}
         self.cluster.log_config = replace(self.cluster.log_config, **log_config)
         self.cluster.network.gate = self._gate
-        self.oracle = Oracle(self.cluster, self.tps)
+        self.oracle = Oracle(self.cluster, self.tps, knows_faults=False)
 
     def _started(self, machine: Machine) -> None:
         self.oracle.started(machine)
@@ -273,14 +273,14 @@ class StagedCluster:
             self.cluster.crash(self.ids[name], mode, NEVER_MS)
         for session in sessions:
             if noticed and session is not None:
-                self.cluster.store.expire(session)
+                self.cluster.coordinator.expire(session)
             self.run()
 
     def expire(self, name: str) -> None:
         """Its session ends; it hears of it when it reaches the coordinator again."""
         session = self.machine(name).session
         assert session is not None
-        self.cluster.store.expire(session)
+        self.cluster.coordinator.expire(session)
         self.run()
 
     def flush(self, *names: str) -> None:

@@ -108,7 +108,7 @@ class Stage(StagedCluster):
             assert last.code is ErrorCode.NONE, f"I-24: {last.code}"
         self.until_quiet()
         self._judge(self.history.violations)
-        self._judge(validate(self.cluster, self.oracle, self.history, repeats=False))
+        self._judge(validate(self.cluster, self.oracle, self.history))
 
     # -- clients ---------------------------------------------------------------------------------
 

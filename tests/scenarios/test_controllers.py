@@ -46,7 +46,7 @@ def test_s25_next_controller_knows_who_stopped_uncleanly() -> None:
     stage.power_loss("X", "A", noticed=False)
     for session in sessions:
         assert session is not None
-        stage.cluster.store.expire(session)
+        stage.cluster.coordinator.expire(session)
         stage.start("A")
         assert stage.is_running("A")
     assert stage.controller == "Y"

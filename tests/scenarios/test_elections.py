@@ -125,7 +125,7 @@ def test_s21_leader_that_lost_its_tail_is_not_re_elected(flush: str, bounced: bo
         process = stage.machine("X").process
         assert process is not None
         process.stall(stage.scheduler.now_us + 300 * US_PER_MS)
-        stage.cluster.store.expire(session)
+        stage.cluster.coordinator.expire(session)
         stage.start("A")
         assert stage.is_running("A")
         assert stage.leader == "A"

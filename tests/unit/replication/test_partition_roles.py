@@ -421,3 +421,20 @@ def test_an_append_sees_an_isr_that_shrank_while_it_was_under_way(monkeypatch: P
     monkeypatch.setattr(ReplicaLog, "append_as_leader", append)
     story.append(OURS)
     assert (story.log.high_watermark, story.log.log_end_offset) == (3, 3)
+
+
+def test_progress_of_an_earlier_leadership_does_not_count() -> None:
+    """Between epochs 5 and 7 another leader may have made followers cut what they had of ours."""
+    story = Story()
+    story.host.replicate(2)
+    story.append(OURS)
+    assert story.log.high_watermark == 2
+    story.host.replicate(3)
+    story.append(OURS)
+    story.host.lead(epoch=7)
+    follower = next(r for r in story.partition.replicas if r != story.host.manager.broker_id)
+    known = story.partition.follower(follower)
+    assert known is not None
+    assert known.log_end == -1
+    story.host.lead(epoch=8)
+    assert story.log.high_watermark == 3
