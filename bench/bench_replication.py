@@ -232,6 +232,35 @@ def test_acks_all_round_trip(benchmark: Any, claim: Any, make: Any, synced: bool
     )
 
 
+def test_producer_over_bare_requests(benchmark: Any, claim: Any, make: Any) -> None:
+    """What the producer adds to a request: its state, its retries, its wait."""
+    cluster = make()
+    (tp,) = cluster.create_topic("bench", assignment=[[0]])
+    producer, client = cluster.producer(acks=1), cluster.client
+    request = ProduceRequest(1, 10_000, (ProducePartition(tp, ONE),))
+    times: dict[str, list[float]] = {"bare": [], "producer": []}
+
+    def both() -> None:
+        for name, send in (
+            ("bare", lambda: client.call(0, request, 10.0)),
+            ("producer", lambda: producer.send_encoded(tp, ONE)),
+        ):
+            started = time.perf_counter()
+            send()
+            times[name].append(time.perf_counter() - started)
+
+    benchmark.pedantic(both, rounds=5000, warmup_rounds=100)
+    bare, ours = (statistics.median(found[100:]) for found in times.values())
+    claim(
+        what="acks=1 round trip through the producer, over a bare request on the same transport",
+        ours=round(ours / bare, 2),
+        unit="x",
+        goal="at most 1.5x",
+        met=ours <= 1.5 * bare,
+        note=f"{ours * 1e6:.0f} µs",
+    )
+
+
 def _fsync_ms() -> float:
     path = Path(".cache") / "fsync"
     times = []

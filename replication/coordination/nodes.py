@@ -276,7 +276,9 @@ def encode_producer_id_block(broker_id: int, start: int, end: int) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> int:
-    """The last id of the latest block."""
+    """The last id of the latest block; of a plain number, as we once wrote it, the one below it."""
+    if data.isdigit():
+        return _plain_number(PRODUCER_IDS, data, _I64_MAX) - 1
     fields = _Fields(PRODUCER_IDS, data)
     fields.version(1, 1)
     start, end = fields.number_text("block_start"), fields.number_text("block_end")

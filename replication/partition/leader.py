@@ -164,6 +164,10 @@ class Leader(IsrChanges):
             self._submit(*proposal)
         return FetchRead(records, high_watermark, stable, start, end, None, aborted, moved)
 
+    def check_fetch(self, part: FetchPartition) -> None:
+        """Refuse a consumer that means another topic or another leader epoch, as ``fetch`` does."""
+        self._readable(part, CONSUMER, UNKNOWN_EPOCH)
+
     def _readable(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
     ) -> tuple[Role, ReplicaLog]:

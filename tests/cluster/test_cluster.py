@@ -22,8 +22,10 @@ from replication.error_codes import ErrorCode
 from replication.errors import (
     InvalidRequiredAcksError,
     LeaderNotAvailableError,
+    LogTruncationError,
     NotEnoughReplicasError,
     ReplicationError,
+    TopicMadeAnewError,
     UnknownPartitionError,
 )
 
@@ -176,6 +178,58 @@ class TestProduceAndConsume:
     def test_an_idempotent_producer_needs_all_acks(self, cluster: Cluster, acks: int) -> None:
         with pytest.raises(ConfigError):
             cluster.producer(idempotent=True, acks=acks)
+
+
+class TestConsumersNotice:
+    """KIP-320, KIP-516: what was read may be gone, and other records in its place."""
+
+    @pytest.mark.parametrize("reset", ["earliest", None])
+    def test_a_truncation(self, make: Make, reset: str | None) -> None:
+        cluster = make()
+        config = {"unclean.leader.election.enable": "true", "min.insync.replicas": 1}
+        (tp,) = cluster.create_topic("orders", assignment=[[0, 1, 2]], config=config)
+        for number in range(5):
+            cluster.produce("orders", b"old %d" % number)
+        cluster.crash(1)
+        cluster.crash(2)
+        cluster.wait_for_isr(tp, (0,))
+        for number in range(5, 10):
+            cluster.produce("orders", b"old %d" % number)
+        consumer = cluster.consumer(tp, reset=reset)
+        assert len(consumer.read_to_end()) == 10
+        cluster.crash(0)
+        cluster.start(1)
+        cluster.start(2)
+        cluster.wait_for_leader(tp, not_broker=0)
+        for number in range(5, 13):  # beyond the position, so that no offset is out of range
+            cluster.produce("orders", b"new %d" % number)
+        if reset is None:
+            with pytest.raises(LogTruncationError) as caught:
+                consumer.poll(1000)
+            error = caught.value
+            assert (error.tp, error.position, error.divergent_offset) == (tp, 10, 5)
+            consumer.seek(tp, 5)
+        found = [record.value for _, record in consumer.read_to_end()]
+        assert found == [b"new %d" % number for number in range(5, 13)]
+
+    def test_a_topic_made_anew(self, cluster: Cluster) -> None:
+        (tp,) = cluster.create_topic("orders")
+        for number in range(5):
+            cluster.produce("orders", b"old %d" % number)
+        follows, asks = cluster.consumer(tp), cluster.consumer(tp, reset=None)
+        for consumer in (follows, asks):
+            assert len(consumer.read_to_end()) == 5
+        cluster.delete_topic("orders")
+        cluster.create_topic("orders")
+        new = [b"new %d" % number for number in range(8)]
+        for value in new:
+            cluster.produce("orders", value)
+        assert [record.value for _, record in follows.read_to_end()] == new
+        with pytest.raises(TopicMadeAnewError) as caught:
+            asks.poll()
+        assert (caught.value.tp, caught.value.position) == (tp, 5)
+        asks.seek(tp, 0)
+        assert [record.value for _, record in asks.read_to_end()] == new
 
 
 class TestBadInput:

@@ -98,6 +98,14 @@ def test_never_twice_though_answers_are_lost_and_brokers_start_anew() -> None:
     assert len(set(given)) == len(given)
 
 
+def test_a_plain_number_is_the_next_id() -> None:
+    """As versions before blocks wrote it."""
+    brokers = Brokers(1)
+    brokers.store.connect().create(nodes.PRODUCER_IDS, b"17")
+    assert brokers.ask(brokers.managers[0]).producer_id == 17
+    assert brokers.node()["block_start"] == "17"
+
+
 def test_without_a_session_nobody_waits() -> None:
     runtime = ManualRuntime()
     answers: list[Any] = []
@@ -109,7 +117,7 @@ def test_without_a_session_nobody_waits() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"17",
+        b"9" * 20,
         b'{"version":1,"broker":1,"block_start":"5","block_end":"4"}',
         b'{"version":1,"broker":1,"block_start":5,"block_end":9}',
         b'{"version":2,"broker":1,"block_start":"0","block_end":"9"}',
