@@ -327,6 +327,8 @@ class ConsumerCore:
                     self._failed(position, poll.error)
                 case reaction:
                     self._elsewhere(position, of_leader, error_for(part.error_code))
+                    # Whoever is asked for metadata may not have heard of it (KIP-951).
+                    self._metadata.told(asked.tp, part.current_leader, lambda: None)
                     again = True
                     stale |= of_leader and reaction is FetchReaction.REFRESH
         if stale:

@@ -386,6 +386,15 @@ class TestConsumer:
         talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.NONE, 3, 3, 0))
         assert talk.polled[-1] == PollResult([])
 
+    def test_a_hint_counts_more_than_old_metadata(self) -> None:
+        talk = Talk()
+        talk.consumer()
+        talk.poll(1000)
+        part = FetchPartitionResponse(TP, ErrorCode.FENCED_LEADER_EPOCH, current_leader=(3, 5))
+        assert talk.answer_fetch(part)[0] == 1
+        broker, request = talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.NONE, 0, 0, 0))
+        assert (broker, request.partitions[0].current_leader_epoch) == (3, 5)
+
     def test_records_come_before_an_error(self) -> None:
         other = TopicPartition("orders", 1)
         talk = Talk()
