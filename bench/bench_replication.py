@@ -16,7 +16,8 @@ from workloads import CONFIG
 
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.log import PartitionLog
+from logstore.log import PartitionLog, ReplicaLog
+from logstore.manager import LogManager
 from replication.cluster import Cluster
 from replication.config import ReplicationConfig
 from replication.error_codes import ErrorCode
@@ -346,23 +347,91 @@ def test_role_change(benchmark: Any, claim: Any, make: Any, partitions: int) -> 
 
 
 def test_idle(benchmark: Any, claim: Any, make: Any) -> None:
-    """1,000 partitions that nobody writes to: the processor time of the whole process."""
-    cluster = make()
-    cluster.create_topic("bench", assignment=[[0, 1, 2]] * 1000)
-    time.sleep(3)  # what a new topic causes is over
-    shares: list[float] = []
+    """1,000 partitions that nobody writes to: the processor time of the whole process. The peers
+    are the same brokers without fetch sessions, and with one partition."""
+    shares: dict[str, float] = {}
 
-    def idle() -> None:
-        started, used = time.perf_counter(), time.process_time()
-        time.sleep(5)
-        shares.append((time.process_time() - used) / (time.perf_counter() - started) * 100)
+    def measure(name: str, partitions: int, **config: int) -> None:
+        cluster = make(config=ReplicationConfig(**config))
+        cluster.create_topic("bench", assignment=[[0, 1, 2]] * partitions)
+        time.sleep(10)  # what a new topic causes is over
+        rounds = []
+        for _ in range(3):
+            started, used = time.perf_counter(), time.process_time()
+            time.sleep(10)
+            rounds.append((time.process_time() - used) / (time.perf_counter() - started) * 100)
+        shares[name] = statistics.median(rounds)
+        cluster.close()
 
-    benchmark.pedantic(idle, rounds=3)
-    share = statistics.median(shares)
+    def all_three() -> None:
+        measure("sessions", 1000)
+        measure("none", 1000, fetch_session_slots=0)
+        measure("one", 1)
+
+    benchmark.pedantic(all_three, rounds=1)
+    share, without = shares["sessions"], shares["none"]
     claim(
         what="1,000 idle partitions, two followers",
-        ours=round(share, 1),
+        ours=round(share, 2),
         unit="% of a core",
-        goal="below 5 %",
-        met=share < 5,
+        goal="at most 0.5 %",
+        met=share <= 0.5,
+        note=f"without fetch sessions {without:.2f} %, {without / share:.0f} times as much; "
+        f"with one partition {shares['one']:.2f} %",
     )
+
+
+CUTS = 1000
+
+
+def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
+    """What a fail-over makes a follower do: a tail to cut from each log, and checkpoints that say
+    no more than is left, durable. The peer is one cut on its own, ten times: one for each 100."""
+    manager = LogManager([disk / "cuts"], CONFIG, replicated=True, background=False)
+    logs = [manager.get_or_create("t", number) for number in range(CUTS)]
+    data = bytearray(ONE)
+
+    def grow() -> None:
+        """Two records more, flushed and believed to be committed."""
+        for log in logs:
+            for _ in range(2):
+                data[:8] = log.log_end_offset.to_bytes(8, "big")
+                log.append_as_follower(bytes(data))
+            log.flush()
+            log.update_high_watermark(log.log_end_offset)
+        manager.checkpoint_recovery_points()
+        manager.checkpoint_high_watermarks()
+
+    def cut(some: list[ReplicaLog]) -> float:
+        started = time.perf_counter()
+        for log in some:
+            log.truncate_to(log.log_end_offset - 1)
+        manager.checkpoint_cuts([log.topic_partition for log in some])
+        return time.perf_counter() - started
+
+    grow()
+    ratios: list[float] = []
+    times: list[tuple[float, float]] = []
+
+    def compare() -> None:
+        one = statistics.median([cut([log]) for log in logs[:20]])
+        grow()
+        all_of_them = cut(logs)
+        grow()
+        times.append((all_of_them, one))
+        ratios.append(all_of_them / (one * CUTS / 100))
+
+    benchmark.pedantic(compare, rounds=3, warmup_rounds=1)
+    ratio = statistics.median(ratios)
+    seconds, one = times[ratios.index(ratio)] if ratio in ratios else times[-1]
+    claim(
+        what="1,000 cuts of a fail-over, durable: one cut for each 100 of them",
+        ours=round(seconds, 2),
+        unit="s",
+        peer=round(one * CUTS / 100, 2),
+        ratio=round(ratio, 1),
+        goal="at most 5 times as long",
+        met=ratio <= 5,
+        note=f"one cut {one * 1e3:.1f} ms",
+    )
+    manager.close()

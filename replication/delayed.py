@@ -124,6 +124,8 @@ class DelayedFetch(DelayedOperation):
             # The look before it is watched would repeat the read; the one after it counts.
             self._is_watched = True
             return False
+        if self._context.is_over:
+            return self.force_complete()
         request, total = self._request, 0
         for part, read, _ in self._context.looks():
             if read is not None and read.is_current():

@@ -29,6 +29,11 @@ class FetchContext(Protocol):
         """Under which it waits."""
         ...
 
+    @property
+    def is_over(self) -> bool:
+        """Its session went on without it, or ended: it need not wait."""
+        ...
+
     def take(self) -> list[Look]:
         """What to look at first."""
         ...
@@ -47,6 +52,8 @@ class FetchContext(Protocol):
 
 class SessionlessFetch:
     """All partitions are in the request, and in the answer."""
+
+    is_over = False
 
     def __init__(self, request: FetchRequest) -> None:
         self._request = request
@@ -103,10 +110,14 @@ class IncrementalFetch:
     def keys(self) -> Sequence[Hashable]:
         return (self._session,)
 
+    @property
+    def is_over(self) -> bool:
+        session = self._session
+        return session.closed or session.epoch != self._epoch
+
     def take(self) -> list[Look]:
         session = self._session
         with session.lock:
-            session.waits = False
             active = list(session.active)
             for cached in active:
                 cached.stop_noting()
@@ -115,7 +126,7 @@ class IncrementalFetch:
     def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
         session, found = self._session, self._found
         with session.lock:
-            if not self._is_current():
+            if self.is_over:
                 return
             for (_, _, cached), read in zip(looks, reads, strict=True):
                 assert cached is not None
@@ -124,10 +135,6 @@ class IncrementalFetch:
                     session.rest(cached, read)
             # All that rest were fetched, too: at the time before any of this was looked at.
             session.fetched_ms = max(session.fetched_ms, self._now_ms)
-
-    def _is_current(self) -> bool:
-        session = self._session
-        return not session.closed and session.epoch == self._epoch
 
     def _is_at_the_end(self, cached: CachedPartition, read: PartitionRead) -> bool:
         if not self._may_rest or read.partition is None:
@@ -144,7 +151,7 @@ class IncrementalFetch:
     def looks(self) -> list[Look]:
         session, found = self._session, self._found
         with session.lock:
-            if not self._is_current():
+            if self.is_over:
                 return []
             session.waits = True  # before it is asked what is active: what comes now wakes us
             active = list(session.active)
@@ -156,10 +163,10 @@ class IncrementalFetch:
         session = self._session
         parts = []
         with session.lock:
-            if session.epoch != self._epoch:  # another request of the session overtook this one
-                return FetchResponse(
-                    (), ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id
-                )
+            if session.closed:
+                return FetchResponse((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if self.is_over:  # another request of the session overtook this one
+                return FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
             session.waits = False
             for (_, _, cached), read in zip(looks, reads, strict=True):
                 assert cached is not None

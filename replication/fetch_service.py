@@ -39,6 +39,7 @@ class FetchService:
             request = request._replace(min_bytes=request.max_bytes)
         reader = self._reader
         context = open_context(request, self.sessions, self._now_ms, reader.rack_aware)
+        self._waiting.check_sessions()
         if isinstance(context, ErrorCode):
             respond(FetchResponse((), context))
             return
@@ -50,7 +51,9 @@ class FetchService:
 
         def answer(looks: Sequence[Look], reads: list[PartitionRead]) -> None:
             self._count_reads(request, reads)
-            respond(context.answer(looks, reads))
+            response = context.answer(looks, reads)
+            self._waiting.check_sessions()
+            respond(response)
 
         enough = found.size >= request.min_bytes
         if request.max_wait_ms <= 0 or enough or found.is_final or not context.keys:

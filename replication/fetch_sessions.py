@@ -80,9 +80,7 @@ class CachedPartition:
         """It does not rest any more."""
         session = self._session
         session.active[self] = None
-        if session.waits:
-            session.waits = False
-            session.stirred.append(session)
+        session.stir()
 
     def _log_changed(self) -> None:
         self._log = None
@@ -196,8 +194,15 @@ class FetchSession:
     def __repr__(self) -> str:
         return f"FetchSession({self.id}, of {self.replica_id}, next epoch {self.epoch})"
 
+    def stir(self) -> None:
+        """Let a fetch that waits look again. It takes no lock."""
+        if self.waits:
+            self.waits = False
+            self.stirred.append(self)
+
     def update(self, request: FetchRequest) -> None:
         """What the owner changes; the caller holds the lock."""
+        self.stir()  # a fetch that waits is overtaken
         partitions, active = self.partitions, self.active
         for part in request.partitions:
             key = part.tp, part.topic_id
@@ -231,6 +236,7 @@ class FetchSession:
     def close(self) -> None:
         with self.lock:
             self.closed = True
+            self.stir()
             for cached in self.partitions.values():
                 cached.let_go()
             self.partitions.clear()

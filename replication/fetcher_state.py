@@ -164,12 +164,14 @@ class FetchState:
 
     def epoch_part(self, rule: TruncationRule) -> OffsetForLeaderPartition:
         """R-130."""
-        return OffsetForLeaderPartition(self.tp, self.last_epoch, self._sent_epoch(rule))
+        return OffsetForLeaderPartition(
+            self.tp, self.last_epoch, self._sent_epoch(rule), self.topic_id
+        )
 
     def ends_part(self, rule: TruncationRule) -> ListOffsetsPartition:
         """R-129."""
         which = LATEST if self.leader_end is None else EARLIEST
-        return ListOffsetsPartition(self.tp, which, self._sent_epoch(rule))
+        return ListOffsetsPartition(self.tp, which, self._sent_epoch(rule), self.topic_id)
 
     def _sent_epoch(self, rule: TruncationRule) -> int:
         return self.leader_epoch if rule.fences else UNKNOWN_EPOCH

@@ -131,6 +131,7 @@ class FetchReader:
             if self.rack_aware and replica_id == CONSUMER:
                 preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
                 if preferred is not None:
+                    partition.check_fetch(part)  # a deposed leader names replicas of the past
                     return PartitionRead(_redirect(partition, part, preferred))
             if self._is_throttled(partition, replica_id):
                 max_bytes = 0

@@ -27,7 +27,7 @@ from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.error_codes import ErrorCode
-from replication.errors import InvalidRequiredAcksError, error_for
+from replication.errors import InvalidRequiredAcksError
 from replication.fetch_service import FetchService
 from replication.fetch_sessions import FetchSessionCache
 from replication.fetcher_manager import FetcherManager
@@ -383,8 +383,7 @@ class ReplicaManager:
     def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
         """The partition here, if it is of the topic that is meant."""
         partition = self._hosted.find(part.tp)
-        if part.topic_id is not None and partition.local_log().topic_id != part.topic_id:
-            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{part.tp}: {part.topic_id}")
+        partition.check_topic(part.topic_id)
         return partition
 
     # -- delete records ------------------------------------------------------------------------

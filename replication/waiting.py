@@ -94,16 +94,17 @@ class WaitingRequests:
         if hw_moved:
             self.on_high_watermark(tp)
         else:
-            self._check_sessions()
+            self.check_sessions()
 
     def on_high_watermark(self, tp: TopicPartition) -> None:
         """The high watermark moved, here or, on a follower, after that of its leader (R-95)."""
         _check(self.produce, tp)
         _check(self.consumer_fetch, tp)
         _check(self.delete_records, tp)
-        self._check_sessions()
+        self.check_sessions()
 
-    def _check_sessions(self) -> None:
+    def check_sessions(self) -> None:
+        """Sessions were stirred: something they fetch changed, or they went on, or ended."""
         stirred = self._stirred
         while stirred:
             try:

@@ -141,7 +141,8 @@ def _search(
         f"{summary.schedules / seconds:.0f} schedules/s: {len(summary.failures)} failed"
     )
     for name, count in sorted(summary.counters.items(), key=_by_kind):
-        terminal.line(f"    {_title(name):44} {count}")
+        share = summary.reached[name] / summary.schedules
+        terminal.line(f"    {_title(name):52} {count:>9}  in {share:4.0%} of the schedules")
     for failed in summary.failures[:10]:
         terminal.line(f"seed {failed.seed}: {failed.violations[0]}", style="red")
     if summary.failures and shrink:

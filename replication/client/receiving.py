@@ -330,7 +330,7 @@ class ConsumerCore:
                     # Whoever is asked for metadata may not have heard of it (KIP-951).
                     self._metadata.told(asked.tp, part.current_leader, lambda: None)
                     again = True
-                    stale |= of_leader and reaction is FetchReaction.REFRESH
+                    stale |= reaction is FetchReaction.REFRESH
         if stale:
             self._metadata.refresh(
                 lambda answered: self._actor.post(partial(self._fetch_next, poll, again))
@@ -339,11 +339,10 @@ class ConsumerCore:
             self._fetch_next(poll, again)
 
     def _elsewhere(self, position: Position, of_leader: bool, error: ReplicationError) -> None:
-        """A follower that fails is left alone: the leader has the say. A leader: after a pause."""
-        if of_leader:
-            self._failed(position, error)
-        else:
+        """After a pause: a leader of the past sends back to the follower that has just refused."""
+        if not of_leader:
             position.preferred = NO_REPLICA
+        self._failed(position, error)
 
     def _take(
         self,
@@ -358,7 +357,7 @@ class ConsumerCore:
             if of_leader:
                 position.compare(part.diverging_epoch)
             else:
-                position.preferred = NO_REPLICA
+                self._elsewhere(position, of_leader, error_for(ErrorCode.REPLICA_NOT_AVAILABLE))
             return True
         if part.preferred_read_replica != NO_REPLICA and of_leader:
             position.preferred = part.preferred_read_replica

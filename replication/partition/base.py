@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -132,6 +133,14 @@ class Replica:
         if log is None:
             raise NotLeaderOrFollowerError(f"{self.tp} has no log here yet")
         return log
+
+    def check_topic(self, topic_id: uuid.UUID | None) -> None:
+        """
+        Raises:
+            ResponseError: the log is of another topic of that name (KIP-516).
+        """
+        if topic_id is not None and self.local_log().topic_id != topic_id:
+            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {topic_id}")
 
     def _leading(self) -> Leadership:
         role = self.role

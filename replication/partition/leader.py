@@ -14,7 +14,6 @@ from replication.errors import (
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
-    error_for,
 )
 from replication.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
 from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
@@ -165,14 +164,17 @@ class Leader(IsrChanges):
             self._submit(*proposal)
         return FetchRead(records, high_watermark, stable, start, end, None, aborted, moved)
 
+    def check_fetch(self, part: FetchPartition) -> None:
+        """Refuse a consumer that means another topic or another leader epoch, as ``fetch`` does."""
+        self._readable(part, CONSUMER, UNKNOWN_EPOCH)
+
     def _readable(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
     ) -> tuple[Role, ReplicaLog]:
         """R-8, R-97 … R-101; a follower here serves consumers too (KIP-392, R-149)."""
         role = self.role if replica_id == CONSUMER else self._leading()
         log = self.local_log()
-        if part.topic_id is not None and log.topic_id != part.topic_id:
-            raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {part.topic_id}")
+        self.check_topic(part.topic_id)
         self._check_epoch(role, part.current_leader_epoch)
         if isinstance(role, Leadership) and replica_id >= 0:
             if replica_id not in role.followers:

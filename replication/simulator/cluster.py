@@ -13,6 +13,7 @@ from logstore.testing.faulty import CrashMode, SimulatedCrash
 from replication.broker import Broker, BrokerState
 from replication.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorUnavailableError
+from replication.replica_selector import RACK_AWARE
 from replication.simulator.atlas import Atlas
 from replication.simulator.coordinator import SimCoordinator, SimSession
 from replication.simulator.disk import SimDisk
@@ -33,6 +34,11 @@ STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its 
     "lost_name": "F-17",
     "lost_truncation": "F-18",
 }
+
+
+def rack_of(number: int) -> str:
+    """Of a broker or a consumer."""
+    return f"r{number % 3}"
 
 
 class Machine:
@@ -71,8 +77,8 @@ class SimCluster:
         plan: Plan,
         scheduler: Scheduler,
         struck: Counter[str],
-        on_start: Callable[[Machine], None],
-        on_end: Callable[[Machine], None],
+        on_start: Callable[[Machine], None] = lambda machine: None,
+        on_end: Callable[[Machine], None] = lambda machine: None,
     ) -> None:
         self.plan = plan
         self.scheduler = scheduler
@@ -81,8 +87,8 @@ class SimCluster:
         self.complaints: list[str] = []  # of brokers about disks that are well: violations
         self.network = Network(scheduler, struck)
         self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
-        self._on_start = on_start
-        self._on_end = on_end
+        self.on_start = on_start
+        self.on_end = on_end
         self._events_us = 0
         self._disk_fails = any(fault.kind in DISK_FAILS for fault in plan.faults)
         self.coordinator = SimCoordinator(
@@ -111,6 +117,7 @@ class SimCluster:
             high_watermark_checkpoint_interval_ms=2500,
             controlled_shutdown_retry_backoff_ms=200,
             leader_imbalance_check_interval_s=4,
+            replica_selector=RACK_AWARE if plan.racks else "",
         )
         self.machines = {
             broker_id: Machine(broker_id, SimClock(scheduler)) for broker_id in range(plan.brokers)
@@ -196,6 +203,7 @@ class SimCluster:
                 broker_config=self.broker_config, config=self.config, cluster_id="simulated",
                 random_source=source, random_id=lambda: f"{source.getrandbits(128):032x}",
                 run_later=runtime.run_later,
+                rack=rack_of(broker_id) if self.plan.racks else None,
                 on_fatal=lambda error: self._on_fatal(machine, process),
             )  # fmt: skip
         except SimulatedCrash:
@@ -207,7 +215,7 @@ class SimCluster:
             return
         machine.broker = broker
         self.network.bind(process, broker.handle)
-        self._on_start(machine)
+        self.on_start(machine)
         broker.start()
 
     def _did_not_start(self, machine: Machine, error: LogstoreError) -> None:
@@ -272,7 +280,7 @@ class SimCluster:
         if machine.process is not None:
             machine.process.alive = False
         if machine.broker is not None:
-            self._on_end(machine)
+            self.on_end(machine)
         self.network.unbind(machine.broker_id, silent=silent)
         machine.disk.read_truly()
         before = machine.disk.struck.copy()
@@ -304,7 +312,7 @@ class SimCluster:
             machine.clean = True
             self.counters["clean stops"] += 1
             process.alive = False
-            self._on_end(machine)
+            self.on_end(machine)
             self.network.unbind(broker_id)
             if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
                 self.counters["power lost after a clean stop"] += 1

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
 from replication.messages import ProduceRequest, Request
+
+if TYPE_CHECKING:
+    from replication.simulator.transactions import Transaction
 
 
 class Outcome(Enum):
@@ -29,26 +33,40 @@ class Write:
     sequence: int = -1
     outcome: Outcome = Outcome.PENDING
     offset: int = -1
-    attempts: int = 0
+    transaction: Transaction | None = None
+    producer: str = ""  # one that is idempotent: in order, and nothing twice
 
 
 @dataclass(slots=True)
 class History:
     """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
     first value any consumer read at an offset (I-6). ``repeated``: values of requests that the
-    network carried out twice: of the two answers the client had one."""
+    network carried out twice: of the two answers the client had one. ``read_by``: offsets by
+    reader and partition."""
 
     writes: list[Write] = field(default_factory=list)
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     deleted_below: dict[TopicPartition, int] = field(default_factory=dict)
     repeated: set[bytes] = field(default_factory=set)
+    read_by: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+
+    def write_of(self, value: bytes) -> Write:
+        return self.writes[int(value.split(b".", 1)[0])]
 
     def note_repeated(self, request: Request) -> None:
         if isinstance(request, ProduceRequest):
             for part in request.partitions:
                 self.repeated.update(bytes(r.value or b"") for r in read_records(part.records))
+
+    def begin(self, tp: TopicPartition, acks: int, records: int, size: int) -> Write:
+        """A write with values of its own."""
+        number = len(self.writes)
+        values = tuple(f"{number}.{n}".encode().ljust(size, b".") for n in range(records))
+        write = Write(number, tp, acks, values)
+        self.writes.append(write)
+        return write
 
     def settle(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
         write.outcome, write.offset = outcome, offset
@@ -63,6 +81,7 @@ class History:
                     )
 
     def read(self, tp: TopicPartition, offset: int, value: bytes, reader: str) -> None:
+        self.read_by.setdefault((reader, tp), set()).add(offset)
         before = self.seen.setdefault(tp, {}).setdefault(offset, value)
         if before != value:
             self.violations.append(

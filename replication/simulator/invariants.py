@@ -142,7 +142,8 @@ class Oracle:
         broker_id = machine.broker_id
         for tp, view in self._views[broker_id].items():
             log = view.shadow.log
-            if view.incarnation == machine.starts:
+            hosted = machine.broker is not None and machine.broker.log_manager.logs.get(tp) is log
+            if view.incarnation == machine.starts and hosted:
                 if view.leads:  # the event that it dies in may have told others
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
                 self._recoveries.ended(machine, tp, view.shadow, view.undone)

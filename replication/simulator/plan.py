@@ -83,10 +83,11 @@ class Operation:
     """One step of a client.
 
     Attributes:
-        kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart).
+        kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
+            ``reassign``, ``transaction``, ``make-anew`` and ``produce-anew`` (``lives``).
         client: which producer or consumer; the broker for ``stop``.
-        size: bytes of the value, or of a fetch; for ``delete-records`` a percentage.
-        records: in one batch.
+        size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
+        records: in one batch; for ``consume`` how many polls.
     """
 
     at_ms: int
@@ -121,6 +122,8 @@ class Plan:
     segment_bytes: int = 800
     fetch_bytes: int = 1 << 20  # a follower gets at a time
     mutant: str | None = None
+    racks: bool = False  # consumers read from the replica of theirs (KIP-392)
+    poll_bytes: int = 1000  # a consumer gets of a partition at a time
     violation: str = ""  # what it once found; for people
 
     def to_json(self) -> str:

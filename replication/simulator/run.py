@@ -3,17 +3,14 @@ and then nothing may be missing."""
 
 from __future__ import annotations
 
-import logging
 import random
 from collections import Counter
-from collections.abc import Callable
 
-from checkpoints.loggers import get_logger, package_loggers
 from checkpoints.types import TopicPartition
-from logstore.testing.faulty import SimulatedCrash
 from replication.broker import BrokerState
 from replication.messages import CreateTopicRequest, Response, TopicResponse
-from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.cluster import SimCluster
+from replication.simulator.events import Events, ViolatedError, heard_by
 from replication.simulator.faults import Injector
 from replication.simulator.history import Outcome
 from replication.simulator.invariants import Oracle
@@ -22,16 +19,14 @@ from replication.simulator.noise import LogWatch, Pace
 from replication.simulator.plan import Operation, Options, Plan, Result
 from replication.simulator.scheduler import US_PER_MS, Scheduler
 from replication.simulator.swarm import draw_plan
-from replication.simulator.validations import is_quiescent, validate, what_is_missing
+from replication.simulator.validations import check_read, is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
-
-logger = get_logger(__name__)
 
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
 HEAL_LIMIT_MS = 30_000  # of virtual time: within it everybody is in sync again (I-24)
-MAX_EVENTS = 60_000
 LAST_TRIES = 3
+LATE = ("F-2", "F-3", "F-4", "F-7", "F-29", "F-33")  # faults that keep requests on their way
 
 
 def run_seed(seed: int, options: Options, *, keep_trace: bool = False) -> Result:
@@ -45,10 +40,6 @@ def run_plan(plan: Plan, *, keep_trace: bool = False) -> Result:
         return _Run(plan, keep_trace=keep_trace).run()
 
 
-class _Stop(Exception):
-    """A violation was found: nothing after it means anything."""
-
-
 class _Run:
     def __init__(self, plan: Plan, *, keep_trace: bool) -> None:
         self.plan = plan
@@ -56,34 +47,25 @@ class _Run:
         self.errors: list[str] = []
         self.scheduler = Scheduler(random.Random(f"run {plan.seed}"), keep_trace=keep_trace)
         self.partitions = [TopicPartition(TOPIC, number) for number in range(plan.partitions)]
-        self.cluster = SimCluster(plan, self.scheduler, self.struck, self._on_start, self._on_end)
+        self.cluster = SimCluster(plan, self.scheduler, self.struck)
         self.oracle = Oracle(self.cluster, self.partitions)
+        self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck)
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
         self.cluster.network.on_send = Pace(self.scheduler, self.errors.append).sent
         self.cluster.network.on_repeat = self.world.history.note_repeated
+        self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
 
-    def _on_start(self, machine: Machine) -> None:
-        self.oracle.started(machine)
-
-    def _on_end(self, machine: Machine) -> None:
-        self.oracle.ended(machine)
+    def _look(self, node: int | None) -> bool:
+        oracle = self.oracle
+        if node is None or node >= 0:
+            oracle.after_event(node)
+        return bool(oracle.violations or self.world.history.violations)
 
     def run(self) -> Result:
-        handler = LogWatch(self.plan, self.scheduler, self.oracle.counters, self.errors)
-        loggers = package_loggers()
-        before = [(logger.level, logger.propagate) for logger in loggers]
-        for logger in loggers:
-            logger.addHandler(handler)
-            logger.setLevel(logging.WARNING)
-            logger.propagate = False
-        try:
+        watch = LogWatch(self.plan, self.scheduler, self.oracle.counters, self.errors)
+        with heard_by(watch):
             violations = self._phases()
-        finally:
-            for logger, (level, propagate) in zip(loggers, before, strict=True):
-                logger.removeHandler(handler)
-                logger.setLevel(level)
-                logger.propagate = propagate
         counters = Counter(self.oracle.counters)
         counters.update(self.cluster.counters)
         counters.update(self.struck)
@@ -101,31 +83,54 @@ class _Run:
     def _phases(self) -> list[str]:
         try:
             self._boot()
+            self._create_topic()
             start_us = self.scheduler.now_us
             self.injector.schedule(self.plan.faults, start_us)
             self.world.schedule(self.plan.operations, start_us)
-            self._until(start_us + self.plan.duration_ms * US_PER_MS)
+            self.events.until(start_us + self.plan.duration_ms * US_PER_MS)
             self.scheduler.note("everything heals")
             self.injector.stop()
             self.cluster.heal()
             self._converge("after everything healed")
             self._last_writes()
             self._converge("after the last writes")
-        except _Stop:
-            pass
+            self._last_reads()
+        except ViolatedError as error:
+            self.oracle.violations += error.args
         found = [*self.oracle.violations, *self.world.history.violations, *self.errors]
         found += self.cluster.complaints
         if not found:
             found = validate(self.cluster, self.oracle, self.world.history)
+            found += check_read(self.oracle, self.cluster, self.world.history)
+            found += self.world.lives.violations(late_copies=self._requests_come_late())
         return found
+
+    def _requests_come_late(self) -> bool:
+        return any(self.struck[kind] for kind in LATE)
+
+    def _missing(self) -> str:
+        world = self.world
+        return (
+            what_is_missing(self.cluster, self.oracle)
+            or world.lives.what_is_missing()
+            or world.transactions.what_is_missing()
+        )
 
     def _boot(self) -> None:
         for broker_id in self.cluster.machines:
             self.cluster.start(broker_id)
-        self._wait(
+        self.events.wait(
             lambda: self.cluster.controller is not None and self._all_registered(), BOOT_LIMIT_MS,
             lambda: "I-24 the cluster does not come up",
         )  # fmt: skip
+
+    def _all_registered(self) -> bool:
+        return all(
+            machine.broker is not None and machine.broker.state is BrokerState.RUNNING
+            for machine in self.cluster.machines.values()
+        )
+
+    def _create_topic(self) -> None:
         controller = self.cluster.controller
         assert controller is not None
         broker = self.cluster.machines[controller].broker
@@ -139,24 +144,17 @@ class _Run:
         config = {"min.insync.replicas": str(self.plan.min_isr)}
         request = CreateTopicRequest(TOPIC, self.plan.partitions, replicas, assignment, config)
         broker.handle(request, answers.append)
-        self._wait(
+        self.events.wait(
             lambda: bool(answers) and is_quiescent(self.cluster, self.oracle), BOOT_LIMIT_MS,
             lambda: f"I-24 the topic gets no leader: {answers}",
         )  # fmt: skip
         assert isinstance(answers[0], TopicResponse)
         self.scheduler.note("the topic is there")
 
-    def _all_registered(self) -> bool:
-        return all(
-            machine.broker is not None and machine.broker.state is BrokerState.RUNNING
-            for machine in self.cluster.machines.values()
-        )
-
     def _converge(self, when: str) -> None:
         """I-24."""
-        self._wait(
-            lambda: is_quiescent(self.cluster, self.oracle), HEAL_LIMIT_MS,
-            lambda: f"I-24 {when}: {what_is_missing(self.cluster, self.oracle)}",
+        self.events.wait(
+            lambda: not self._missing(), HEAL_LIMIT_MS, lambda: f"I-24 {when}: {self._missing()}",
         )  # fmt: skip
 
     def _last_writes(self) -> None:
@@ -165,57 +163,40 @@ class _Run:
             outcomes: list[Outcome] = []
             while Outcome.OK not in outcomes:
                 if len(outcomes) == LAST_TRIES:
-                    self.oracle.violations.append(
+                    raise ViolatedError(
                         f"I-24 {tp}: acks=all ends {outcomes[-1].value} in a healthy cluster"
                     )
-                    raise _Stop
                 outcomes.append(self._write(number))
+
+    def _last_reads(self) -> None:
+        """Consumers get everything that is committed (I-24)."""
+        ends = {tp: max(self.oracle.committed[tp], default=-1) + 1 for tp in self.partitions}
+
+        def behind() -> dict[str, int | None]:
+            return {
+                f"{consumer.name} {tp}": consumer.core.positions[tp].offset
+                for consumer in self.world.consumers
+                for tp, end in ends.items()
+                if (consumer.core.positions[tp].offset or 0) < end
+            }
+
+        def are_done() -> bool:
+            if not behind():
+                return True
+            for consumer in self.world.consumers:
+                if consumer.idle:
+                    consumer.consume(1)
+            return False
+
+        self.events.wait(
+            are_done, HEAL_LIMIT_MS,
+            lambda: f"I-24 consumers do not come to the ends {ends}: {behind()}",
+        )  # fmt: skip
 
     def _write(self, partition: int) -> Outcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))
-        self._wait(
+        self.events.wait(
             lambda: write.outcome is not Outcome.PENDING, HEAL_LIMIT_MS,
             lambda: f"I-24 {write.tp}: the last write is not answered",
         )  # fmt: skip
         return write.outcome
-
-    # -- events --------------------------------------------------------------------------------
-
-    def _wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
-        deadline_us = self.scheduler.now_us + limit_ms * US_PER_MS
-        while not reached():
-            if self.scheduler.now_us >= deadline_us:
-                self.oracle.violations.append(missing())
-                raise _Stop
-            self._until(min(deadline_us, self.scheduler.now_us + 20 * US_PER_MS))
-
-    def _until(self, until_us: int) -> None:
-        scheduler, oracle, history = self.scheduler, self.oracle, self.world.history
-        next_event, after_event = scheduler.next_event, oracle.after_event
-        machines, errors = self.cluster.machines, self.errors
-        complaints = self.cluster.complaints
-        while (event := next_event(until_us)) is not None:
-            process = event.process
-            try:
-                event.task()
-            except SimulatedCrash:
-                assert process is not None
-                self.cluster.disk_crashed(machines[process.node])
-            except Exception as error:
-                logger.exception("a task failed: %s: %s", type(error).__name__, error)
-            if process is None:
-                after_event(None)
-            elif process.node >= 0:
-                machine = machines[process.node]
-                after_event(process.node)
-                disk = machine.disk
-                if disk.busy_ms:
-                    process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
-                    disk.busy_ms = 0
-                if disk.stopped and machine.up:
-                    self.cluster.disk_crashed(machine)
-            if oracle.violations or errors or history.violations or complaints:
-                raise _Stop
-            if scheduler.events > MAX_EVENTS:
-                oracle.violations.append("I-24 the schedule has no end")
-                raise _Stop

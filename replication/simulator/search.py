@@ -13,32 +13,37 @@ from typing import Any
 from replication.simulator.plan import Options, Result
 from replication.simulator.run import run_seed
 
-CHUNK = 20  # schedules in one task of a worker
+CHUNK = 24  # schedules in one task of a worker
+COLLECTED_AFTER = 8  # schedules
 
 
 @dataclass(slots=True)
 class Summary:
     """What a search found.
 
-    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules.
+    ``failures`` are in order of their seeds; ``counters`` are sums over all schedules, and
+    ``reached`` in how many of them there was anything to count.
     """
 
     schedules: int = 0
     events: int = 0
     failures: list[Result] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    reached: Counter[str] = field(default_factory=Counter)
 
     def add(self, result: Result) -> None:
         self.schedules += 1
         self.events += result.events
         self.counters.update(result.counters)
+        self.reached.update(name for name, count in result.counters.items() if count)
         if result.failed:
             self.failures.append(result)
             self.failures.sort(key=lambda failed: failed.seed)
 
     def to_dict(self) -> dict[str, Any]:
         found = asdict(self)
-        found["counters"] = dict(sorted(self.counters.items()))
+        for name in ("counters", "reached"):
+            found[name] = dict(sorted(found[name].items()))
         return found
 
 
@@ -53,7 +58,8 @@ def run_seeds(
     try:
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
-            gc.collect()
+            if len(results) % COLLECTED_AFTER == 0:
+                gc.collect()
             if stop_early and results[-1].failed:
                 break
     finally:

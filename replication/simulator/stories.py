@@ -34,6 +34,7 @@ from replication.simulator.moments import (
 from replication.simulator.plan import Fault, Operation
 
 COORDINATOR = -1
+ENDING_RATE = 0.5  # of the stories in which no log is cut: a deposed leader follows
 CRASHES = ("F-12", "F-13", "F-14")
 
 
@@ -340,7 +341,10 @@ def silent_coordinator(stage: Stage) -> None:
     stage.time(2000, 2300)
 
 
+CUTTING = (deposed_leader, fast_failovers, last_one_standing, late_answers)  # mostly
 STORIES: tuple[Callable[[Stage], None], ...] = (
+    *CUTTING,
+    *CUTTING,
     late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
     deleted_and_lost, late_answers, silent_coordinator, silent_coordinator,
 )  # fmt: skip
@@ -352,5 +356,9 @@ def tell(rng: random.Random, brokers: int, producers: int, partitions: int, star
     if rng.random() < 0.4:
         rng.shuffle(order)
     stage = Stage(rng, tuple(order), producers, partitions, start_ms)
-    rng.choice(STORIES)(stage)
+    story = rng.choice(STORIES)
+    story(stage)
+    if story not in CUTTING and rng.random() < ENDING_RATE and stage.silent_from_ms is None:
+        stage.start_ms = stage.end_ms
+        deposed_leader(stage)
     return stage

@@ -10,9 +10,10 @@ from replication.simulator.kinds import PART_OF, expand
 from replication.simulator.moments import GROWS, SHRINKS
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 from replication.simulator.stories import tell
+from replication.simulator.workload import CONSUMERS
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
-STORY_RATE = 0.75  # of the schedules
+STORY_RATE = 0.9  # of the schedules
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -46,7 +47,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
         tuple(sorted(faults, key=lambda fault: fault.at_ms)),
         tuple(sorted(operations, key=lambda step: step.at_ms)),
         duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
-        options.mutant,
+        options.mutant, rng.random() < 0.3, rng.choice((100, 1000, 10_000)),
     )  # fmt: skip
 
 
@@ -68,14 +69,18 @@ def _operations(
                 rng.choice((8, 8, 30, 120 if records == 1 or rng.random() < 0.1 else 50)),
             )
         )  # fmt: skip
-    for _ in range(max(2, options.events // 50)):
+    for _ in range(max(3, options.events // 25)):
+        polls = rng.choice((1, 2, 4))
         found.append(
-            Operation(
-                rng.randrange(duration), "consume", rng.randrange(2), rng.randrange(partitions),
-                size=rng.choice((100, 1000, 10_000)),
-            )
-        )  # fmt: skip
-    for kind, likelihood in (("elect", 0.4), ("delete-records", 0.15), ("stop", 0.3)):
+            Operation(rng.randrange(duration), "consume", rng.randrange(CONSUMERS), records=polls)
+        )
+    for kind, likelihood in (
+        ("elect", 0.4),
+        ("delete-records", 0.15),
+        ("stop", 0.3),
+        ("reassign", 0.2),
+        ("transaction", 0.3),
+    ):
         while rng.random() < likelihood:
             client = rng.randrange(brokers)
             size = rng.randrange(100)
@@ -84,6 +89,21 @@ def _operations(
                     rng.randrange(duration), kind, client, rng.randrange(partitions), size=size
                 )
             )
+    if rng.random() < 0.25:
+        for _ in range(rng.randint(2, 4)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "make-anew", rng.randrange(brokers),
+                    size=rng.randrange(100),
+                )
+            )  # fmt: skip
+        for _ in range(max(4, options.events // 20)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "produce-anew", rng.randrange(producers),
+                    records=rng.choice((1, 2)),
+                )
+            )  # fmt: skip
     return found
 
 

@@ -62,6 +62,8 @@ def validate(cluster: SimCluster, oracle: Oracle, history: History) -> list[str]
         found += _check_acknowledged(tp, first, history)
         found += _check_outcomes(tp, first, history, oracle.excuses)
         found += _check_copies(tp, first, history.deleted_below.get(tp, 0), oracle.excuses)
+        if tp not in history.deleted_below:  # else a producer may be forgotten with its records
+            found += _check_producers(tp, first, history)
         found += _check_seen(tp, first, history)
     return found
 
@@ -122,6 +124,13 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
         held = content.values.get(offset)
         if held != value:
             return [f"I-1 {tp}: {value!r} was acknowledged at {offset}, where now {held!r} is"]
+    held_values = set(content.values.values())
+    if tp not in history.deleted_below:
+        for write in history.writes:  # also where nobody knows at which offset
+            if write.tp == tp and write.outcome is Outcome.OK and write.acks == -1:
+                for value in write.values:
+                    if value not in held_values:
+                        return [f"I-1 {tp}: {value!r} was acknowledged, and is nowhere"]
     if content.start > history.deleted_below.get(tp, 0):
         return [f"I-1 {tp}: the log starts at {content.start}, and nobody deleted that far"]
     return []
@@ -159,6 +168,8 @@ def _check_copies(
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
+            if batch.base_sequence < 0:
+                continue  # a marker, which may be written again
             key = batch.producer_id, batch.producer_epoch, batch.base_sequence
             before = seen.setdefault(key, batch.base_offset)
             if before == batch.base_offset:
@@ -168,4 +179,42 @@ def _check_copies(
                 seen[key] = batch.base_offset
             else:
                 return [f"I-20 {tp}: {key} is at offsets {before} and {batch.base_offset}"]
+    return []
+
+
+def _check_producers(tp: TopicPartition, content: Content, history: History) -> list[str]:
+    """I-20: what an idempotent producer wrote is there once, and in its order."""
+    offsets: dict[bytes, int] = {}
+    for offset, value in content.values.items():
+        if value in offsets and _is_of_idempotent(history, value):
+            return [f"I-20 {tp}: {value!r} is at offsets {offsets[value]} and {offset}"]
+        offsets[value] = offset
+    last: dict[str, int] = {}
+    for write in history.writes:
+        if write.producer and write.tp == tp and write.outcome is Outcome.OK:
+            offset = offsets.get(write.values[0], -1)
+            if offset < last.get(write.producer, -1):
+                return [
+                    f"I-20 {tp}: {write.values[0]!r} is before what {write.producer} sent first"
+                ]
+            last[write.producer] = offset
+    return []
+
+
+def _is_of_idempotent(history: History, value: bytes) -> bool:
+    return bool(history.write_of(value).producer)
+
+
+def check_read(oracle: Oracle, cluster: SimCluster, history: History) -> list[str]:
+    """I-6: once a consumer has come to the end, it has passed over nothing."""
+    for (reader, tp), offsets in history.read_by.items():
+        if tp in history.deleted_below:
+            continue  # it may have come too late
+        content = Content(cluster.machines[oracle.registrations[tp].leader], tp)
+        for offset, value in content.values.items():
+            transaction = history.write_of(value).transaction
+            if offset not in offsets and transaction is None:
+                return [f"I-6 {tp}: {reader} never read {value!r} at {offset}"]
+            if offset not in offsets and transaction is not None and transaction.commits:
+                return [f"I-6 {tp}: {reader} never read {value!r} at {offset}, committed"]
     return []

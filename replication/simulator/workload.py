@@ -1,245 +1,190 @@
-"""Clients as events: producers with unique values, consumers with positions, an admin.
+"""The clients of a schedule: producers with unique values, consumers with positions, an admin.
 
-They know of the cluster what its metadata tells them, try again as clients do, and write down what
-they were told (``history``).
+Producers and consumers are those of production, on the runtime and the transport of the simulation.
+What they were told is written down (``history``).
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import permutations
+from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptBatchError
-from logstore.format.batch import encode_batch
-from logstore.format.reader import iter_batches, read_records
+from logstore.errors import CorruptBatchError, LogstoreError
+from replication.client import (
+    ConsumerConfig,
+    ConsumerCore,
+    Metadata,
+    PollResult,
+    ProducerConfig,
+    ProducerCore,
+    SendResult,
+)
+from replication.client import Outcome as Sent
+from replication.coordination import nodes
 from replication.error_codes import ErrorCode
+from replication.errors import LogTruncationError, ReplicationError
 from replication.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     ElectionType,
     ElectLeadersRequest,
-    FetchPartition,
-    FetchPartitionResponse,
-    FetchRequest,
-    FetchResponse,
     IsolationLevel,
-    MetadataRequest,
-    MetadataResponse,
-    ProducePartition,
-    ProduceRequest,
-    ProduceResponse,
+    Request,
     Response,
 )
-from replication.simulator.cluster import SimCluster
+from replication.simulator.cluster import SimCluster, rack_of
 from replication.simulator.history import History, Outcome, Write
+from replication.simulator.lives import Lives
 from replication.simulator.network import SimTransport
 from replication.simulator.plan import Operation, Plan
-from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
+from replication.simulator.scheduler import US_PER_MS, Process, Scheduler, SimClock, SimRuntime
+from replication.simulator.transactions import Transactions, TransactionState
 
-PRODUCE_TIMEOUT_MS = 400
-ATTEMPTS = 6
-BACKOFF_MS = 70
+REQUEST_TIMEOUT_MS = 400  # of a produce
+DELIVERY_TIMEOUT_MS = 2_500
+POLL_MS = 50
+CONSUMER_TIMEOUT_MS = 2_000
 FIRST_CLIENT = -10  # node of the first client in the network; the next ones below
+CONSUMERS = 2
 
-# Answers that say: nothing was appended by this attempt. With acks=all the first two may also come
-# after it, when the leader stepped down while it waited (R-85).
-NOT_HERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-REFUSED = frozenset(
-    {
-        *NOT_HERE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.INVALID_TIMESTAMP, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)  # fmt: skip
+OUTCOMES = {
+    Sent.ACKNOWLEDGED: Outcome.OK,
+    Sent.NOT_WRITTEN: Outcome.FAILED,
+    Sent.UNKNOWN: Outcome.UNKNOWN,
+}
+
+
+class KnownTopic(NamedTuple):
+    """What the coordinator's tree says of a topic."""
+
+    topic_id: uuid.UUID | None
+    replicas: dict[TopicPartition, tuple[int, ...]]
+    deleting: bool
 
 
 class Client:
-    """What all clients share: a place in the network, and metadata."""
+    """What all clients share: a place in the network, and what they know of the cluster."""
 
     def __init__(self, name: str, node: int, world: World) -> None:
         self.world = world
+        self.name = name
         self.process = Process(name, node)
+        self.runtime = SimRuntime(world.scheduler, self.process, SimClock(world.scheduler))
         self.transport = SimTransport(world.cluster.network, self.process)
-        self.leaders: dict[TopicPartition, int] = {}
-        self.controller = -1
-        self._asked = 0
-
-    def send(
-        self, broker: int, request: object, on_reply: Callable[[Response | None], None]
-    ) -> None:
-        self.transport.send(broker, request, on_reply)  # type: ignore[arg-type]
-
-    def later(self, delay_ms: int, task: Callable[[], None]) -> None:
-        self.world.scheduler.after(delay_ms * US_PER_MS, self.process, self.process.name, task)
-
-    def refresh(self, then: Callable[[], None]) -> None:
-        """Ask the next broker who leads what."""
-        brokers = list(self.world.cluster.machines)
-        self._asked += 1
-
-        def on_reply(response: Response | None) -> None:
-            if isinstance(response, MetadataResponse):
-                self.leaders = {p.tp: p.leader_id for p in response.partitions}
-                self.controller = response.controller_id
-            then()
-
-        self.send(brokers[self._asked % len(brokers)], MetadataRequest(), on_reply)
+        brokers = list(world.cluster.machines)
+        self.metadata = Metadata(self.runtime, self.transport, lambda: brokers)
 
 
 class Producer(Client):
-    """Sends one batch at a time to each partition, in order."""
+    """One application that writes: a core of production for each ``acks`` it uses."""
 
     def __init__(self, number: int, world: World, *, idempotent: bool) -> None:
         super().__init__(f"p{number}", FIRST_CLIENT - number, world)
         self.idempotent = idempotent
-        self._queues: dict[TopicPartition, deque[Write]] = {}
-        self._producer_ids: dict[TopicPartition, int] = {}
-        self._sequences: dict[TopicPartition, int] = {}
+        self._cores: dict[int, ProducerCore] = {}
+
+    def core(self, acks: int) -> ProducerCore:
+        core = self._cores.get(acks)
+        if core is None:
+            config = ProducerConfig(
+                acks=acks, idempotent=self.idempotent, request_timeout_ms=REQUEST_TIMEOUT_MS,
+                delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            )  # fmt: skip
+            core = ProducerCore(self.runtime, self.transport, self.metadata, config)
+            self._cores[acks] = core
+        return core
 
     def produce(self, step: Operation) -> Write:
         world = self.world
         tp = world.partitions[step.partition % len(world.partitions)]
-        number = len(world.history.writes)
-        values = tuple(f"{number}.{n}".encode().ljust(step.size, b".") for n in range(step.records))
-        write = Write(number, tp, -1 if self.idempotent else step.acks, values)
-        world.history.writes.append(write)
-        queue = self._queues.setdefault(tp, deque())
-        queue.append(write)
-        if len(queue) == 1:
-            self._begin(tp)
+        acks = -1 if self.idempotent else step.acks
+        write = world.history.begin(tp, acks, step.records, step.size)
+        write.producer = self.name if self.idempotent else ""
+        records = [(None, value) for value in write.values]
+        self.core(acks).send(tp, records, partial(self._sent, write))
         return write
 
-    def _begin(self, tp: TopicPartition) -> None:
-        write = self._queues[tp][0]
-        if self.idempotent:
-            if tp not in self._producer_ids:
-                self._producer_ids[tp] = self.world.new_producer_id()
-                self._sequences[tp] = 0
-            write.producer_id, write.sequence = self._producer_ids[tp], self._sequences[tp]
-        self._attempt(write, unknown=False)
-
-    def _attempt(self, write: Write, *, unknown: bool) -> None:
-        """``unknown``: an earlier attempt may have appended."""
-        leader = self.leaders.get(write.tp, -1)
-        if write.attempts >= ATTEMPTS:
-            self._done(write, Outcome.UNKNOWN if unknown else Outcome.FAILED)
-            return
-        write.attempts += 1
-        if leader < 0:
-            self._again(write, unknown=unknown)
-            return
-        batch = self.world.batch(write)
-        request = ProduceRequest(
-            write.acks, PRODUCE_TIMEOUT_MS, (ProducePartition(write.tp, batch),)
+    def _sent(self, write: Write, result: SendResult) -> None:
+        world = self.world
+        if result.stamp is not None:
+            write.producer_id, _, write.sequence = result.stamp
+        world.history.settle(write, OUTCOMES[result.outcome], result.base_offset)
+        if result.error is not None:
+            world.counters[f"produce {type(result.error).__name__}"] += 1
+        where = f" at {result.base_offset}" if result.base_offset >= 0 else ""
+        world.scheduler.note(
+            f"{self.name} {write.tp} write {write.number} acks {write.acks}: "
+            f"{write.outcome.value}{where}"
         )
-        self.send(leader, request, partial(self._answered, write, unknown))
-
-    def _again(self, write: Write, *, unknown: bool) -> None:
-        self.later(BACKOFF_MS, lambda: self.refresh(lambda: self._attempt(write, unknown=unknown)))
-
-    def _answered(self, write: Write, unknown: bool, response: Response | None) -> None:
-        if write.outcome is not Outcome.PENDING:
-            return
-        if not isinstance(response, ProduceResponse):
-            code, offset = ErrorCode.NETWORK_EXCEPTION, -1
-        else:
-            (part,) = response.partitions
-            code, offset = part.error_code, part.base_offset
-        self.world.counters[f"produce {code.name}"] += 1
-        if code is ErrorCode.NONE:
-            self._done(write, Outcome.OK, offset)
-        elif code in NOT_HERE and write.acks == -1 and not unknown:
-            self._again_if_idempotent(write)
-        elif code in REFUSED and (not unknown or self.idempotent):
-            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                # Its earlier batches were refused, or are lost where they may be.
-                self._done(write, Outcome.UNKNOWN if unknown else Outcome.FAILED)
-            else:
-                self._again(write, unknown=unknown)
-        else:
-            self._again_if_idempotent(write)
-
-    def _again_if_idempotent(self, write: Write) -> None:
-        """It may have been appended: only who is known by its sequence may say it again."""
-        if self.idempotent:
-            self._again(write, unknown=True)
-        else:
-            self._done(write, Outcome.UNKNOWN)
-
-    def _done(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
-        self.world.history.settle(write, outcome, offset)
-        tp = write.tp
-        where = f" at {offset}" if offset >= 0 else ""
-        self.world.scheduler.note(
-            f"{self.process.name} {tp} write {write.number} acks {write.acks}: "
-            f"{outcome.value}{where}"
-        )
-        if outcome is not Outcome.OK:
-            self.leaders.pop(tp, None)
-        if self.idempotent:
-            if outcome is Outcome.OK:
-                self._sequences[tp] += len(write.values)
-            else:
-                self._producer_ids.pop(tp, None)  # go on under another id
-        queue = self._queues[tp]
-        queue.popleft()
-        if queue:
-            self._begin(tp)
 
 
 class Consumer(Client):
-    """Reads from its position; odd ones read committed transactions only."""
+    """Reads all partitions from its positions on; odd ones read committed transactions only."""
 
-    def __init__(self, number: int, world: World) -> None:
+    def __init__(self, number: int, world: World, max_bytes: int) -> None:
         super().__init__(f"c{number}", FIRST_CLIENT - 5 - number, world)
         self.isolation = IsolationLevel(number % 2)
-        self.positions: dict[TopicPartition, int] = {}
-
-    def consume(self, tp: TopicPartition, max_bytes: int, tries: int = 2) -> None:
-        leader = self.leaders.get(tp, -1)
-        if leader < 0:
-            if tries:
-                self.refresh(lambda: self.consume(tp, max_bytes, tries - 1))
-            return
-        position = self.positions.get(tp, 0)
-        request = FetchRequest(
-            (FetchPartition(tp, position, max_bytes),), max_wait_ms=50, max_bytes=max_bytes,
-            isolation_level=self.isolation,
+        config = ConsumerConfig(
+            isolation=self.isolation, max_bytes=max_bytes, timeout_ms=CONSUMER_TIMEOUT_MS,
+            rack_id=rack_of(number) if world.cluster.plan.racks else "",
         )  # fmt: skip
+        self.core = ConsumerCore(
+            self.runtime, self.transport, self.metadata, world.partitions, config
+        )
+        self._polls = 0  # still to be made
 
-        def on_reply(response: Response | None) -> None:
-            if isinstance(response, FetchResponse):
-                for part in response.partitions:
-                    self._take(part, position)
-            else:
-                self.leaders.pop(tp, None)
+    def consume(self, polls: int) -> None:
+        """Poll so many times, one after the other."""
+        begin = not self._polls
+        self._polls = max(self._polls, polls)
+        if begin:
+            self._poll()
 
-        self.send(leader, request, on_reply)
+    def _poll(self) -> None:
+        self.world.counters["polls"] += 1
+        self.core.poll(POLL_MS, self._polled)
 
-    def _take(self, part: FetchPartitionResponse, position: int) -> None:
-        tp, code = part.tp, part.error_code
-        self.world.counters[f"fetch {code.name}"] += 1
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self.positions[tp] = max(0, part.log_start_offset)
-        elif code is not ErrorCode.NONE:
-            self.leaders.pop(tp, None)
-        elif part.records:
-            end = part.high_watermark
-            if self.isolation is IsolationLevel.READ_COMMITTED:
-                end = part.last_stable_offset
-            try:
-                records = read_records(part.records, from_offset=position, end_offset=end)
-                last = max((b.last_offset for b in iter_batches(part.records)), default=-1)
-            except CorruptBatchError:
-                self.world.counters["corrupt reads refused"] += 1
-                return
-            for record in records:
-                assert record.value is not None
-                self.world.history.read(tp, record.offset, bytes(record.value), self.process.name)
-            self.positions[tp] = max(position, min(last + 1, end))
+    def _polled(self, result: PollResult) -> None:
+        world = self.world
+        for tp, record in result.records:
+            assert record.value is not None
+            value = bytes(record.value)
+            world.history.read(tp, record.offset, value, self.name)
+            self._check_isolation(tp, record.offset, value)
+        if result.records:
+            world.counters["polls with records"] += 1
+            world.counters["records read"] += len(result.records)
+        if result.error is not None:
+            self._failed(result.error)
+        self._polls -= 1
+        if self._polls:
+            self._poll()
+
+    def _check_isolation(self, tp: TopicPartition, offset: int, value: bytes) -> None:
+        """I-6: who reads committed transactions only gets nothing of others."""
+        if self.isolation is IsolationLevel.READ_COMMITTED:
+            transaction = self.world.history.write_of(value).transaction
+            if transaction is not None and transaction.state is not TransactionState.COMMITTING:
+                self.world.history.violations.append(
+                    f"I-6 {tp}: {self.name} reads {value!r} at {offset}, of a transaction that is "
+                    f"{transaction.state.value}"
+                )
+
+    def _failed(self, error: LogstoreError) -> None:
+        world = self.world
+        world.counters[f"poll {type(error).__name__}"] += 1
+        if isinstance(error, CorruptBatchError | ReplicationError | LogTruncationError):
+            return
+        world.history.violations.append(f"I-6 {self.name}: a poll ends with {error!r}")
+
+    @property
+    def idle(self) -> bool:
+        return not self._polls
 
 
 class Admin(Client):
@@ -249,16 +194,26 @@ class Admin(Client):
         super().__init__("admin", FIRST_CLIENT - 9, world)
 
     def elect(self) -> None:
-        def ask() -> None:
-            if self.controller >= 0:
-                request = ElectLeadersRequest(ElectionType.PREFERRED, None)
-                self.send(self.controller, request, lambda response: None)
+        self.ask_controller(ElectLeadersRequest(ElectionType.PREFERRED, None))
 
-        self.refresh(ask)
+    def ask_controller(
+        self, request: Request, then: Callable[[Response | None], None] = lambda response: None
+    ) -> None:
+        """The one that is known after a look; nobody where none is."""
+
+        def ask(answered: bool) -> None:
+            controller = self.metadata.view.controller_id
+            if controller >= 0:
+                self.transport.send(controller, request, then)
+            else:
+                then(None)
+
+        self.metadata.refresh(ask)
 
     def delete_records(self, tp: TopicPartition, percent: int) -> None:
-        def ask() -> None:
-            leader = self.leaders.get(tp, -1)
+        def ask(answered: bool) -> None:
+            known = self.metadata.view.partitions.get(tp)
+            leader = -1 if known is None else known.leader_id
             acknowledged = self.world.history.acknowledged.get(tp)
             if leader < 0 or not acknowledged:
                 return
@@ -266,9 +221,9 @@ class Admin(Client):
             request = DeleteRecordsRequest(((tp, below),), 300)
             deleted = self.world.history.deleted_below
             deleted[tp] = max(deleted.get(tp, 0), below)  # from now on they may be gone
-            self.send(leader, request, self._deleted)
+            self.transport.send(leader, request, self._deleted)
 
-        self.refresh(ask)
+        self.metadata.refresh(ask)
 
     def _deleted(self, response: Response | None) -> None:
         if isinstance(response, DeleteRecordsResponse):
@@ -288,29 +243,43 @@ class World:
         self.partitions = partitions
         self.history = History()
         self.counters: Counter[str] = cluster.counters
-        self._producer_ids = 1000
         self.producers = [
             Producer(number, self, idempotent=idempotent)
             for number, idempotent in enumerate(plan.idempotent)
         ]
-        self.consumers = [Consumer(number, self) for number in range(2)]
+        self.consumers = [Consumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
         self.admin = Admin(self)
+        self.lives = Lives(self)
+        self.transactions = Transactions(
+            Client("transactions", FIRST_CLIENT - 8, self), REQUEST_TIMEOUT_MS, DELIVERY_TIMEOUT_MS
+        )
 
-    def new_producer_id(self) -> int:
-        self._producer_ids += 1
-        return self._producer_ids
+    def controllers_topic(self, name: str) -> KnownTopic | None:
+        """A topic as it stands in the coordinator's tree; None while nobody can read that."""
+        tree = self.cluster.coordinator.tree
+        node = None if tree is None else tree.get(nodes.topic_path(name))
+        if tree is None or node is None:
+            return None
+        topic = nodes.decode_topic(name, node.data)
+        replicas = {TopicPartition(name, n): listed for n, listed in topic.partitions.items()}
+        deleting = tree.get(nodes.delete_topic_path(name)) is not None
+        return KnownTopic(topic.topic_id, replicas, deleting)
 
-    def batch(self, write: Write) -> bytes:
-        records = [(None, value) for value in write.values]
-        now_ms = 1_700_000_000_000 + self.scheduler.now_ms
-        if write.producer_id < 0:
-            return bytes(encode_batch(records, default_timestamp=now_ms))
-        return bytes(
-            encode_batch(
-                records, default_timestamp=now_ms, producer_id=write.producer_id,
-                producer_epoch=0, base_sequence=write.sequence,
-            )
-        )  # fmt: skip
+    def reassign(self, tp: TopicPartition, number: int) -> None:
+        """To one of the sets of brokers that are large enough, in one of their orders."""
+        controller = self.cluster.controller
+        broker = None if controller is None else self.cluster.machines[controller].broker
+        brokers, most = len(self.cluster.machines), min(3, len(self.cluster.machines))
+        least = max(min(2, most), self.cluster.plan.min_isr)
+        targets = [t for size in range(least, most + 1) for t in permutations(range(brokers), size)]
+        if broker is not None:
+            target = targets[number % len(targets)]
+            self.scheduler.note(f"{tp} is to be on {target}")
+            broker.controller.reassign({tp: target}, self._reassigned)
+
+    def _reassigned(self, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
+        for code in verdicts.values():
+            self.counters[f"reassign {code.name}"] += 1
 
     def schedule(self, operations: tuple[Operation, ...], start_us: int) -> None:
         for step in operations:
@@ -330,13 +299,22 @@ class World:
 
     def _carry_out(self, step: Operation) -> None:
         tp = self.partitions[step.partition % len(self.partitions)]
-        if step.kind == "produce":
-            self._producer(step).produce(step)
-        elif step.kind == "consume":
-            self.consumers[step.client % len(self.consumers)].consume(tp, step.size)
-        elif step.kind == "elect":
-            self.admin.elect()
-        elif step.kind == "delete-records":
-            self.admin.delete_records(tp, step.size)
-        elif step.kind == "stop":
-            self.cluster.stop(step.client, 20 + step.size * 10)
+        match step.kind:
+            case "produce":
+                self._producer(step).produce(step)
+            case "consume":
+                self.consumers[step.client % len(self.consumers)].consume(step.records)
+            case "elect":
+                self.admin.elect()
+            case "delete-records":
+                self.admin.delete_records(tp, step.size)
+            case "reassign":
+                self.reassign(tp, step.size)
+            case "make-anew":
+                self.lives.make_anew(step)
+            case "produce-anew":
+                self.lives.produce(step)
+            case "transaction":
+                self.transactions.begin(tp, step)
+            case "stop":
+                self.cluster.stop(step.client, 20 + step.size * 10)

@@ -12,10 +12,16 @@ import pytest
 from checkpoints.types import TopicPartition
 from replication.error_codes import ErrorCode
 from replication.fetch_session_handler import SessionRequest
-from replication.fetch_sessions import MIN_EVICTION_MS, FetchSession, FetchSessionCache
+from replication.fetch_sessions import (
+    MIN_EVICTION_MS,
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+)
 from replication.isr import settled
 from replication.messages import (
     MAX_SESSION_EPOCH,
+    EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -24,7 +30,7 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.runtime import ThreadRuntime
-from tests.builders import batch
+from tests.builders import batch, produced
 from tests.fetch_session_support import Member
 from tests.replica_manager_support import EPOCH, TOPIC_ID, Answers, Host
 
@@ -179,12 +185,16 @@ class TestProtocol:
         assert member.fetch(wanted(A, B)).partitions == ()
 
     def test_a_reader_who_changes_what_it_may_see(self) -> None:
+        """What was at the end for one isolation level is not for another."""
         host = led(A)
+        host.produce({A: produced(transactional=True, count=2)}, acks=1)
+        for replica in (2, 3):
+            host.replicate(2, replica, A)
         member = Member(host)
-        resting(host, member, A)
-        member.fetch(wanted(A), committed=True)
-        member.fetch(wanted(A))
-        assert only_session(host).partitions
+        for _ in range(3):
+            assert not [p for p in member.fetch(wanted(A), committed=True).partitions if p.records]
+        assert not only_session(host).active
+        assert [p.tp for p in member.fetch(wanted(A)).partitions if p.records] == [A]
 
     def test_errors_are_told_each_time_until_they_are_gone(self) -> None:
         host = led(A)
@@ -312,6 +322,17 @@ class TestNews:
         member.fetch(wanted(B))
         assert host.partition(A).news.waiting == ()
         assert host.partition(A).local_log().news.waiting == ()
+
+    def test_watermarks_that_its_owner_ignored_are_told_again(self) -> None:
+        """Those beside a diverging epoch (R-120), though they be the same later."""
+        host = led(A)
+        Member(host, 2).fetch(wanted(A))
+        (cached,) = only_session(host).partitions.values()
+        plain = FetchPartitionResponse(A, high_watermark=5, log_start_offset=0)
+        cached.tell(plain._replace(diverging_epoch=EpochEndOffset(1, 3)))
+        assert not cached.is_told(plain)
+        cached.tell(plain)
+        assert cached.is_told(plain)
 
 
 class TestProgress:
@@ -513,16 +534,112 @@ class TestWaiting:
         assert all(len(one) == 1 for one in served)
         assert {tp for one in served[1:5] for tp in one} == set(TPS)
 
-    def test_an_evicted_session_is_still_answered(self) -> None:
+    def test_nobody_waits_in_a_session_that_ended(self) -> None:
+        """Evicted, or closed by its owner, who lost an answer and began anew."""
+        host = led(A, fetch_session_slots=1)
+        member = Member(host)
+        resting(host, member, A)
+        answers = member.ask(wanted(A))
+        Member(host, 2).fetch(wanted(A))
+        (answer,) = answers
+        assert answer == FetchResponse((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        host = led(A)
+        member = Member(host)
+        resting(host, member, A)
+        answers = member.ask(wanted(A))
+        member.handler.reset()
+        member.fetch(wanted(A))
+        assert answers[0].error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    def test_nor_where_the_next_request_is_there(self) -> None:
         host = led(A)
         member = Member(host, 2)
         resting(host, member, A)
-        answers = member.ask(wanted(A))
-        host.manager.fetch_sessions.remove(only_session(host))
-        host.runtime.advance(500)
-        assert member.take(answers) == []
+        first = member.ask(wanted(A))
+        session = only_session(host)
+        second = member.send(SessionRequest((), session.id, session.epoch), wait_ms=500)
+        assert first[0].error_code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        assert not second
         host.append(1, A)
-        assert member.fetch(wanted(A)).partitions[0].records
+        assert [part.tp for part in second[0].partitions] == [A]
+
+
+class TestInterleavings:
+    """An append of another thread at each place between a look and the rest, or the wait."""
+
+    PLACES = ("before it hears", "after it hears", "after it is noted")
+
+    def between(self, monkeypatch: pytest.MonkeyPatch, place: str, event: Any) -> None:
+        done: list[bool] = []
+
+        def once() -> None:
+            if not done:
+                done.append(True)
+                event()
+
+        watch, note = CachedPartition.watch, CachedPartition.note_by
+
+        def watched(cached: CachedPartition, read: Any) -> None:
+            if place == "before it hears":
+                once()
+            watch(cached, read)
+            if place == "after it hears":
+                once()
+
+        def noted(cached: CachedPartition, partition: Any) -> bool:
+            result = note(cached, partition)
+            if place == "after it is noted":
+                once()
+            return result
+
+        monkeypatch.setattr(CachedPartition, "watch", watched)
+        monkeypatch.setattr(CachedPartition, "note_by", noted)
+
+    @pytest.mark.parametrize("replica", [-1, 2])
+    @pytest.mark.parametrize("place", PLACES)
+    @pytest.mark.parametrize("what", ["append", "role"])
+    def test_is_told_next(
+        self, monkeypatch: pytest.MonkeyPatch, place: str, replica: int, what: str
+    ) -> None:
+        host = led(A, B)
+        member = Member(host, replica)
+        member.fetch(wanted(A, B))
+
+        def event() -> None:
+            if what == "append":
+                log = host.partition(A).local_log()
+                log.append_as_leader(batch(), 0)
+                log.maybe_increment_high_watermark(1)
+            else:
+                host.partition(A).delete()
+
+        self.between(monkeypatch, place, event)
+        member.fetch(wanted(A, B))
+        named = [part.tp for part in member.fetch(wanted(A, B)).partitions]
+        assert named == [A]
+
+    @pytest.mark.parametrize("place", PLACES[:2])
+    def test_answers_the_wait(self, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+        host = led(A, B)
+        member = Member(host, 2)
+        member.fetch(wanted(A, B))
+        self.between(monkeypatch, place, lambda: host.append(1, A))
+        answers = member.ask(wanted(A, B))
+        assert member.take(answers) == [A]
+
+    def test_another_thread_finds_it_stirred(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """News come before the wait is known; the event that goes with them comes after."""
+        host = led(A)
+        member = Member(host, 2)
+        resting(host, member, A)
+        on_append = host.manager.waiting.on_append
+        late: list[Any] = []
+        monkeypatch.setattr(host.manager.waiting, "on_append", lambda *a: late.append(a))
+        answers = member.ask(wanted(A))
+        host.append(1, A)
+        assert not answers
+        on_append(*late[0])
+        assert member.take(answers) == [A]
 
 
 class TestSecondLife:

@@ -24,11 +24,13 @@ from replication.messages import (
     FetchPartitionResponse,
     FetchRequest,
     FetchResponse,
+    ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
     Request,
     TopicResponse,
 )
@@ -96,7 +98,7 @@ class TestRequest:
         stage = following(TP, rule=rule)
         request = stage.request()
         if isinstance(request, OffsetForLeaderEpochRequest):
-            assert request.partitions == ((TP, 0, current),)
+            assert request.partitions == (OffsetForLeaderPartition(TP, 0, current),)
             assert request.replica_id == 2
             stage.exchange()
         (asked,) = stage.fetch_request().partitions
@@ -104,7 +106,10 @@ class TestRequest:
         stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
         request = stage.request()
         assert isinstance(request, ListOffsetsRequest)
-        assert (request.partitions, request.replica_id) == (((TP, -1, current),), 2)
+        assert (request.partitions, request.replica_id) == (
+            (ListOffsetsPartition(TP, -1, current),),
+            2,
+        )
 
     def test_log_start_is_reported(self) -> None:
         """What the leader waits for after DeleteRecords (R-96)."""
@@ -138,6 +143,24 @@ class TestRequest:
         stage.follow(1)
         assert stage.fetch_request().partitions[0].fetch_offset == 2
         assert stage.end == 2
+
+    def test_all_requests_name_the_topic(self) -> None:
+        """By its id, so that a later topic of the name is not taken for it."""
+        topic_id = uuid.UUID(int=7)
+        stage = Stage(KIP_320_RULE)
+        stage.lead(1, (1, 0))
+        stage.hold((1, 0))
+        stage.follower.become(LEADER, 1)
+        stage.manager.add_fetchers({TP: (LEADER, InitialFetchState(topic_id, 1, 0))})
+        ends = stage.request()
+        assert isinstance(ends, OffsetForLeaderEpochRequest)
+        stage.exchange()
+        fetch = stage.fetch_request()
+        stage.reply(fetched(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        listed = stage.request()
+        assert isinstance(listed, ListOffsetsRequest)
+        for request in (ends, fetch, listed):
+            assert [part.topic_id for part in request.partitions] == [topic_id]
 
 
 class TestOrder:
