@@ -262,9 +262,11 @@ class ConsumerCore:
                     topic_id=position.topic_id,
                 )
             )  # fmt: skip
+        # After a failure the leader itself is to answer: it may send us to who has just failed.
+        failing = any(self.positions[tp].failures for tp in tps)
         request = FetchRequest(
             tuple(parts), max_wait_ms=wait_ms, max_bytes=config.max_bytes * len(parts),
-            isolation_level=config.isolation, rack_id=config.rack_id,
+            isolation_level=config.isolation, rack_id="" if failing else config.rack_id,
         )  # fmt: skip
         self._transport.send(
             node, request,
