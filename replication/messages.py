@@ -334,7 +334,10 @@ class StopReplicaResponse(NamedTuple):
 
 
 class UpdateMetadataRequest(NamedTuple):
-    """``live_brokers`` is complete; ``partitions`` are those that changed (leader −2: deleted)."""
+    """``live_brokers`` is complete; ``partitions`` are those that changed (leader −2: deleted).
+
+    ``is_full``: they are all that there are; a topic that is not among them is gone.
+    """
 
     controller_id: int
     controller_epoch: int
@@ -343,6 +346,7 @@ class UpdateMetadataRequest(NamedTuple):
     live_brokers: tuple[LiveBroker, ...]
     shutting_down: tuple[int, ...] = ()  # in controlled shutdown: may not join an ISR (R-31)
     sequence: int = 0
+    is_full: bool = False
 
 
 class UpdateMetadataResponse(NamedTuple):

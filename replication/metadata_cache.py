@@ -58,12 +58,27 @@ class MetadataCache:
                 self._shutting_down = frozenset(request.shutting_down)
                 for change in request.partitions:
                     if change.registration.leader == LEADER_DURING_DELETE:
-                        if self._remove(change):
+                        if self._remove(change.tp, change.topic_id):
                             deleted.append(change.tp)
                     else:
                         self._put(change)
+                if request.is_full:
+                    deleted += self._remove_all_but(request.partitions)
                 self.is_complete = True
         return deleted
+
+    def _remove_all_but(self, told: Iterable[PartitionChange]) -> list[TopicPartition]:
+        """What was deleted while this broker did not hear of it."""
+        named = {(change.tp, change.topic_id) for change in told}
+        gone = [
+            (tp, topic_id)
+            for topic, topic_id in self._topic_ids.items()
+            for tp in (TopicPartition(topic, number) for number in self._topics[topic])
+            if (tp, topic_id) not in named
+        ]
+        for tp, topic_id in gone:
+            self._remove(tp, topic_id)
+        return [tp for tp, _ in gone]
 
     def _newer_brokers(self, told: Iterable[LiveBroker]) -> Mapping[int, LiveBroker]:
         brokers = {}
@@ -84,10 +99,10 @@ class MetadataCache:
         if known is None or _version(known) <= _version(change.registration):
             registrations[partition] = change.registration
 
-    def _remove(self, change: PartitionChange) -> bool:
-        topic, partition = change.tp
+    def _remove(self, tp: TopicPartition, topic_id: uuid.UUID | None) -> bool:
+        topic, partition = tp
         registrations = self._topics.get(topic)
-        if registrations is None or self._topic_ids.get(topic) != change.topic_id:
+        if registrations is None or self._topic_ids.get(topic) != topic_id:
             return False
         removed = registrations.pop(partition, None) is not None
         if not registrations:

@@ -213,10 +213,11 @@ class ThreadRuntime:
             self._changed.notify()
         for actor in self._actors:
             actor.close()
-        here = threading.current_thread()
-        for thread in [self._thread, *(a._thread for a in self._actors if not a.may_hang)]:
-            if thread is not here:
-                thread.join()
+        for actor in self._actors:
+            if not actor.may_hang:
+                actor.close(wait=True)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
 
 def _run_logged(task: Task, name: str) -> None:

@@ -81,8 +81,11 @@ class NotedBroker:
         self.requests.append(request)
         error = self._refusal(request)
         if isinstance(request, UpdateMetadataRequest):
-            for change in request.partitions if error is ErrorCode.NONE else ():
-                self.metadata[change.tp] = change.registration
+            if error is ErrorCode.NONE:
+                if request.is_full:
+                    self.metadata = {}
+                for change in request.partitions:
+                    self.metadata[change.tp] = change.registration
             return UpdateMetadataResponse(error)
         answer = StopReplicaResponse if isinstance(request, StopReplicaRequest) else (
             LeaderAndIsrResponse
@@ -246,7 +249,7 @@ class Brokers:
         sender: int | None = None,
         epochs: Mapping[int, int] | None = None,
         recovery_state: RecoveryState = RecoveryState.RECOVERED,
-        **changes: int,
+        **changes: object,
     ) -> AlterPartitionResult:
         """What the leader would propose; ``changes`` spoil the item."""
         now = self.partition(tp)
@@ -254,7 +257,8 @@ class Brokers:
             tp, now.leader_epoch, now.partition_epoch,
             tuple((r, (epochs or {}).get(r, self.brokers[r].broker_epoch)) for r in isr),
             recovery_state,
-        )._replace(**changes)  # fmt: skip
+            self.topic(tp.topic).topic_id,
+        )._replace(**changes)  # type: ignore[arg-type]  # fmt: skip
         (result,) = self.alter_items(now.leader if sender is None else sender, item).partitions
         return result
 

@@ -138,6 +138,7 @@ class Channel:
         self._roles: Changed = {}
         self._all_roles = False  # those of ``_roles`` are all that the broker has
         self._metadata: Changed = {}
+        self._all_metadata = False  # ``_metadata`` is all that there is
         self._metadata_due = False  # the brokers are news too
         self._stops: dict[Replica, StopReplicaPartition] = {}
         self._refused = False  # single partitions, which are asked again after a pause
@@ -171,6 +172,11 @@ class Channel:
             for stops in (self._stops, self._refused_stops):
                 stops.pop((tp, change.topic_id), None)
         self._roles.update(changes)
+
+    def tell_all_metadata(self, everything: Changed) -> None:
+        """So that the broker forgets what was deleted while it did not hear of it."""
+        self.update_metadata(everything)
+        self._all_metadata = True
 
     def update_metadata(self, changes: Changed) -> None:
         self._metadata_due = True
@@ -221,10 +227,12 @@ class Channel:
                 self._number(), is_full,
             )  # fmt: skip
         if self._metadata_due:
+            is_full = self._all_metadata and not self._context.unreadable
             metadata, self._metadata, self._metadata_due = self._metadata, {}, False
+            self._all_metadata = False
             return UpdateMetadataRequest(
                 *self._header(), tuple(metadata.values()), tuple(self._context.live.values()),
-                tuple(self._context.shutting_down), self._number(),
+                tuple(self._context.shutting_down), self._number(), is_full,
             )  # fmt: skip
         return self._next_stops() if self._stops else None
 
@@ -247,6 +255,7 @@ class Channel:
         elif isinstance(request, UpdateMetadataRequest):
             self._metadata = {**{c.tp: c for c in request.partitions}, **self._metadata}
             self._metadata_due = True
+            self._all_metadata |= request.is_full
         else:
             going = {
                 (s.tp, s.topic_id): s for s in request.partitions if not _is_of(self._roles, s)

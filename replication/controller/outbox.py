@@ -76,8 +76,10 @@ class Outbox:
                 channel.tell_all_roles()
             elif broker in roles:
                 channel.lead_and_follow(roles[broker])
-            if broker in new or metadata or self._announce:
-                channel.update_metadata(everything if broker in new else metadata)
+            if broker in new:
+                channel.tell_all_metadata(everything)
+            elif metadata or self._announce:
+                channel.update_metadata(metadata)
             channel.stop(self._stops.get(broker, {}).values())
             channel.send()
         self._changed, self._gone, self._stops, self._roles_to = {}, {}, {}, {}

@@ -237,9 +237,7 @@ class Decisions:
 
     def _judge(self, item: AlterPartitionItem, sender: int) -> ErrorCode:
         topic = self._context.topics.get(item.tp.topic)
-        if item.topic_id is not None and (
-            topic is None or topic.assignment.topic_id != item.topic_id
-        ):
+        if topic is None or item.topic_id != topic.assignment.topic_id:
             return ErrorCode.UNKNOWN_TOPIC_ID
         if not self._context.is_active(item.tp):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

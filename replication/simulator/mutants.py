@@ -98,10 +98,17 @@ def mutated(name: str | None) -> Iterator[None]:
     make = BASELINES[name] if name in BASELINES else MUTANTS[name][1]
     with ExitStack() as stack:
         for target, attribute, value in make():
-            before = target.__dict__[attribute]
-            stack.callback(setattr, target, attribute, before)
-            setattr(target, attribute, value)
+            owner = owner_of(target, attribute)
+            stack.callback(setattr, owner, attribute, owner.__dict__[attribute])
+            setattr(owner, attribute, value)
         yield
+
+
+def owner_of(target: Any, attribute: str) -> Any:
+    """Where it is defined: a module, or a class or a base of it."""
+    if not isinstance(target, type):
+        return target
+    return next(base for base in target.__mro__ if attribute in base.__dict__)
 
 
 # -- the eight of the exhaustive check ----------------------------------------------------------

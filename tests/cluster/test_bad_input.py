@@ -296,7 +296,8 @@ class TestOldOrders:
             broker_epoch -= 1
         else:
             members[1] = (members[1][0], members[1][1] - 1)
-        item = AlterPartitionItem(orders.tp, *epochs, tuple(members))
+        topic_id = cluster.broker(leader).metadata.topic_id(orders.tp.topic)
+        item = AlterPartitionItem(orders.tp, *epochs, tuple(members), topic_id=topic_id)
         controller = cluster.controller_id
         assert controller is not None
         answer = ask(cluster, controller, AlterPartitionRequest(leader, broker_epoch, (item,)))

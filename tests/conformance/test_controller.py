@@ -3,6 +3,8 @@ ControllerIntegrationTest under their names."""
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from replication.coordination import nodes
@@ -179,15 +181,47 @@ class TestReplicationControlManager:
         assert b.alter((2, 3)).error_code is ErrorCode.INVALID_REQUEST
         assert b.alter((1,), recovery_state=RECOVERING).error_code is ErrorCode.INVALID_REQUEST
         assert b.partition().partition_epoch == 0
-        item = AlterPartitionItem(TopicPartition("t", 7), 0, 0, ((1, -1),))
+        topic_id = b.topic().topic_id
+        item = AlterPartitionItem(TopicPartition("t", 7), 0, 0, ((1, -1),), topic_id=topic_id)
         (result,) = b.alter_items(1, item).partitions
         assert result.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert b.alter((1, 2), topic_id=UUID(int=7)).error_code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert b.alter((1, 2), topic_id=None).error_code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert b.partition().partition_epoch == 0
+
+    def test_a_proposal_for_a_topic_that_is_gone_is_not_for_its_successor(self) -> None:
+        """testAlterPartitionHandleUnknownTopicIdOrName."""
+        b = Brokers()
+        b.create()
+        late = AlterPartitionItem(
+            T0, 0, 0, tuple((r, b.brokers[r].broker_epoch) for r in (1, 2)),
+            topic_id=b.topic().topic_id,
+        )  # fmt: skip
+        b.delete()
+        b.create()
+        (result,) = b.alter_items(1, late).partitions
+        assert (result.error_code, result.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, late.topic_id)
+        assert b.partition().isr == (1, 2, 3)
+        new = late._replace(topic_id=b.topic().topic_id)
+        answers = b.alter_items(1, late, new).partitions
+        assert [a.error_code for a in answers] == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
+        assert [a.topic_id for a in answers] == [late.topic_id, new.topic_id]
+        assert b.partition().isr == (1, 2)
+
+    def test_a_leader_that_registered_anew_proposes_again(self) -> None:
+        """Also its own epoch in the proposal has to be that of its registration."""
+        b = Brokers()
+        b.create()
+        stale = {1: b.brokers[1].broker_epoch - 1}
+        assert b.alter((1, 2), epochs=stale).error_code is ErrorCode.INELIGIBLE_REPLICA
+        assert b.alter((1, 2)).error_code is ErrorCode.NONE
 
     def test_one_partition_twice_in_a_request(self) -> None:
         b = Brokers()
         b.create()
-        first = AlterPartitionItem(T0, 0, 0, ((1, -1), (2, -1)))
-        second = AlterPartitionItem(T0, 0, 0, ((1, -1), (3, -1)))
+        topic_id = b.topic().topic_id
+        first = AlterPartitionItem(T0, 0, 0, ((1, -1), (2, -1)), topic_id=topic_id)
+        second = AlterPartitionItem(T0, 0, 0, ((1, -1), (3, -1)), topic_id=topic_id)
         codes = [r.error_code for r in b.alter_items(1, first, second).partitions]
         assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
         assert b.partition().isr == (1, 2)

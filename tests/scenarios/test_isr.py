@@ -101,7 +101,10 @@ def test_s12_zombie_leaders_isr_change() -> None:
         (before.leader_epoch + 1, before.partition_epoch, ErrorCode.NOT_CONTROLLER),
     ):
         members = ((leader.broker_id, leader.broker_epoch), (stage.ids["C"], -1))
-        item = AlterPartitionItem(stage.tp, leader_epoch, partition_epoch, members)
+        topic_id = leader.metadata.topic_id(stage.tp.topic)
+        item = AlterPartitionItem(
+            stage.tp, leader_epoch, partition_epoch, members, topic_id=topic_id
+        )
         request = AlterPartitionRequest(leader.broker_id, leader.broker_epoch, (item,))
         answer = stage.ask("X", request)
         assert isinstance(answer, AlterPartitionResponse)

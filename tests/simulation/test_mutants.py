@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore.errors import ConfigError
-from replication.simulator.mutants import MUTANTS, mutated
+from replication.simulator.mutants import MUTANTS, mutated, owner_of
 from replication.simulator.plan import Options
 from replication.simulator.run import run_seed
 
@@ -50,8 +50,9 @@ def test_the_search_finds(name: str, first: int) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_leaves_nothing_behind(name: str) -> None:
-    before = [(target, attribute, target.__dict__[attribute])
+    owners = [(owner_of(target, attribute), attribute)
               for target, attribute, _ in MUTANTS[name][1]()]  # fmt: skip
+    before = [(owner, attribute, owner.__dict__[attribute]) for owner, attribute in owners]
     with mutated(name):
         assert any(target.__dict__[attribute] is not value for target, attribute, value in before)
     assert all(target.__dict__[attribute] is value for target, attribute, value in before)

@@ -88,7 +88,8 @@ class Wire:
 
     def is_full(self) -> bool:
         (sent,) = self.transport.sent
-        return isinstance(sent.request, LeaderAndIsrRequest) and sent.request.is_full
+        assert isinstance(sent.request, LeaderAndIsrRequest | UpdateMetadataRequest)
+        return sent.request.is_full
 
     def answer(self) -> None:
         self.transport.reply(ANSWERS[self.waiting()[0]])
@@ -322,6 +323,21 @@ def test_all_roles_are_told_also_when_there_are_none() -> None:
         wire.lose()
     wire.answer()
     wire.channel.lead_and_follow(at(T0, 0))
+    wire.channel.send()
+    assert not wire.is_full()
+
+
+def test_all_metadata_is_told_as_such_until_it_is_answered() -> None:
+    wire = Wire()
+    wire.channel.tell_all_metadata(at(T0, 0))
+    wire.channel.send()
+    wire.channel.update_metadata(at(T1, 0))
+    for tps in ({T0: 0}, {T0: 0, T1: 0}):
+        assert wire.waiting() == (METADATA, tps)
+        assert wire.is_full()
+        wire.lose()
+    wire.answer()
+    wire.channel.update_metadata(at(T1, 1))
     wire.channel.send()
     assert not wire.is_full()
 

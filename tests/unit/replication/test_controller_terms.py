@@ -118,8 +118,9 @@ def test_a_deposed_controller_writes_nothing() -> None:
     assert old.active  # it has not heard
     before = b.partition()
     item = AlterPartitionItem(
-        T0, before.leader_epoch, before.partition_epoch, ((1, b.brokers[1].broker_epoch),)
-    )
+        T0, before.leader_epoch, before.partition_epoch, ((1, b.brokers[1].broker_epoch),),
+        topic_id=b.topic().topic_id,
+    )  # fmt: skip
     replies: list[Response | None] = []
     request = AlterPartitionRequest(1, b.brokers[1].broker_epoch, (item,))
     old.handle(request, replies.append)  # before it looks at what it missed
@@ -213,8 +214,9 @@ def test_lost_answers_of_the_coordinator_change_nothing_in_the_end(seed: int) ->
             now = b.partition(tp)
             assert now.leader != NO_LEADER
             item = AlterPartitionItem(
-                tp, now.leader_epoch, now.partition_epoch, tuple((r, -1) for r in now.replicas)
-            )
+                tp, now.leader_epoch, now.partition_epoch, tuple((r, -1) for r in now.replicas),
+                topic_id=b.topic().topic_id,
+            )  # fmt: skip
             leader = b.brokers[now.leader]
             replies: list[Response | None] = []
             request = AlterPartitionRequest(now.leader, leader.broker_epoch, (item,))
@@ -255,7 +257,7 @@ def test_a_repeated_proposal_is_answered_as_applied() -> None:
     """S-25: the first answer was lost with the controller that gave it."""
     b = Brokers()
     b.create(assignment=((2, 3, 1),))
-    item = AlterPartitionItem(T0, 0, 0, ((2, -1), (3, -1)))
+    item = AlterPartitionItem(T0, 0, 0, ((2, -1), (3, -1)), topic_id=b.topic().topic_id)
     assert b.alter_items(2, item).partitions[0].error_code is ErrorCode.NONE
     now = b.partition()
     b.kill(1)
@@ -379,3 +381,17 @@ def test_a_take_over_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
     assert b.controllers[2].active
     assert b.partition().leader == 2
     assert caplog.text.count("an event failed") == 3
+
+
+def test_who_did_not_hear_of_a_deletion_hears_it_from_the_next_controller() -> None:
+    """Its replicas are elsewhere, so that nobody waited for it."""
+    b = Brokers()
+    b.create(assignment=((2,),))
+    b.brokers[3].deaf = True
+    b.delete()
+    assert b.admin.children(nodes.TOPICS) == []
+    b.kill(1)
+    b.brokers[3].deaf = False
+    b.settle(PAUSE_MS)
+    assert b.brokers[3].metadata == {}
+    b.check()

@@ -216,6 +216,46 @@ class TestDeletion:
         b.bounce(3)
         assert b.admin.children(nodes.TOPICS) == []
 
+    def test_a_topic_that_cannot_be_read_stays_marked(self) -> None:
+        """It is deleted as soon as somebody has mended its node; meanwhile nobody is told that
+        what he names is all there is."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        b.brokers[3].deaf = True
+        b.delete()
+        node = b.admin.get(nodes.topic_path("t"))
+        assert node is not None
+        b.admin.set(nodes.topic_path("t"), b"{")
+        b.kill(1)
+        b.brokers[3].deaf = False
+        b.settle(PAUSE_MS)
+        assert b.admin.children(nodes.DELETE_TOPICS) == ["t"]
+        assert b.brokers[3].logs
+        assert b.brokers[3].strays == []
+        b.admin.set(nodes.topic_path("t"), node.data)
+        b.kill(2)
+        b.start(2)
+        assert b.admin.children(nodes.TOPICS) == []
+        b.check()
+
+    def test_an_answer_for_an_earlier_topic_of_the_name_confirms_nothing(self) -> None:
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        b.brokers[3].deaf = True
+        b.reassign((2,))
+        b.delete()  # nobody waits for 3, which has no replica of it any more
+        b.create(assignment=((2, 3),))
+        new = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        b.brokers[3].failed = {T0}
+        b.brokers[3].deaf = False
+        b.settle(PAUSE_MS)
+        assert b.topic().topic_id == new
+        b.brokers[3].failed = set()
+        b.settle(20 * PAUSE_MS)
+        assert b.admin.children(nodes.TOPICS) == []
+        assert b.brokers[3].logs == {}
+
     def test_many_partitions_take_several_transactions(self) -> None:
         b = Brokers(1)
         b.create(assignment=((1,),) * 500)
@@ -272,6 +312,42 @@ class TestReassignment:
         assert (now.replicas, now.isr) == ((1, 2), (1, 2))
         assert (b.topic().adding, b.topic().removing) == ({}, {})
         assert [s.tp for s in stops_of(b, 3)] == [T0]
+
+    def test_a_replica_whose_broker_is_down_goes_when_it_is_back(self) -> None:
+        """Nobody remembers it: it is not among all that the broker should have."""
+        b = Brokers(4)
+        b.create(assignment=((1, 2, 3),))
+        b.kill(3)
+        b.reassign((1, 2, 4))
+        b.alter((1, 2, 4))
+        old = b.topic().topic_id
+        b.start(3)
+        assert b.brokers[3].strays == [(T0, old)]
+        b.check()
+
+    def test_the_name_can_be_placed_again_where_a_replica_was_left(self) -> None:
+        b = Brokers(4)
+        b.create(assignment=((1, 2, 3),))
+        b.kill(3)
+        b.reassign((1, 2))
+        old = b.topic().topic_id
+        b.delete()
+        b.create(assignment=((1, 2, 3),))
+        b.start(3)
+        assert b.brokers[3].strays == [(T0, old)]
+        assert b.brokers[3].logs == {T0: b.topic().topic_id}
+        b.check()
+
+    def test_one_that_could_not_be_told_goes_under_the_next_controller(self) -> None:
+        b = Brokers(4)
+        b.create(assignment=((2, 3, 4),))
+        b.brokers[4].deaf = True
+        b.reassign((2, 3))
+        b.kill(1)
+        b.brokers[4].deaf = False
+        b.settle(PAUSE_MS)
+        assert b.brokers[4].logs == {}
+        b.check()
 
     def test_goes_on_under_the_next_controller(self) -> None:
         b = Brokers(4)

@@ -146,3 +146,19 @@ class TestDescribe:
     def test_no_leader_or_a_dead_one(self, leader: int) -> None:
         (found,) = told(change(leader=leader)).describe(MetadataRequest()).partitions
         assert (found.error_code, found.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
+def test_what_a_full_update_does_not_name_is_gone() -> None:
+    """A topic that was deleted, or made anew, while nobody could tell this broker."""
+    kept, second, other = TopicPartition("kept", 0), TopicPartition("kept", 1), uuid.UUID(int=2)
+    cache = told(change(kept), change(second), change(TP))
+    told(into=cache)
+    assert cache.registration(TP) is not None  # not a full one
+    request = UpdateMetadataRequest(
+        9, 2, 101, (change(kept, epoch=5), change(TP, topic_id=other)), (), is_full=True
+    )
+    assert cache.update(request) == [second]
+    assert cache.partitions_of("kept") == [kept]
+    assert cache.topic_id("orders") == other
+    assert cache.update(request._replace(partitions=())) == [kept, TP]
+    assert cache.topic_id("orders") is None

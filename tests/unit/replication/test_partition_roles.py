@@ -7,7 +7,9 @@ goes on.
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +33,7 @@ from tests.builders import batch
 from tests.replica_manager_support import TP, Answers, Host, part
 
 OURS, THEIRS = bytes(10), bytes(20)
+PRODUCERS = 3
 
 
 class Story:
@@ -191,6 +194,59 @@ def test_what_was_fetched_in_an_epoch_that_ended_is_not_appended(
     with pytest.raises(NotLeaderOrFollowerError):
         story.partition.append_as_follower(batch(2, epoch=6), 6)
     assert story.values() == [(5, 10)] * 2
+
+
+def test_threads_append_while_the_role_changes() -> None:
+    """Epochs ascend along the log, and what is there of ours is what was acknowledged there."""
+    host = Host()
+    partition = host.lead(epoch=1)
+    log = partition.local_log()
+    acknowledged: dict[tuple[int, int], int] = {}
+    stop = threading.Event()
+
+    def produce(number: int) -> None:
+        size = number
+        while not stop.is_set():
+            size += PRODUCERS
+            try:
+                append = partition.append_as_leader(batch(value=bytes(size % 1000)), 1)
+            except NotLeaderOrFollowerError:
+                continue
+            at = append.leader_epoch, append.info.first_offset
+            assert at not in acknowledged
+            acknowledged[at] = size % 1000
+
+    threads = [threading.Thread(target=produce, args=(n,), daemon=True) for n in range(PRODUCERS)]
+    for thread in threads:
+        thread.start()
+    rng = random.Random(17)
+    try:
+        for epoch in range(2, 120, 2):
+            host.follow(epoch=epoch)
+            partition.truncate_to(max(0, log.log_end_offset - rng.randint(0, 5)), epoch)
+            theirs = batch(log.log_end_offset, value=THEIRS, epoch=epoch)
+            partition.append_as_follower(theirs, epoch)
+            host.lead(epoch=epoch + 1)
+            end = log.log_end_offset
+            while log.log_end_offset < end + 5:
+                assert all(thread.is_alive() for thread in threads)
+                time.sleep(0)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(10)
+    log.check_invariants()
+    at, epoch, ours = 0, 0, 0
+    while at < log.log_end_offset:
+        read = log.read(at)
+        for each, record in zip(iter_batches(read.data), read.records(), strict=True):
+            assert each.leader_epoch >= epoch
+            epoch = each.leader_epoch
+            at = record.offset + 1
+            if epoch % 2:
+                ours += 1
+                assert acknowledged[epoch, record.offset] == len(record.value or b"")
+    assert ours >= 100
 
 
 # -- acknowledgement ----------------------------------------------------------------------------

@@ -124,6 +124,33 @@ def test_a_task_of_a_guest_may_close_its_actor(runtime: ThreadRuntime) -> None:
     actor.close(wait=True)
 
 
+def test_a_task_of_a_guest_may_close_the_runtime() -> None:
+    runtime = ThreadRuntime("test")
+    actor = runtime.actor("one")
+
+    def task() -> None:
+        actor.post(lambda: None)
+        runtime.close()
+
+    actor.offer(task)
+
+
+def test_the_end_of_a_runtime_waits_for_a_guest() -> None:
+    runtime, gate = ThreadRuntime("test"), Gate()
+    actor = runtime.actor("one")
+    guest = threading.Thread(target=lambda: actor.offer(gate))
+    guest.start()
+    assert gate.begun.wait(10)
+    closer = threading.Thread(target=runtime.close)
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    gate.go_on.set()
+    closer.join(10)
+    guest.join(10)
+    assert not closer.is_alive()
+
+
 def test_many_threads_offer_and_post(runtime: ThreadRuntime) -> None:
     actor, inside, seen = runtime.actor("one"), [0], []
 
