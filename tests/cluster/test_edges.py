@@ -165,6 +165,7 @@ class TestSilence:
         session = cluster.session(1)
         goes_on.set()
         assert answered.wait(PROMPT_S)
+        threading.Event().wait(0.3)  # until whoever connected has what came of it
         assert cluster.session(1) is session
         assert cluster.broker(1).state is BrokerState.RUNNING
 
