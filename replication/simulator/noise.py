@@ -21,7 +21,7 @@ from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
 
 WARNED = "warned: "
 
-DAMAGES = frozenset({"F-19", "F-20", "F-27"})
+DAMAGES = frozenset({"F-19", "F-20", "F-27", "F-38"})
 FORGETS = frozenset({"F-19", "F-27", "F-28"})
 FORGETS_UNSYNCED = frozenset({"F-13", "F-14", "F-23"})  # only with flush=os
 
