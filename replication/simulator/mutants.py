@@ -31,7 +31,9 @@ from logstore.segment import Segment
 from replication import replica_manager as replica_manager_module
 from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
+from replication.controller.channels import Numbers
 from replication.controller.context import ControllerContext
+from replication.controller.controller import Controller
 from replication.controller.partitions import Decisions
 from replication.controller.store import ConflictError, ControllerStore
 from replication.coordination import (
@@ -207,6 +209,38 @@ def list_offsets_of_any_epoch() -> list[Patch]:
         return offset_for_timestamp(self, timestamp, **{**rest, "current_leader_epoch": -1})
 
     return [Patch(Partition, "offset_for_timestamp", mutant)]
+
+
+@_mutant
+def read_not_confirmed() -> list[Patch]:
+    """What was read is the answer, although the role has changed since (inside ``log.read``)."""
+    return [Patch(Partition, "_confirm", lambda self, role, log: None)]
+
+
+@_mutant
+def isr_change_of_any_topic_id() -> list[Patch]:
+    """A proposal for a topic that was deleted counts for the next one of its name (KIP-516)."""
+    judge = Decisions._judge
+
+    def mutant(self: Decisions, item: Any, sender: int) -> ErrorCode:
+        topic = self._context.topics.get(item.tp.topic)
+        if topic is not None:
+            item = item._replace(topic_id=topic.assignment.topic_id)
+        return judge(self, item, sender)
+
+    return [Patch(Decisions, "_judge", mutant)]
+
+
+@_mutant
+def numbers_begin_with_a_channel() -> list[Patch]:
+    """A controller that takes over again under its own epoch numbers its requests from 1."""
+    open_channel = Controller._open_channel
+
+    def mutant(self: Controller, *args: Any) -> Any:
+        self._numbers = Numbers()
+        return open_channel(self, *args)
+
+    return [Patch(Controller, "_open_channel", mutant)]
 
 
 @_mutant

@@ -341,12 +341,39 @@ def silent_coordinator(stage: Stage) -> None:
     stage.time(2000, 2300)
 
 
+def name_used_again(stage: Stage) -> None:
+    """A topic is deleted and made anew with the same leader, and a change of the ISR of the first
+    one comes after that."""
+    rng = stage.rng
+    leader, lagging = stage.brokers[:2]
+
+    def make_anew(at_ms: int, first: int) -> None:
+        now_ms = stage.time(at_ms, at_ms + 60)
+        stage.operations.append(
+            Operation(now_ms, "make-anew", first % len(stage.brokers), size=rng.randrange(100))
+        )
+
+    make_anew(0, leader)
+    stage.cut(stage.time(120, 250), lagging, rng.randint(600, 900), *stage.others(lagging))
+    for _ in range(8):
+        client = rng.randrange(stage.producers)
+        stage.operations.append(Operation(stage.time(100, 1900), "produce-anew", client))
+    for _ in range(4):  # of all leaders, and sent again after a while
+        stage.fault(
+            stage.time(0, 0), rng.choice(("F-2", "F-3")), -1, rng.randint(300, 1500),
+            moment=rng.choice((SHRINKS, SHRINKS, GROWS)),
+        )  # fmt: skip
+    for number in range(1, 3):  # the number of the life counts towards who leads
+        make_anew(600 * number + rng.randint(0, 300), leader - number)
+    stage.time(2000, 2200)
+
+
 CUTTING = (deposed_leader, fast_failovers, last_one_standing, late_answers)  # mostly
 STORIES: tuple[Callable[[Stage], None], ...] = (
     *CUTTING,
     *CUTTING,
     late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
-    deleted_and_lost, late_answers, silent_coordinator, silent_coordinator,
+    deleted_and_lost, late_answers, silent_coordinator, silent_coordinator, name_used_again,
 )  # fmt: skip
 
 

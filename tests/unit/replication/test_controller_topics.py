@@ -238,6 +238,20 @@ class TestDeletion:
         assert b.admin.children(nodes.TOPICS) == []
         b.check()
 
+    def test_a_change_of_the_isr_is_of_the_topic_whose_id_it_names(self) -> None:
+        """All else agrees: who sends it leads again, in the same epochs."""
+        b = Brokers()
+        b.create(assignment=((2, 3),))
+        old = b.topic().topic_id
+        assert b.delete() is ErrorCode.NONE
+        b.create(assignment=((2, 3),))
+        now = b.partition()
+        for topic_id in (old, None):
+            assert b.alter((2,), topic_id=topic_id).error_code is ErrorCode.UNKNOWN_TOPIC_ID
+            assert b.partition() == now
+        assert b.alter((2,)).error_code is ErrorCode.NONE
+        assert b.partition().isr == (2,)
+
     def test_an_answer_for_an_earlier_topic_of_the_name_confirms_nothing(self) -> None:
         b = Brokers()
         b.create(assignment=((2, 3),))
