@@ -52,6 +52,7 @@ class Stage:
     end_ms: int = 0
     silent_from_ms: int | None = None  # no operation from here on
     segment_bytes: int | None = None  # what it needs
+    racks: bool = False  # it needs consumers that read from the replica of theirs
 
     def time(self, first: int, last: int) -> int:
         at_ms = self.start_ms + self.rng.randint(first, last)
@@ -262,6 +263,26 @@ def deleted_and_lost(stage: Stage) -> None:
     stage.time(1000, 1200)
 
 
+def reset_below_a_consumer(stage: Stage) -> None:
+    """A consumer waits at a follower whose log begins anew above it (KIP-392)."""
+    rng = stage.rng
+    stage.racks = True
+    follower = min(stage.brokers[1:3])  # the first brokers share their racks with consumers
+    for at_ms in (60, 300):
+        stage.operations.append(
+            Operation(stage.time(at_ms, at_ms + 100), "consume", follower, records=30)
+        )
+    stage.cut(stage.time(150, 220), follower, rng.randint(900, 1200), *stage.others(follower))
+    for _ in range(6):
+        stage.operations.append(Operation(stage.time(0, 140), "produce", 0, 0, -1, 1, 8))
+    for _ in range(8):
+        stage.operations.append(Operation(stage.time(250, 800), "produce", 0, 0, -1, 1, 8))
+    stage.operations.append(
+        Operation(stage.time(880, 1050), "delete-records", size=rng.choice((90, 100, 100)))
+    )
+    stage.time(1400, 1600)
+
+
 def late_answers(stage: Stage) -> None:
     """An answer to a fetch arrives when the follower is something else by now (S-10)."""
     rng = stage.rng
@@ -374,6 +395,7 @@ STORIES: tuple[Callable[[Stage], None], ...] = (
     *CUTTING,
     late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
     deleted_and_lost, late_answers, silent_coordinator, silent_coordinator, name_used_again,
+    reset_below_a_consumer,
 )  # fmt: skip
 
 

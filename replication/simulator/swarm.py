@@ -30,6 +30,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
     idempotent = tuple(rng.random() < 0.4 for _ in range(rng.choice((1, 2, 2))))
     segment_bytes = rng.choice((300, 500, 900, 4000))
     faults = _faults(rng, options, brokers, duration)
+    racks = False
     operations = _operations(rng, options, len(idempotent), partitions, brokers, duration)
     if brokers >= 3 and rng.random() < STORY_RATE:
         story = tell(rng, brokers, len(idempotent), partitions, rng.randrange(100))
@@ -39,7 +40,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
             faults = [f for f in faults if rng.random() < 0.4] + story.faults
             operations += story.operations
             duration = max(duration, story.end_ms) + rng.choice((20, 300))
-            segment_bytes = story.segment_bytes or segment_bytes
+            segment_bytes, racks = story.segment_bytes or segment_bytes, story.racks
             if story.silent_from_ms is not None:
                 operations = [o for o in operations if o.at_ms < story.silent_from_ms]
     return Plan(
@@ -47,7 +48,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
         tuple(sorted(faults, key=lambda fault: fault.at_ms)),
         tuple(sorted(operations, key=lambda step: step.at_ms)),
         duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
-        options.mutant, rng.random() < 0.3, rng.choice((100, 1000, 10_000)),
+        options.mutant, rng.random() < 0.3 or racks, rng.choice((100, 1000, 10_000)),
     )  # fmt: skip
 
 
