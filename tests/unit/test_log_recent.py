@@ -175,3 +175,14 @@ def test_a_log_that_failed_gives_nothing() -> None:
     append(log)
     log.close()
     assert log.read_recent(0, 1, ALL) is None
+
+
+def test_deleted_records_are_not_given() -> None:
+    log = opened()
+    log.keep_recent(RecentBudget())
+    append(log)
+    append(log)
+    log.update_high_watermark(2)
+    log.delete_records(1)
+    assert log.read_recent(0, 2, ALL) is None
+    assert log.read_recent(1, 2, ALL) == log.read(1).data
