@@ -386,17 +386,18 @@ CUTS = 1000
 
 def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     """What a fail-over makes a follower do: a tail to cut from each log, and checkpoints that say
-    no more than is left, durable. The peer is one cut on its own, ten times: one for each 100."""
+    no more than is left, durable. The peer is one cut with its own checkpoint, ten times: one for
+    each 100."""
     manager = LogManager([disk / "cuts"], CONFIG, replicated=True, background=False)
     logs = [manager.get_or_create("t", number) for number in range(CUTS)]
-    data = bytearray(ONE)
 
     def grow() -> None:
         """Two records more, flushed and believed to be committed."""
         for log in logs:
             for _ in range(2):
-                data[:8] = log.log_end_offset.to_bytes(8, "big")
-                log.append_as_follower(bytes(data))
+                end = log.log_end_offset
+                record = (b"key", bytes(100), 1_700_000_000_000)
+                log.append_as_follower(encode_batch([record], base_offset=end, leader_epoch=0))
             log.flush()
             log.update_high_watermark(log.log_end_offset)
         manager.checkpoint_recovery_points()
@@ -414,7 +415,12 @@ def test_mass_truncation(benchmark: Any, claim: Any, disk: Path) -> None:
     times: list[tuple[float, float]] = []
 
     def compare() -> None:
-        one = statistics.median([cut([log]) for log in logs[:20]])
+        singles = []
+        for log in logs[:20]:
+            started = time.perf_counter()
+            manager.truncate_to({log.topic_partition: log.log_end_offset - 1})
+            singles.append(time.perf_counter() - started)
+        one = statistics.median(singles)
         grow()
         all_of_them = cut(logs)
         grow()

@@ -1,5 +1,5 @@
 """A broker's state as Prometheus metrics, under the names that jmx_exporter gives Kafka's MBeans
-(R-157 … R-164, R-166 … R-168, R-172, R-173).
+(R-157 … R-168, R-172, R-173).
 
 ``kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions`` is
 ``kafka_server_replicamanager_underreplicatedpartitions``; ``…PerSec`` is a counter ``…_total``;
@@ -79,6 +79,7 @@ def samples_of(broker: Broker) -> Iterator[Sample]:
         yield from _partition(partition)
     yield from _waiting(broker.replica_manager)
     yield from _traffic(broker.replica_manager)
+    yield from _fetch_sessions(broker.replica_manager)
     yield from _fetchers(broker.replica_manager.fetchers)
     yield from _log_directories(broker.log_manager)
     yield from _controller(broker.controller.stats)
@@ -176,6 +177,15 @@ def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
         yield Sample(f"server_BrokerTopicMetrics_{name}", value, is_counter=True)
     yield Sample("server_LeaderReplication_byte_rate", manager.leader_quota.byte_rate)
     yield Sample("server_FollowerReplication_byte_rate", manager.follower_quota.byte_rate)
+
+
+def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
+    """R-165."""
+    sessions = manager.fetch_sessions
+    prefix = "server_FetchSessionCache"
+    yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
+    yield Sample(f"{prefix}_NumIncrementalFetchPartitionsCached", sessions.partitions)
+    yield Sample(f"{prefix}_IncrementalFetchSessionEvictions", sessions.evictions, is_counter=True)
 
 
 def _fetchers(fetchers: FetcherManager) -> Iterator[Sample]:

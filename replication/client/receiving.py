@@ -262,9 +262,11 @@ class ConsumerCore:
                     topic_id=position.topic_id,
                 )
             )  # fmt: skip
+        # After a failure the leader itself is to answer: it may send us to who has just failed.
+        failing = any(self.positions[tp].failures for tp in tps)
         request = FetchRequest(
             tuple(parts), max_wait_ms=wait_ms, max_bytes=config.max_bytes * len(parts),
-            isolation_level=config.isolation, rack_id=config.rack_id,
+            isolation_level=config.isolation, rack_id="" if failing else config.rack_id,
         )  # fmt: skip
         self._transport.send(
             node, request,
@@ -327,6 +329,8 @@ class ConsumerCore:
                     self._failed(position, poll.error)
                 case reaction:
                     self._elsewhere(position, of_leader, error_for(part.error_code))
+                    # Whoever is asked for metadata may not have heard of it (KIP-951).
+                    self._metadata.told(asked.tp, part.current_leader, lambda: None)
                     again = True
                     stale |= reaction is FetchReaction.REFRESH
         if stale:

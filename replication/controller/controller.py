@@ -101,7 +101,7 @@ class Controller:
         self._config = config
         self._rng = rng
         self._defaults = defaults  # of topics
-        self._actor = runtime.actor(f"controller-{broker_id}")
+        self._actor = runtime.actor(f"controller-{broker_id}", may_hang=True)
         self._numbers = Numbers()
         self._signalled: set[tuple[int, str]] = set()
         self._session: Coordinator | None = None

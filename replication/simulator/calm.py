@@ -6,16 +6,20 @@ two lag times: all replicas are in the ISR, and what was written before is commi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from checkpoints.types import TopicPartition
 from replication.broker import BrokerState
+from replication.partition import Partition
 from replication.simulator.cluster import LAG_MS, Machine, SimCluster
 from replication.simulator.scheduler import US_PER_MS
 from replication.state import PartitionRegistration
 
 LOOK_EVERY_US = 20 * US_PER_MS
 SETTLED_MS = 2 * LAG_MS
+# A lag time, half of one until the leader looks, and the controller's answer.
+LAGGARD_MS = 5 * LAG_MS // 2
 
 
 class Calm:
@@ -39,6 +43,8 @@ class Calm:
         self.since_us = cluster.scheduler.now_us
         self._next_us = 0
         self._seen: tuple[object, ...] = ()
+        # Who led under which controller, and the leader's log ends since, with their times.
+        self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
         self._ends: dict[TopicPartition, tuple[int, int]] = {}  # when, and the leader's log end
 
     def look(self) -> None:
@@ -46,6 +52,7 @@ class Calm:
         if now_us < self._next_us:
             return
         self._next_us = now_us + LOOK_EVERY_US
+        self._look_for_laggards(now_us)
         seen = self._events_so_far()
         if seen != self._seen or self._is_disturbed():
             self._seen, self.since_us = seen, now_us
@@ -57,6 +64,59 @@ class Calm:
                 if missing:
                     passed_ms = (now_us - self.since_us) // US_PER_MS
                     self._violated("I-28", tp, f"nothing happens for {passed_ms} ms, but {missing}")
+
+    def _look_for_laggards(self, now_us: int) -> None:
+        """Nobody stays in the ISR who has not had for so long what the leader has, where
+        leader, controller and coordinator can talk to each other."""
+        cluster = self._cluster
+        controller = cluster.controller
+        for tp, now in self._registrations.items():
+            partition = self._leader_of(tp, now)
+            if (
+                partition is None
+                or partition.log is None
+                or controller is None
+                or not cluster.coordinator.is_calm
+                or not cluster.network.is_calm_between(now.leader, controller)
+                or self._is_troubled(cluster.machines[now.leader])
+                or self._is_troubled(cluster.machines[controller])
+            ):
+                self._led.pop(tp, None)
+                continue
+            who = (now.leader_epoch, controller, *(m.starts for m in cluster.machines.values()))
+            known, ends = self._led.get(tp, ((), deque()))
+            if known != who:
+                ends = deque()
+            self._led[tp] = who, ends
+            ends.append((now_us, partition.log.log_end_offset))
+            wanted = 0
+            while ends and ends[0][0] <= now_us - LAGGARD_MS * US_PER_MS:
+                wanted = ends[0][1]
+                if len(ends) > 1 and ends[1][0] <= now_us - LAGGARD_MS * US_PER_MS:
+                    ends.popleft()
+                else:
+                    break
+            for member in now.isr:
+                if self._cluster.machines[member].broker is None:
+                    continue  # its session ends; what it has is not seen meanwhile
+                if wanted and self._end_at(member, tp) < wanted:
+                    self._violated(
+                        "I-28", tp, f"b{member} of the ISR lacks for {LAGGARD_MS} ms what "
+                        f"b{now.leader} has up to {wanted}"
+                    )  # fmt: skip
+
+    def _leader_of(self, tp: TopicPartition, now: PartitionRegistration) -> Partition | None:
+        machine = self._cluster.machines.get(now.leader)
+        broker = None if machine is None else machine.broker
+        partition = None if broker is None else broker.replica_manager.partitions.get(tp)
+        leads = partition is not None and partition.is_leader
+        return partition if leads else None
+
+    def _end_at(self, member: int, tp: TopicPartition) -> int:
+        broker = self._cluster.machines[member].broker
+        partition = None if broker is None else broker.replica_manager.partitions.get(tp)
+        log = None if partition is None else partition.log
+        return -1 if log is None else log.log_end_offset
 
     def _events_so_far(self) -> tuple[object, ...]:
         """Faults that are over at once, and elections, whoever wanted them."""

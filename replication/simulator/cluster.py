@@ -224,7 +224,7 @@ class SimCluster:
         damaged = self.atlas.is_damaged(machine.broker_id)
         if isinstance(error, CorruptDataError) and not damaged:
             self.complaints.append(f"I-17 b{machine.broker_id}: its disk is whole, and {error}")
-        elif not isinstance(error, CorruptDataError) and not self._disk_fails:
+        elif not damaged and not self._disk_fails:
             self.complaints.append(f"I-19 b{machine.broker_id}: its disk is well, and {error}")
         self._gone(machine, "all_kept")
         self._repair(machine)

@@ -18,7 +18,6 @@ class Excuse(Enum):
     WRITE_UNDER_WAY = "a write under way at the end"
     DAMAGED = "a damaged disk"
     DELETED = "deleted records"
-    FETCH_OUTLIVES_SENDER = "a fetch that outlives its sender"
     REPEATED_WRITE = "a write that the network repeated"
     FORGOTTEN = "records that a replica forgot"
     STORAGE_ERROR = "an error of a disk that was told to fail"

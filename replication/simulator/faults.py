@@ -43,7 +43,7 @@ class Injector:
         self._moments = Moments(cluster, scheduler, struck, self._begin)
         weather, disk = self._rate, self._disk_error
         self._kinds: dict[str, Callable[[Fault], None]] = {
-            **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10"), weather),
+            **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10", "F-38"), weather),
             **dict.fromkeys(("F-5", "F-6", "F-8"), self._cut),
             "F-7": self._clog,
             "F-11": self._slow_reader,

@@ -44,6 +44,7 @@ KINDS: dict[str, str] = {
     "F-35": "coordinator's answer lost, not carried out",
     "F-36": "coordinator's answer lost, carried out",
     "F-37": "coordinator crash",
+    "F-38": "leader epoch flipped in transit",
     "F-49": "controller removed by hand",
 }
 
@@ -54,7 +55,7 @@ def _range(first: int, last: int) -> tuple[str, ...]:
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all": tuple(KINDS),
-    "net": _range(1, 11),
+    "net": (*_range(1, 11), "F-38"),
     "crash": (*_range(12, 18), "F-34"),
     "disk": _range(19, 28),
     "clock": _range(29, 31),

@@ -1,4 +1,4 @@
-"""The network of a simulation: delays, losses, repetitions, cuts (F-1 … F-11).
+"""The network of a simulation: delays, losses, repetitions, cuts (F-1 … F-11, F-38).
 
 Each message travels alone. A request that is lost, or whose answer is, ends with None after the
 sender's socket timeout; one to a process that is not there, or that dies, ends soon.
@@ -6,12 +6,14 @@ sender's socket timeout; one to a process that is not there, or that dies, ends 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replication.messages import Request, Response
+from logstore.format.header import HEADER_SIZE
+from replication.messages import FetchResponse, Request, Response
 from replication.simulator.scheduler import US_PER_MS, Event, Process, Scheduler
 from replication.transport import DEFAULT_TIMEOUT_MS, Handler, OnReply
 
@@ -107,6 +109,18 @@ class Network:
             return False
         late = (*weather.clogged.values(), *self._latest_us.values())
         return all(until_us <= soon_us for until_us in late)
+
+    def is_calm_between(self, one: int, other: int) -> bool:
+        """As ``is_calm``, of what two brokers tell each other."""
+        weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
+        links = ((one, other), (other, one))
+        return not weather.rates and not any(
+            link in weather.cut
+            or weather.clogged.get(link, 0) > soon_us
+            or self._latest_us.get(link, 0) > soon_us
+            or link[0] in weather.slow
+            for link in links
+        )
 
     def heal(self) -> None:
         self.weather = Weather()
@@ -237,6 +251,13 @@ class Network:
         at_us = self._travel(call.receiver, call.sender.node)
         if at_us is None:
             return
+        if (
+            self.weather.rates
+            and _carries_records(response, call.sender.node)
+            and self._hits("F-38")
+        ):
+            assert isinstance(response, FetchResponse)
+            response = with_flipped_header(response, self._scheduler.random)
         slow = self.weather.slow.get(call.sender.node)
         if slow:
             self._struck["F-11"] += 1
@@ -249,6 +270,32 @@ class Network:
         delay_us = 200 + scheduler.below(1000)
         label = f"{call.receiver}>{call.sender.name} reset"
         scheduler.after(delay_us, call.sender, label, lambda: call.finish(None))
+
+
+def _carries_records(response: Response | None, node: int) -> bool:
+    """To a follower, which can see what is wrong: a consumer cannot, and takes the offset."""
+    return (
+        node >= 0
+        and isinstance(response, FetchResponse)
+        and any(part.records for part in response.partitions)
+    )
+
+
+def with_flipped_header(response: FetchResponse, rng: random.Random) -> FetchResponse:
+    """One bit of the leader epoch of a batch, which the checksum leaves out: it then lies beyond
+    that of any leader. A lower epoch nobody could tell, nor a higher base offset: a compacted log
+    has gaps."""
+    parts = list(response.partitions)
+    at = rng.choice([number for number, part in enumerate(parts) if part.records])
+    data = bytearray(parts[at].records)
+    starts, position = [], 0
+    while position + HEADER_SIZE <= len(data):
+        starts.append(position)
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    start = rng.choice(starts)
+    data[start + rng.choice((12, 13, 14))] ^= 1 << rng.randrange(8)
+    parts[at] = parts[at]._replace(records=bytes(data))
+    return response._replace(partitions=tuple(parts))
 
 
 class SimTransport:

@@ -21,7 +21,7 @@ from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
 
 WARNED = "warned: "
 
-DAMAGES = frozenset({"F-19", "F-20", "F-27"})
+DAMAGES = frozenset({"F-19", "F-20", "F-27", "F-38"})
 FORGETS = frozenset({"F-19", "F-27", "F-28"})
 FORGETS_UNSYNCED = frozenset({"F-13", "F-14", "F-23"})  # only with flush=os
 
@@ -44,9 +44,9 @@ REASONS = {
     "%s: cut to %d below %d": Reason(forgetting=True),
     "%s: the leader ends at %d, we at %d": Reason(forgetting=True),
     "%s: fetched what is not valid, again later: %s": Reason(DAMAGES),
-    "log directory %s is offline: %s": Reason(DISK_FAILS),
-    "%s failed (%s); offline: %s": Reason(DISK_FAILS),
-    "broker %s: no log directory is left": Reason(DISK_FAILS),
+    "log directory %s is offline: %s": Reason(DISK_FAILS | DAMAGES),
+    "%s failed (%s); offline: %s": Reason(DISK_FAILS | DAMAGES),
+    "broker %s: no log directory is left": Reason(DISK_FAILS | DAMAGES),
     "background flush: %s": Reason(DISK_FAILS),
 }
 """By the message as the logger gets it; every other kind may come in any plan, up to the bound."""

@@ -169,29 +169,30 @@ class _Run:
                 outcomes.append(self._write(number))
 
     def _last_reads(self) -> None:
-        """Consumers get everything that is committed (I-24)."""
-        ends = {tp: max(self.oracle.committed[tp], default=-1) + 1 for tp in self.partitions}
+        """No write is without an outcome, and consumers get all that is committed (I-24)."""
+        world = self.world
 
-        def behind() -> dict[str, int | None]:
-            return {
-                f"{consumer.name} {tp}": consumer.core.positions[tp].offset
-                for consumer in self.world.consumers
-                for tp, end in ends.items()
-                if (consumer.core.positions[tp].offset or 0) < end
-            }
+        def what_is_missing() -> str:
+            pending = [w.number for w in world.history.writes if w.outcome is Outcome.PENDING]
+            if pending:
+                return f"writes {pending} have no outcome"
+            for tp in self.partitions:
+                end = max(self.oracle.committed[tp], default=-1) + 1
+                for consumer in world.consumers:
+                    offset = consumer.core.positions[tp].offset or 0
+                    if offset < end:
+                        return f"{consumer.name} comes to {offset} of {tp}, which ends at {end}"
+            return ""
 
         def are_done() -> bool:
-            if not behind():
+            if not what_is_missing():
                 return True
-            for consumer in self.world.consumers:
+            for consumer in world.consumers:
                 if consumer.idle:
                     consumer.consume(1)
             return False
 
-        self.events.wait(
-            are_done, HEAL_LIMIT_MS,
-            lambda: f"I-24 consumers do not come to the ends {ends}: {behind()}",
-        )  # fmt: skip
+        self.events.wait(are_done, HEAL_LIMIT_MS, lambda: f"I-24 {what_is_missing()}")
 
     def _write(self, partition: int) -> Outcome:
         write = self.world.producers[0].produce(Operation(0, "produce", 0, partition))

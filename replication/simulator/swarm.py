@@ -129,7 +129,7 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
     broker = rng.randrange(brokers)
     length = rng.choice((50, 200, 500, 900, 1800))
     number = int(kind[2:])
-    if number in (1, 3, 9, 10):
+    if number in (1, 3, 9, 10, 38):
         return Fault(at_ms, kind, -1, length, rng.choice((0.02, 0.1, 0.3)))
     if number in (2, 4):
         return Fault(at_ms, kind, -1, length, rng.choice((0.1, 0.5)))

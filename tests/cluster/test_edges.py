@@ -127,6 +127,28 @@ class TestSilence:
         assert not stop.is_alive()
         goes_on.set()
 
+    def test_a_stop_does_not_wait_for_what_the_controller_asks(
+        self, faulty: tuple[Faulty, Cluster]
+    ) -> None:
+        service, cluster = faulty
+        goes_on, entered = threading.Event(), threading.Event()
+        controller = cluster.controller_id
+        assert controller is not None
+
+        def loses(method: str, path: str) -> str | None:
+            if (method, path) == ("children", nodes.BROKER_IDS):
+                entered.set()
+                goes_on.wait(60)
+            return None
+
+        service.rule = loses
+        cluster.crash(next(b for b in cluster.live_brokers if b != controller))
+        assert entered.wait(PROMPT_S)
+        stop = in_background(lambda: cluster.stop(controller, controlled=False))
+        stop.join(PROMPT_S)
+        assert not stop.is_alive()
+        goes_on.set()
+
     def test_a_failed_directory_does_not_wait_for_connect(
         self, faulty: tuple[Faulty, Cluster]
     ) -> None:
@@ -165,6 +187,7 @@ class TestSilence:
         session = cluster.session(1)
         goes_on.set()
         assert answered.wait(PROMPT_S)
+        threading.Event().wait(0.3)  # until whoever connected has what came of it
         assert cluster.session(1) is session
         assert cluster.broker(1).state is BrokerState.RUNNING
 

@@ -36,11 +36,21 @@ from replication.messages import (
 from replication.simulator.history import History, Outcome, Write
 from replication.simulator.scheduler import Process
 from replication.simulator.validations import validate
-from replication.simulator.workload import REFUSED
 from tests.scenarios.cluster import TOPIC, StagedCluster
 from tests.scenarios.holds import CLIENT
 
 NOW_MS = 1_700_000_000_000
+
+# Answers that say: nothing was appended by this attempt.
+REFUSED = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.INVALID_TIMESTAMP, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)  # fmt: skip
 
 
 class Answer:

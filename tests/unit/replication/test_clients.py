@@ -386,6 +386,15 @@ class TestConsumer:
         talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.NONE, 3, 3, 0))
         assert talk.polled[-1] == PollResult([])
 
+    def test_a_hint_counts_more_than_old_metadata(self) -> None:
+        talk = Talk()
+        talk.consumer()
+        talk.poll(1000)
+        part = FetchPartitionResponse(TP, ErrorCode.FENCED_LEADER_EPOCH, current_leader=(3, 5))
+        assert talk.answer_fetch(part)[0] == 1
+        broker, request = talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.NONE, 0, 0, 0))
+        assert (broker, request.partitions[0].current_leader_epoch) == (3, 5)
+
     def test_records_come_before_an_error(self) -> None:
         other = TopicPartition("orders", 1)
         talk = Talk()
@@ -448,7 +457,7 @@ class TestOtherReplicas:
         talk = Talk()
         talk.consumer(reset=None, rack_id="b")
         talk.read_some()
-        talk.poll()
+        talk.poll(2000)
         _, request = talk.answer_fetch(
             FetchPartitionResponse(TP, ErrorCode.NONE, 9, 9, 0, preferred_read_replica=3)
         )
@@ -477,12 +486,14 @@ class TestOtherReplicas:
         ids=["out of range", "behind", "diverging", "silent"],
     )
     def test_what_it_lacks_is_no_finding(self, answer: FetchPartitionResponse | None) -> None:
-        """It may be behind, or about to truncate: the leader is asked, at once."""
+        """It may be behind, or about to truncate: the leader is asked, and sends us nowhere."""
         talk = self.redirected()
         talk.expect(FetchRequest, lambda request: answer and FetchResponse((answer,)))
         records = batch(4, epoch=4)
-        broker, _ = talk.answer_fetch(FetchPartitionResponse(TP, ErrorCode.NONE, 5, 5, 0, records))
-        assert broker == 1
+        broker, request = talk.answer_fetch(
+            FetchPartitionResponse(TP, ErrorCode.NONE, 5, 5, 0, records)
+        )
+        assert (broker, request.rack_id) == (1, "")
         assert len(talk.polled[-1].records) == 1
 
     def test_another_leader_ends_it(self) -> None:

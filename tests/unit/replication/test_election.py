@@ -270,3 +270,19 @@ def test_nobody_else_stays_eligible_where_one_replica_is_enough() -> None:
     assert (alone.leader, alone.isr, alone.elr) == (1, (1,), ())
     gated = change(leaderless, lambda replica: replica == 1, min_isr=2)
     assert (gated.leader, gated.isr, gated.elr) == (1, (1,), (2, 3))
+
+
+def test_the_last_leader_is_remembered_until_somebody_leads() -> None:
+    """R-71. ISR and ELR may become empty long after the leader died."""
+    now = PartitionRegistration((1, 2), (1, 2), 1, 3, 7)
+    # 1 dies while the log directory of 2 is offline, then 2 dies too, and comes back uncleanly.
+    alone = change(now, lambda r: False, min_isr=1, isr=(2,))
+    assert (alone.leader, alone.isr, alone.elr) == (NO_LEADER, (2,), ())
+    dead = change(alone, lambda r: False, min_isr=1, isr=())
+    assert (dead.isr, dead.elr) == ((), (2,))
+    unclean = change(dead, lambda r: r == 2, min_isr=1, unclean_replicas=(2,))
+    assert (unclean.leader, unclean.isr, unclean.elr) == (NO_LEADER, (), ())
+    after = change(unclean, lambda r: True, min_isr=1)
+    assert (after.leader, after.isr) == (1, (1,))
+    assert after.recovery_state is RecoveryState.RECOVERING
+    assert after.last_known_leader == NO_LEADER

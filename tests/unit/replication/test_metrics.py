@@ -125,6 +125,15 @@ def test_traffic(host: Host, scrape: Scrape) -> None:
     assert scrape(prefix + "replicationbytesin_total") == 0
 
 
+def test_fetch_sessions(host: Host, scrape: Scrape) -> None:
+    """R-165."""
+    host.fetch(part(0), session_epoch=0)
+    prefix = "kafka_server_fetchsessioncache_"
+    assert scrape(prefix + "numincrementalfetchsessions") == 1
+    assert scrape(prefix + "numincrementalfetchpartitionscached") == 1
+    assert scrape(prefix + "incrementalfetchsessionevictions_total") == 0
+
+
 def test_fetchers(host: Host, scrape: Scrape) -> None:
     """R-160, R-162."""
     host.runtime.run_until_idle()

@@ -156,11 +156,24 @@ class TestStrays:
             logs = list(again.log_manager.logs)
             assert len(logs) + len(directories(again, "-stray")) == 1
             for tp in logs:
-                assert again.log_manager.get(*tp).log_end_offset == 3
+                log = again.log_manager.get(*tp)
+                assert (log.log_end_offset, log.recovery_point) == (3, 3)
             full(again, TP, topic_id=NEW_ID)
             assert again.partition().local_log().log_end_offset == 0
             again.log_manager.crash()
         assert step > 4
+
+    def test_it_stays_aside_after_a_power_loss(self) -> None:
+        """Also where no checkpoint names it, whose writing would sync the directory."""
+        host = Host()
+        host.lead()
+        host.partition().local_log().flush()
+        full(host)
+        host.storage.crash(mode="all_lost")
+        host.log_manager.crash()
+        again = Host(storage=host.storage)
+        assert not again.log_manager.logs
+        assert len(directories(again, "-stray")) == 1
 
     def test_a_log_that_could_not_be_opened_goes_too(self) -> None:
         host = Host()

@@ -97,6 +97,16 @@ def test_an_earlier_incarnation_does_not_answer_for_its_successor() -> None:
     assert heard == [None]
 
 
+def test_the_end_of_one_life_is_not_that_of_the_next() -> None:
+    network, earlier, later = LocalNetwork(), Waiting(), Waiting()
+    network.bind(2, earlier.handle)
+    network.bind(2, later.handle)
+    network.unbind(2, earlier.handle)
+    assert network.bound == [2]
+    network.unbind(2, later.handle)
+    assert network.bound == []
+
+
 # -- exactly once ----------------------------------------------------------------------------------
 
 
