@@ -106,8 +106,6 @@ class ProducerConfig:
     backoff: Backoff = RETRY_BACKOFF
 
     def __post_init__(self) -> None:
-        if self.acks not in (-1, 0, 1):
-            raise ConfigError(f"acks={self.acks}; 0, 1 and -1 are possible")
         own = self.producer_id
         if own is not None and not (type(own) is int and 0 <= own < 2**63):
             raise ConfigError(f"producer_id={own} is not an integer in [0, 2^63)")

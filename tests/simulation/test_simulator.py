@@ -175,6 +175,14 @@ class TestPlans:
         with pytest.raises(ConfigError):
             Plan.from_json(data)
 
+    def test_the_command_says_so(self, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.write_bytes(b"\xff\xfe\x00bad")
+        for arguments in (["--replay", str(path)], ["--save", str(tmp_path / "none" / "x")]):
+            result = CliRunner().invoke(simulate, arguments)
+            assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+        assert CliRunner().invoke(simulate, ["--schedules", "0"]).exit_code == 2
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [

@@ -620,7 +620,7 @@ class TestBlocking:
     @pytest.mark.parametrize(
         "options",
         [
-            {"acks": 2}, {"acks": None}, {"producer_id": -1}, {"producer_id": 2**63},
+            {"producer_id": -1}, {"producer_id": 2**63},
             {"producer_id": "7"}, {"request_timeout_ms": -1}, {"delivery_timeout_s": math.inf},
             {"delivery_timeout_s": math.nan}, {"idempotent": True, "acks": 1},
         ],
