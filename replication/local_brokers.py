@@ -65,6 +65,7 @@ class LocalBrokers:
         self._sessions: dict[int, Coordinator] = {}
         self._brokers: dict[int, Broker] = {}
         self._closed = False
+        self._starting = threading.Lock()  # one start at a time, and none after the end
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
 
@@ -213,14 +214,17 @@ class LocalBrokers:
         """Start a broker that was stopped or crashed; ``wait`` until it is registered.
 
         Raises:
+            BrokerUnavailableError: the cluster was closed.
             DuplicateBrokerRegistrationError: another process has its id.
             TimeoutError: the coordinator does not answer.
         """
-        broker = self._brokers.get(broker_id)
-        if broker is not None and broker.state is not BrokerState.STOPPED:
-            return
-        self._start(broker_id)
-        if wait:
+        with self._starting:
+            if self._closed:
+                raise BrokerUnavailableError(f"broker {broker_id}: the cluster is closed")
+            broker = self._brokers.get(broker_id)
+            if broker is None or broker.state is BrokerState.STOPPED:
+                self._start(broker_id)
+        if wait and self._brokers[broker_id].state is BrokerState.STARTING:
             self.wait_until(lambda: self._has_joined(broker_id), f"broker {broker_id} registers")
 
     def _has_joined(self, broker_id: int) -> bool:
@@ -295,9 +299,10 @@ class LocalBrokers:
 
     def close(self) -> None:
         """Stop all brokers cleanly, one after the other, without moving leaderships."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._starting:
+            if self._closed:
+                return
+            self._closed = True
         self.heal()
         for broker_id in self.network.bound:
             self.network.unbind(broker_id)  # nobody reads a log that is being closed

@@ -139,6 +139,7 @@ class Membership:
             settle(self._on_refusal(error))
         except CoordinationError as error:
             logger.warning("broker %s: not registered yet: %s", self._broker_id, error)
+            self._refused_since_ms = None  # nor could a session end while nobody answers
             settle(Reaction.AGAIN)
         else:
             self._try_to_join(settle)

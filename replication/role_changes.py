@@ -13,7 +13,6 @@ from logstore.errors import (
     LogstoreError,
     LogUnavailableError,
     ResourceBusyError,
-    StorageFailedError,
     UnknownTopicOrPartitionError,
 )
 from logstore.manager import LogManager
@@ -288,7 +287,7 @@ class RoleChanges:
             self._log_manager.delete(*tp)
         except UnknownTopicOrPartitionError:
             return ErrorCode.NONE
-        except StorageFailedError as error:
+        except LogstoreError as error:
             return answer_code(tp, error)
         return ErrorCode.NONE
 

@@ -68,7 +68,7 @@ class Runtime(Protocol):
         """
         Args:
             may_hang: its tasks ask another system, which may not answer for long: ``close`` does
-                not wait for them.
+                not wait for them, nor drop them, for one of them may end a session there.
         """
         ...
 
@@ -91,6 +91,7 @@ class ThreadActor:
         self.may_hang = may_hang
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
+        self._dropped = False  # what is queued too
         self._turn = threading.Lock()
         self._lock = threading.Lock()  # for the number of tasks that are posted and not done
         self._posted = 0
@@ -118,9 +119,14 @@ class ThreadActor:
             self._guest = None
             self._turn.release()
 
-    def close(self, wait: bool = False) -> None:
+    def finish(self) -> None:
+        """Take nothing more; what is queued is still done, and nobody waits for it."""
         self._closed = True
         self._queue.put(None)
+
+    def close(self, wait: bool = False) -> None:
+        self._dropped = True
+        self.finish()
         if wait and threading.get_ident() not in (self._thread.ident, self._guest):
             self._thread.join()
             with self._turn:  # of a guest
@@ -130,7 +136,7 @@ class ThreadActor:
         get = self._queue.get
         while (task := get()) is not None:
             with self._turn:
-                if self._closed:
+                if self._dropped:
                     return
                 _run_logged(task, self.name)
             del task  # what it holds should not live until the next one comes
@@ -211,11 +217,14 @@ class ThreadRuntime:
             self._closed = True
             self._heap.clear()
             self._changed.notify()
-        for actor in self._actors:
+        may_hang = [actor for actor in self._actors if actor.may_hang]
+        others = [actor for actor in self._actors if not actor.may_hang]
+        for actor in others:
             actor.close()
-        for actor in self._actors:
-            if not actor.may_hang:
-                actor.close(wait=True)
+        for actor in may_hang:
+            actor.finish()
+        for actor in others:
+            actor.close(wait=True)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

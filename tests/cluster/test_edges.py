@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from logstore.errors import LogstoreError
 from replication.broker import BrokerState
 from replication.cluster import Cluster
 from replication.config import ReplicationConfig
-from replication.coordination import nodes, open_coordinator
+from replication.coordination import SessionState, nodes, open_coordinator
 from replication.error_codes import ErrorCode
-from replication.errors import DuplicateBrokerRegistrationError
+from replication.errors import BrokerUnavailableError, DuplicateBrokerRegistrationError
 from replication.state import BrokerRegistration
 from tests.coordinator_faults import LosingService
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
@@ -191,6 +192,30 @@ class TestSilence:
         assert cluster.session(1) is session
         assert cluster.broker(1).state is BrokerState.RUNNING
 
+    def test_a_stop_while_an_answer_is_out_ends_the_session(
+        self, faulty: tuple[Faulty, Cluster]
+    ) -> None:
+        """As soon as the answer is there, and not by a timeout that a client's pings put off."""
+        service, cluster = faulty
+        asked, goes_on = threading.Event(), threading.Event()
+        membership = cluster.broker(1).membership
+
+        def loses(method: str, path: str) -> str | None:
+            if threading.current_thread().name == "membership-1" and method == "get":
+                asked.set()
+                goes_on.wait(60)
+            return None
+
+        service.rule = loses
+        membership.find_controller()
+        assert asked.wait(PROMPT_S)
+        session = cluster.session(1)
+        cluster.stop(1, controlled=False)
+        assert session.state is SessionState.CONNECTED
+        goes_on.set()
+        cluster.wait_until(lambda: session.state is SessionState.EXPIRED, "its end", PROMPT_S)
+        assert cluster.session(0).get(nodes.broker_path(1)) is None
+
 
 def frozen() -> Cluster:
     """A cluster whose broker 1 is cut off from the others: its controlled stop must repeat."""
@@ -244,6 +269,31 @@ class TestTheEndComesTwice:
         assert not close.is_alive()
         assert not stop.is_alive()
 
+    def test_many_start_it_at_once(self) -> None:
+        with Cluster(1) as cluster:
+            for _ in range(10):
+                cluster.stop(0)
+                together, failures = threading.Barrier(4), []
+
+                def start(together=together, failures=failures) -> None:  # type: ignore[no-untyped-def]
+                    together.wait()
+                    try:
+                        cluster.start(0)
+                    except LogstoreError as error:
+                        failures.append(error)
+
+                for starter in [in_background(start) for _ in range(4)]:
+                    starter.join(PROMPT_S)
+                    assert not starter.is_alive()
+                assert failures == []
+                assert cluster.live_brokers == [0]
+
+    def test_nobody_starts_in_a_cluster_that_is_closed(self) -> None:
+        with Cluster(1) as cluster:
+            pass
+        with pytest.raises(BrokerUnavailableError, match="closed"):
+            cluster.start(0)
+
 
 def quiet(stop: Callable[[int], None], broker_id: int = 0) -> None:
     try:
@@ -262,6 +312,35 @@ def test_another_process_with_its_id_is_named(tmp_path: Path) -> None:
     config = ReplicationConfig(initial_broker_registration_timeout_ms=1500)
     with pytest.raises(DuplicateBrokerRegistrationError, match="broker 0 is registered already"):
         Cluster(1, tmp_path / "brokers", coordinator=service, config=config)
+
+
+@pytest.mark.parametrize("put_back", ["a copy", "nothing"])
+def test_other_directories_are_no_clean_stop(tmp_path: Path, put_back: str) -> None:
+    """The last of the ISR stops cleanly, and comes back with less than it had (R-70)."""
+    config = ReplicationConfig(
+        replica_lag_time_max_ms=1000, controlled_shutdown_retry_backoff_ms=50
+    )
+    with Cluster(3, tmp_path, config=config) as cluster:
+        last, other = (b for b in (0, 1, 2) if b != cluster.controller_id)
+        (tp,) = cluster.create_topic(
+            "t", assignment=[[last, other]], config={"min.insync.replicas": 2}
+        )
+        directory, copy = Path(cluster.log_dirs(last)[0]), tmp_path / "copy"
+        cluster.produce("t", b"1")
+        cluster.stop(last)
+        shutil.copytree(directory, copy)
+        cluster.start(last)
+        cluster.wait_for_isr(tp, (last, other))
+        cluster.produce("t", b"2")
+        cluster.stop(other)
+        cluster.stop(last)
+        shutil.rmtree(directory)
+        if put_back == "a copy":
+            shutil.copytree(copy, directory)
+        cluster.start(last)
+        cluster.start(other)
+        cluster.wait_for_isr(tp, (last, other))
+        assert [record.value for record in cluster.read_all("t")[0]] == [b"1", b"2"]
 
 
 class TestStrays:

@@ -244,6 +244,20 @@ class TestAnotherWithItsId:
         assert stage.told == ["joined"]
         stage.check()
 
+    def test_silence_is_no_refusal(self) -> None:
+        """A session cannot end while the coordinator is down: its time begins anew after it."""
+        stage, other = self.stage()
+        beats = stage.runtime.every(1000, other.heartbeat)  # type: ignore[attr-defined]
+        stage.membership.start()
+        stage.runtime.advance(1000)
+        stage.service.loses = lambda method, path: "before"
+        stage.runtime.advance(REGISTRATION_MS)
+        stage.service.loses = lambda method, path: None
+        beats.cancel()
+        stage.runtime.advance(SESSION_MS + 5000)
+        assert stage.told == ["joined"]
+        stage.check()
+
     def test_one_that_lives_is_told_of_and_refused_in_the_end(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:

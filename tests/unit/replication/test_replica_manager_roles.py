@@ -11,6 +11,7 @@ import pytest
 
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
+from replication.controller.channels import STOP_REACTIONS
 from replication.error_codes import ErrorCode
 from replication.errors import KafkaStorageError
 from replication.messages import (
@@ -22,6 +23,7 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from replication.retrying import Reaction
 from replication.state import UNKNOWN_EPOCH
 from tests.builders import batch
 from tests.replica_manager_support import BROKER, EPOCH, TP, Host, live, part
@@ -284,6 +286,13 @@ class TestStopping:
         host.lead()
         host.storage.fail("rename", "*")
         assert host.stop().partitions == ((TP, ErrorCode.KAFKA_STORAGE_ERROR),)
+
+    def test_a_lack_of_descriptors_is_answered_too(self) -> None:
+        host = Host()
+        host.lead()
+        host.storage.fail("rename", "*", error=errno.EMFILE)
+        ((_, code),) = host.stop().partitions
+        assert STOP_REACTIONS[code] is Reaction.AGAIN
 
 
 class TestDirectoryFailure:

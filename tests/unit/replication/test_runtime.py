@@ -211,3 +211,17 @@ def test_close_ends_all_threads() -> None:
     assert threading.active_count() == before + 2
     runtime.close()
     assert threading.active_count() == before
+
+
+def test_who_asks_another_system_is_not_waited_for_and_does_what_was_queued() -> None:
+    runtime, gate, farewell = ThreadRuntime("test"), Gate(), threading.Event()
+    actor = runtime.actor("one", may_hang=True)
+    actor.post(gate)
+    actor.post(farewell.set)
+    assert gate.begun.wait(10)
+    runtime.close()
+    actor.post(lambda: pytest.fail("posted after the end"))
+    assert not farewell.is_set()
+    gate.go_on.set()
+    assert farewell.wait(10)
+    actor.close(wait=True)
