@@ -19,6 +19,7 @@ FOUND = {
     "acknowledged-before-high-watermark": 312013652,
     "acknowledged-before-sync": 312013651,
     "append-wakes-no-follower": 312013650,
+    "broker-epoch-not-checked": 312013887,
     "clean-marker-kept": 312014416,
     "committed-writes-time-out": 312013650,
     "consumers-read-uncommitted": 312013655,

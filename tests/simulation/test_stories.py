@@ -38,7 +38,7 @@ def test_a_story_is_a_plan_that_can_be_kept(tell: object) -> None:
         assert stage.faults or stage.operations
         assert all(fault.at_ms >= 50 for fault in stage.faults)
         assert {fault.moment for fault in stage.faults} <= {"", *MOMENTS}
-        plan = Plan(1, "fetch", "os", 3, 1, 2, (), tuple(stage.faults), (), stage.end_ms)
+        plan = Plan(1, "fetch", "os", 3, 1, 2, (False,), tuple(stage.faults), (), stage.end_ms)
         assert Plan.from_json(plan.to_json()) == plan
 
 
