@@ -27,10 +27,9 @@ class RecoveryState(IntEnum):
 class BrokerRegistration(NamedTuple):
     """One incarnation of a broker, alive as long as its session.
 
-    ``previous_broker_epoch`` proves that nothing was lost since that epoch: it is the one in the
-    clean-shutdown markers of all its log directories (KIP-966), without them the first one of the
-    process, or −1. A session may end, and the next one too, before a controller has dealt with the
-    first: whatever epoch it remembers from there on is of the same, whole logs.
+    ``previous_broker_epoch`` proves a clean stop: it is the one in the clean-shutdown markers of
+    all its log directories (KIP-966), or −1. ``earlier_epochs`` are those of the same process,
+    whose sessions ended: the second may end before a controller has dealt with the first.
     """
 
     broker_id: int
@@ -39,10 +38,16 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     previous_broker_epoch: int = UNKNOWN_EPOCH
     timestamp_ms: int = 0
+    earlier_epochs: tuple[int, ...] = ()
 
-    def is_clean_since(self, broker_epoch: int) -> bool:
-        """Whether all that the incarnation of that epoch had is still there."""
-        return UNKNOWN_EPOCH < self.previous_broker_epoch <= broker_epoch
+    def continues(self, broker_epoch: int) -> bool:
+        """Whether all that the incarnation of that epoch had is still there.
+
+        Only an epoch that this broker names itself is believed: any other may be that of another
+        process under its id, with a disk of its own, that came and went in between.
+        """
+        named = (self.previous_broker_epoch, *self.earlier_epochs)
+        return broker_epoch > UNKNOWN_EPOCH and broker_epoch in named
 
 
 class LiveBroker(NamedTuple):

@@ -8,19 +8,24 @@ from replication.state import BrokerRegistration
 
 
 @pytest.mark.parametrize(
-    ("previous", "remembered", "clean"),
+    ("previous", "earlier", "remembered", "clean"),
     [
-        (-1, 7, False),  # an unclean start
-        (7, 7, True),  # the epoch of the clean stop
-        (7, 9, True),  # a later session of the process that started with it
-        (9, 7, False),  # another process was there in between
-        (-1, -1, False),
-        (-1, -2, False),  # the node could not be read
-        (0, 0, True),
+        (-1, (), 7, False),  # an unclean start
+        (7, (), 7, True),  # the epoch of the clean stop
+        (7, (9, 11), 7, True),  # two sessions ended before a controller looked
+        (7, (9, 11), 9, True),
+        (-1, (9, 11), 11, True),
+        (-1, (9, 11), 7, False),  # the process before it did not stop cleanly
+        (7, (9, 13), 11, False),  # another process had this id, and a disk of its own, in between
+        (7, (), 9, False),  # the disk was put back to what it was at an earlier stop
+        (9, (), 7, False),
+        (-1, (), -1, False),
+        (-1, (), -2, False),  # the node could not be read
+        (0, (), 0, True),
     ],
 )
-def test_nothing_was_lost_since_the_epoch_that_it_names(
-    previous: int, remembered: int, clean: bool
+def test_what_it_continues(
+    previous: int, earlier: tuple[int, ...], remembered: int, clean: bool
 ) -> None:
-    registration = BrokerRegistration(1, previous_broker_epoch=previous)
-    assert registration.is_clean_since(remembered) is clean
+    registration = BrokerRegistration(1, previous_broker_epoch=previous, earlier_epochs=earlier)
+    assert registration.continues(remembered) is clean
