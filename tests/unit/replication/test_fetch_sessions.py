@@ -761,6 +761,32 @@ class TestEviction:
         assert len(host.manager.fetch_sessions) == 0
 
 
+def test_news_of_a_partition_that_was_just_forgotten() -> None:
+    """Whoever tells them took the list of listeners before; the partition may be back by then."""
+    host = led(A, B)
+    member = Member(host, 2)
+    resting(host, member, A, B)
+    late = host.partition(A).local_log().news.waiting
+    assert late
+    member.fetch(wanted(B))
+    host.append(1, A)
+    for wake in late:
+        wake()
+    assert A not in [part.tp for part in member.fetch(wanted(B)).partitions]
+    member.fetch(wanted(A, B))
+    for wake in late:
+        wake()
+    followed = wanted(B) | wanted(A, offset=1)
+    host.append(1, A)
+    answer = member.fetch(followed)
+    assert [part.tp for part in answer.partitions] == [A]
+    progress = host.partition(A).follower(2)
+    assert progress is not None
+    assert progress.log_end == 1
+    member.fetch(followed)
+    assert set(only_session(host).active) <= set(only_session(host).partitions.values())
+
+
 def test_threads() -> None:
     """Appends on many partitions, roles that change, sessions that end, a follower that waits: it
     misses nothing."""
