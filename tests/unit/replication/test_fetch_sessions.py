@@ -11,6 +11,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from replication.error_codes import ErrorCode
+from replication.errors import KafkaStorageError
 from replication.fetch_session_handler import SessionRequest
 from replication.fetch_sessions import (
     MIN_EVICTION_MS,
@@ -785,6 +786,29 @@ def test_news_of_a_partition_that_was_just_forgotten() -> None:
     assert progress.log_end == 1
     member.fetch(followed)
     assert set(only_session(host).active) <= set(only_session(host).partitions.values())
+
+
+def test_a_follower_whose_fetches_fail_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on with its session, and does not get what was appended."""
+    host = led(A, B)
+    member = Member(host, 2)
+    resting(host, member, A, B)
+    host.append(1, A)
+    partition = host.partition(A)
+    known = partition.follower(2)
+    assert known is not None
+    before = settled(known)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise KafkaStorageError("unreadable")
+
+    monkeypatch.setattr(partition, "fetch", fail)
+    for _ in range(3):
+        host.runtime.advance(500)
+        member.fetch(wanted(A, B))
+    known = partition.follower(2)
+    assert known is not None
+    assert settled(known).caught_up_ms == before.caught_up_ms
 
 
 def test_threads() -> None:
