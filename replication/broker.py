@@ -149,7 +149,7 @@ class Broker:
             run_later=run_later, on_directory_failure=self._on_directory_failure,
             random_id=random_id,
         )  # fmt: skip
-        self._clean_epoch = self.log_manager.previous_broker_epoch
+        self._first_epoch = UNKNOWN_EPOCH
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id, runtime, connect, self._registration, self,
@@ -241,11 +241,10 @@ class Broker:
         self.membership.start()
 
     def _registration(self) -> BrokerRegistration:
-        """With it goes the first epoch since which nothing was lost: that of the last clean stop
-        (KIP-966), or the first one of this process."""
-        host, port, rack = self._address
-        now_ms = self.runtime.clock.wall_ms()
-        return BrokerRegistration(self.broker_id, host, port, rack, self._clean_epoch, now_ms)
+        return BrokerRegistration(
+            self.broker_id, *self._address, self.log_manager.previous_broker_epoch,
+            self.runtime.clock.wall_ms(), self._first_epoch,
+        )  # fmt: skip
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
         """See ``membership.Owner``, as of the next three."""
@@ -255,8 +254,8 @@ class Broker:
                 return
             self.state = after
             self.broker_epoch = broker_epoch
-            if self._clean_epoch == UNKNOWN_EPOCH:
-                self._clean_epoch = broker_epoch  # new sessions lose nothing from here on
+            if self._first_epoch == UNKNOWN_EPOCH:
+                self._first_epoch = broker_epoch  # new sessions lose nothing from here on
             self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
     def on_lost(self) -> None:

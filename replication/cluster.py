@@ -92,6 +92,11 @@ class Cluster(LocalBrokers):
         )  # fmt: skip
         self.start_all()
 
+    def close(self) -> None:
+        """Stop all brokers cleanly; who waits for an answer to ``client`` hears of it."""
+        self.client.close()
+        super().close()
+
     # -- topics --------------------------------------------------------------------------------
 
     def _ask_controller(self, request: Request) -> Any:

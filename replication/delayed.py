@@ -20,6 +20,9 @@ from replication.purgatory import DelayedOperation
 from replication.reads import FetchReader, PartitionRead, answer_code
 from replication.stats import BrokerStats
 
+MAX_WAIT_MS = 2**31 - 1
+"""The longest that the protocol can say, 24 days; deadlines are counted in 64 bits."""
+
 
 class DelayedProduce(DelayedOperation):
     """acks=all: until what was appended is committed, in every partition (R-81, R-84 … R-86).
@@ -42,7 +45,7 @@ class DelayedProduce(DelayedOperation):
         *,
         hw_moved: bool = True,
     ) -> None:
-        super().__init__(timeout_ms)
+        super().__init__(min(timeout_ms, MAX_WAIT_MS))
         self._skips_look = not hw_moved and timeout_ms > 0
         self._responses = list(responses)
         self._required = required
@@ -107,7 +110,7 @@ class DelayedFetch(DelayedOperation):
         respond: Callable[[Sequence[Look], list[PartitionRead]], None],
         stats: BrokerStats,
     ) -> None:
-        super().__init__(request.max_wait_ms)
+        super().__init__(min(request.max_wait_ms, MAX_WAIT_MS))
         self._request = request
         self._context = context
         self._reader = reader
@@ -166,7 +169,7 @@ class DelayedDeleteRecords(DelayedOperation):
         respond: Callable[[DeleteRecordsResponse], None],
         stats: BrokerStats,
     ) -> None:
-        super().__init__(timeout_ms)
+        super().__init__(min(timeout_ms, MAX_WAIT_MS))
         self._responses = list(responses)
         self._wanted = wanted
         self._partitions = partitions

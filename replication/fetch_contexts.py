@@ -118,7 +118,7 @@ class IncrementalFetch:
     def take(self) -> list[Look]:
         session = self._session
         with session.lock:
-            active = list(session.active)
+            active = session.due()
             for cached in active:
                 cached.stop_noting()
         return [Look(cached.part, None, cached) for cached in active]
@@ -154,7 +154,7 @@ class IncrementalFetch:
             if self.is_over:
                 return []
             session.waits = True  # before it is asked what is active: what comes now wakes us
-            active = list(session.active)
+            active = session.due()
             for cached in active:
                 cached.watch(found.get(cached))
             return [Look(cached.part, found.get(cached), cached) for cached in active]

@@ -222,6 +222,17 @@ class FetchSession:
             self._manner = manner
             active.update(dict.fromkeys(partitions.values()))
 
+    def due(self) -> list[CachedPartition]:
+        """Whom to look at now; the caller holds the lock."""
+        due = []
+        for cached in list(self.active):
+            part = cached.part
+            if self.partitions.get((part.tp, part.topic_id)) is cached:
+                due.append(cached)
+            else:  # news of it were on their way when it was forgotten
+                del self.active[cached]
+        return due
+
     def rest(self, cached: CachedPartition, read: PartitionRead) -> None:
         """Let a partition rest whose answer says nothing new. The caller holds the lock."""
         partition = read.partition

@@ -27,10 +27,11 @@ class RecoveryState(IntEnum):
 class BrokerRegistration(NamedTuple):
     """One incarnation of a broker, alive as long as its session.
 
-    ``previous_broker_epoch`` proves that nothing was lost since that epoch: it is the one in the
-    clean-shutdown markers of all its log directories (KIP-966), without them the first one of the
-    process, or −1. A session may end, and the next one too, before a controller has dealt with the
-    first: whatever epoch it remembers from there on is of the same, whole logs.
+    Two epochs prove that nothing was lost. ``previous_broker_epoch`` is the one in the
+    clean-shutdown markers of all its log directories (KIP-966), or −1: of that incarnation all is
+    there. ``first_broker_epoch`` is the first one of the process, or −1: all that the process had
+    since then is there. Its session may end, and the next one too, before a controller has dealt
+    with the first.
     """
 
     broker_id: int
@@ -39,10 +40,17 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     previous_broker_epoch: int = UNKNOWN_EPOCH
     timestamp_ms: int = 0
+    first_broker_epoch: int = UNKNOWN_EPOCH
 
     def is_clean_since(self, broker_epoch: int) -> bool:
-        """Whether all that the incarnation of that epoch had is still there."""
-        return UNKNOWN_EPOCH < self.previous_broker_epoch <= broker_epoch
+        """Whether all that the incarnation of that epoch had is still there.
+
+        It is not with directories of an earlier stop, which were put in the place of later ones.
+        """
+        if broker_epoch <= UNKNOWN_EPOCH:
+            return False
+        first, previous = self.first_broker_epoch, self.previous_broker_epoch
+        return broker_epoch == previous or UNKNOWN_EPOCH < first <= broker_epoch
 
 
 class LiveBroker(NamedTuple):

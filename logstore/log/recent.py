@@ -7,7 +7,7 @@ file has: what is not found is read from there.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from struct import Struct
 
 from logstore.locks import Rank, make_lock
@@ -16,12 +16,13 @@ from logstore.types import Buffer
 _OFFSET = Struct(">q")  # of a batch header: base offset, batch length, leader epoch
 _INT = Struct(">i")
 _LENGTH_AT, _EPOCH_AT, _REST_AT, _LAST_DELTA_AT = 8, 12, 16, 23
+_BESIDE = 330  # bytes that an append costs beside its batches; small ones would go uncounted
 
 
 class _Append:
-    """``data`` begins with ``size`` bytes of whole batches, now of the records [base, end)."""
+    """``size`` bytes of whole batches, now of the records [base, end)."""
 
-    __slots__ = ("base", "data", "end", "epoch", "owner", "segment", "size")
+    __slots__ = ("base", "cost", "data", "end", "epoch", "owner", "segment", "size")
 
     def __init__(
         self, owner: RecentAppends, data: Buffer, size: int, base: int, end: int, epoch: int,
@@ -29,6 +30,7 @@ class _Append:
     ) -> None:  # fmt: skip
         self.owner, self.size, self.base, self.end, self.epoch = owner, size, base, end, epoch
         self.segment = segment
+        self.cost = size + _BESIDE
         self.data: Buffer | None = data
 
 
@@ -39,7 +41,7 @@ class RecentBudget:
         self.total_bytes, self.log_bytes = total_bytes, log_bytes
         self.lock = make_lock(Rank.RECENT)
         self.kept = 0
-        self.order: deque[_Append] = deque()  # those that were dropped are empty
+        self.order: OrderedDict[_Append, None] = OrderedDict()  # the oldest first
 
 
 class RecentAppends:
@@ -48,30 +50,31 @@ class RecentAppends:
     def __init__(self, budget: RecentBudget) -> None:
         self._budget = budget
         self._by_base: dict[int, _Append] = {}
-        self._order: deque[_Append] = deque()
+        self._order: deque[_Append] = deque()  # the oldest first; only they may be empty
         self._kept = 0
 
     def __len__(self) -> int:
-        """Bytes that it keeps."""
+        """Bytes that it costs."""
         return self._kept
 
     def add(self, data: Buffer, size: int, base: int, end: int, epoch: int, segment: int) -> None:
-        """``data`` was appended to the segment of this base; nobody changes it any more."""
+        """The first ``size`` bytes of ``data`` were appended to the segment of this base; nobody
+        changes them any more."""
         budget = self._budget
+        if size + _BESIDE > min(budget.log_bytes, budget.total_bytes):
+            return
+        if len(data) > size:  # part of a batch behind them: it would stay, and not be counted
+            data = bytes(memoryview(data)[:size])
+        entry = _Append(self, data, size, base, end, epoch, segment)
         with budget.lock:
-            if size > min(budget.log_bytes, budget.total_bytes):
-                return
-            entry = _Append(self, data, size, base, end, epoch, segment)
             self._order.append(entry)
-            budget.order.append(entry)
-            self._kept += size
-            budget.kept += size
-            while self._kept > budget.log_bytes:
+            budget.order[entry] = None
+            self._kept += entry.cost
+            budget.kept += entry.cost
+            while self._kept > budget.log_bytes or self._order[0].data is None:
                 _drop(self._order.popleft())
             while budget.kept > budget.total_bytes:
-                _drop(budget.order.popleft())
-            while budget.order and budget.order[0].data is None:
-                budget.order.popleft()
+                _drop(next(iter(budget.order)))
             self._by_base[base] = entry
 
     def clear(self) -> None:
@@ -106,9 +109,10 @@ def _drop(entry: _Append) -> None:
     if entry.data is None:
         return
     entry.data = None
-    owner = entry.owner
-    owner._kept -= entry.size
-    owner._budget.kept -= entry.size
+    owner, budget = entry.owner, entry.owner._budget
+    owner._kept -= entry.cost
+    budget.kept -= entry.cost
+    del budget.order[entry]
     if owner._by_base.get(entry.base) is entry:
         del owner._by_base[entry.base]
 

@@ -17,7 +17,8 @@ TRACE_LINES = 60  # of a shrunk schedule, the end
 
 @click.command()
 @click.option("--seed", default=1, show_default=True, help="Seed of the first schedule.")
-@click.option("--schedules", default=1000, show_default=True, help="How many, one per seed.")
+@click.option("--schedules", default=1000, show_default=True, type=click.IntRange(1),
+              help="How many, one per seed.")  # fmt: skip
 @click.option(
     "--truncation", type=click.Choice(TRUNCATION_RULES), help="Rule of the followers [fetch]."
 )
@@ -81,11 +82,13 @@ def simulate(
         if mutant is not None and mutant not in {**MUTANTS, **BASELINES}:
             raise ConfigError(f"no mutant {mutant!r}; --mutant ? lists them")
         if replay is not None:
-            plan = Plan.from_json(replay.read_text())
+            plan = Plan.from_json(replay.read_bytes())
         else:
             plan = draw_plan(seed, options)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
+    if save is not None and not save.parent.is_dir():  # before hours of search
+        raise click.UsageError(f"--save: there is no directory {printable(str(save.parent))}")
     if replay is None and schedules > 1:
         ctx.exit(_search(seed, schedules, options, workers, save, shrink, as_json))
     result = run_plan(plan, keep_trace=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from checkpoints.types import TopicPartition
 from logstore.clock import Clock, SystemClock
-from logstore.errors import InvalidRecordError
+from logstore.errors import ConfigError, InvalidRecordError
 from logstore.format.compression import Compression
 from logstore.format.header import BatchHeader
 from logstore.format.reader import parse_batch
@@ -19,7 +22,7 @@ from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import ANSWER_TIMEOUT_MS, Metadata
 from replication.client.producer_id import ProducerIds
-from replication.client.receiving import ConsumerConfig, ConsumerCore, PollResult
+from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
     ANSWER_GRACE_MS,
     RETRY_BACKOFF,
@@ -35,12 +38,28 @@ from replication.errors import (
 )
 from replication.messages import IsolationLevel, PartitionMetadata, Request, Response
 from replication.runtime import Runtime
-from replication.transport import Transport
+from replication.transport import OnReply, Transport
 
 _PATIENCE_S = 60.0  # beyond the time by which a core answers: it would be broken
 
+_RESETS = {"earliest": EARLIEST, "latest": LATEST, None: None}
+
+C = TypeVar("C")
+K = TypeVar("K")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+def _chosen(name: str, choice: K, choices: Mapping[K, C]) -> C:
+    if choice not in choices:
+        raise ConfigError(f"{name}={choice} is none of {', '.join(map(str, choices))}")
+    return choices[choice]
+
+
+def _milliseconds(name: str, seconds: float) -> int:
+    if not math.isfinite(seconds):
+        raise ConfigError(f"{name}={seconds} is not finite")
+    return int(seconds * 1000)
 
 
 class RecordMetadata(NamedTuple):
@@ -63,16 +82,27 @@ class _Answer(Generic[T]):
 
     def put(self, value: T) -> None:
         self._value.append(value)
-        self._there.release()
+        self.wake()
+
+    def wake(self) -> None:
+        """Who waits looks: no value, no answer."""
+        with suppress(RuntimeError):  # woken already
+            self._there.release()
 
     def get(self, timeout_s: float) -> T:
-        if not self._there.acquire(timeout=timeout_s):
+        if not self._there.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
             raise BrokerUnavailableError(f"no answer for {timeout_s:.0f} s")
+        if not self._value:
+            raise BrokerUnavailableError("the client was closed")
         return self._value[0]
 
 
 class Client:
-    """Sends requests and waits for the answers; knows who leads what. Safe for many threads."""
+    """Sends requests and waits for the answers; knows who leads what. Safe for many threads.
+
+    ``close``, or the end of a ``with`` block, ends what waits, here and in every ``Producer`` and
+    ``Consumer`` of it, with BrokerUnavailableError, and so what is called later.
+    """
 
     def __init__(
         self,
@@ -88,15 +118,49 @@ class Client:
         self.runtime = InlineRuntime(self.clock, timers)
         self.transport = transport
         self.metadata = Metadata(self.runtime, transport, brokers)
+        self._waiting: set[_Answer[Any]] = set()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent. What was sent may be carried out all the same."""
+        self._closed = True
+        for answer in list(self._waiting):
+            answer.wake()
+        self.runtime.close()
+
+    def wait(self, ask: Callable[[Callable[[T], None]], None], timeout_s: float) -> T:
+        """What ``ask`` hands to the callback that it is given.
+
+        Raises:
+            BrokerUnavailableError: nothing in time, or the client was closed.
+        """
+        answer: _Answer[T] = _Answer()
+        self._waiting.add(answer)
+        try:
+            if self._closed:  # after it was added: ``close`` sees it, or it sees ``close``
+                raise BrokerUnavailableError("the client was closed")
+            ask(answer.put)
+            return answer.get(timeout_s)
+        finally:
+            self._waiting.discard(answer)
 
     def call(self, broker_id: int, request: Request, timeout_s: float) -> Response:
         """
         Raises:
             BrokerUnavailableError: no answer; the request may have been carried out.
         """
-        answer: _Answer[Response | None] = _Answer()
-        self.transport.send(broker_id, request, answer.put, int(timeout_s * 1000))
-        response = answer.get(timeout_s + _PATIENCE_S)
+        timeout_ms = int(timeout_s * 1000)
+
+        def ask(put: OnReply) -> None:
+            self.transport.send(broker_id, request, put, timeout_ms)
+
+        response = self.wait(ask, timeout_s + _PATIENCE_S)
         if response is None:
             raise BrokerUnavailableError(f"no answer of broker {broker_id}")
         return response
@@ -108,10 +172,8 @@ class Client:
         Raises:
             BrokerUnavailableError: none answers.
         """
-        answer: _Answer[bool] = _Answer()
-        self.metadata.refresh(answer.put)
         limit_s = (1 + len(self.metadata.brokers())) * ANSWER_TIMEOUT_MS / 1000
-        if not answer.get(limit_s + _PATIENCE_S):
+        if not self.wait(self.metadata.refresh, limit_s + _PATIENCE_S):
             raise BrokerUnavailableError("no broker answers")
 
     def controller_id(self) -> int:
@@ -153,9 +215,8 @@ class Client:
         """
 
         def attempt() -> int:
-            answer: _Answer[int | ReplicationError] = _Answer()
-            ProducerIds(self.runtime, self.transport, self.metadata).get(answer.put)
-            found = answer.get(_PATIENCE_S)
+            ids = ProducerIds(self.runtime, self.transport, self.metadata)
+            found = self.wait(ids.get, _PATIENCE_S)
             if isinstance(found, ReplicationError):
                 raise found
             return found
@@ -179,7 +240,7 @@ class Client:
             except ReplicationError as error:
                 failures += 1
                 pause_s = RETRY_BACKOFF.delay_ms(failures, self.runtime.random) / 1000
-                if not error.retriable or self.now_s() + pause_s > deadline:
+                if not error.retriable or self._closed or self.now_s() + pause_s > deadline:
                     raise
             threading.Event().wait(pause_s)
             try:
@@ -203,7 +264,7 @@ class Producer:
         delivery_timeout_s: how long a batch is retried; ``request_timeout_ms`` how long a leader
             may wait for its followers in one attempt.
     Raises:
-        ConfigError: idempotent with other acks than −1.
+        ConfigError: a value out of range; idempotent with other acks than −1.
     """
 
     def __init__(
@@ -220,8 +281,8 @@ class Producer:
     ) -> None:
         self._client = client
         self._config = ProducerConfig(
-            acks, idempotent, producer_id, int(delivery_timeout_s * 1000), request_timeout_ms,
-            compression,
+            acks, idempotent, producer_id, _milliseconds("delivery_timeout_s", delivery_timeout_s),
+            request_timeout_ms, compression,
         )  # fmt: skip
         self._core = ProducerCore(client.runtime, client.transport, client.metadata, self._config)
         self._partitioner = (
@@ -281,9 +342,8 @@ class Producer:
             InvalidRecordError: a record is malformed; nothing was sent.
         """
         tp = TopicPartition(topic, partition)
-        answer: _Answer[SendResult] = _Answer()
-        self._core.send(tp, records, answer.put)
-        return RecordMetadata(tp, self._offset(answer), len(records))
+        offset = self._sent(partial(self._core.send, tp, records))
+        return RecordMetadata(tp, offset, len(records))
 
     def send_encoded(self, tp: TopicPartition, batch: Buffer) -> int:
         """As ``send_batch`` for ready batches; the base offset.
@@ -297,12 +357,10 @@ class Producer:
             if not isinstance(header, BatchHeader) or header.end_position != len(batch):
                 raise InvalidRecordError("an idempotent producer sends one whole batch at a time")
             count = header.last_offset_delta + 1
-        answer: _Answer[SendResult] = _Answer()
-        self._core.send_encoded(tp, batch, count, answer.put)
-        return self._offset(answer)
+        return self._sent(partial(self._core.send_encoded, tp, batch, count))
 
-    def _offset(self, answer: _Answer[SendResult]) -> int:
-        result = answer.get(self._limit_s + _PATIENCE_S)
+    def _sent(self, send: Callable[[Callable[[SendResult], None]], None]) -> int:
+        result = self._client.wait(send, self._limit_s + _PATIENCE_S)
         if result.error is not None:
             raise result.error
         return result.base_offset
@@ -321,6 +379,8 @@ class Consumer:
             logs part.
         timeout_s: how long a partition may fail in a row before ``poll`` raises.
         rack: where the consumer is: a replica in its rack may be read instead of the leader.
+    Raises:
+        ConfigError: a value out of range.
     """
 
     def __init__(
@@ -335,10 +395,11 @@ class Consumer:
         rack: str = "",
     ) -> None:
         self._client = client
-        policy = None if reset is None else {"earliest": EARLIEST, "latest": LATEST}[reset]
+        levels = {level.name.lower(): level for level in IsolationLevel}
         self._config = ConsumerConfig(
-            IsolationLevel[isolation.upper()], policy, max_bytes, int(timeout_s * 1000), rack
-        )
+            _chosen("isolation", isolation, levels), _chosen("reset", reset, _RESETS), max_bytes,
+            _milliseconds("timeout_s", timeout_s), rack,
+        )  # fmt: skip
         self._core = ConsumerCore(
             client.runtime, client.transport, client.metadata, partitions, self._config
         )
@@ -357,13 +418,15 @@ class Consumer:
 
     def offset_for(self, tp: TopicPartition, timestamp: int) -> int:
         """Offset of the first record at or after ``timestamp`` ms, or EARLIEST, LATEST; or −1."""
-        answer: _Answer[int | ReplicationError] = _Answer()
         client, config = self._client, self._config
-        OffsetLookup(
-            client.runtime, client.transport, client.metadata, tp, timestamp, config.isolation,
-            config.timeout_ms, answer.put,
-        ).start()  # fmt: skip
-        found = answer.get(self._timeout_s + _PATIENCE_S)
+
+        def ask(put: Callable[[int | ReplicationError], None]) -> None:
+            OffsetLookup(
+                client.runtime, client.transport, client.metadata, tp, timestamp, config.isolation,
+                config.timeout_ms, put,
+            ).start()  # fmt: skip
+
+        found = client.wait(ask, self._timeout_s + _PATIENCE_S)
         if isinstance(found, ReplicationError):
             raise found
         return found
@@ -378,10 +441,10 @@ class Consumer:
             ReplicationError: a leader still refuses at the end of ``timeout_s``.
             CorruptBatchError: a checksum is wrong.
         """
-        answer: _Answer[PollResult] = _Answer()
+        poll: Callable[[OnPolled], None] = partial(self._core.poll, max_wait_ms)
+        limit_s = max_wait_ms / 1000 + self._timeout_s + _PATIENCE_S
         with self._lock:
-            self._core.poll(max_wait_ms, answer.put)
-            result = answer.get(max_wait_ms / 1000 + self._timeout_s + _PATIENCE_S)
+            result: PollResult = self._client.wait(poll, limit_s)
         if result.error is not None:
             raise result.error
         return result.records
@@ -395,12 +458,14 @@ class Consumer:
         ends = {tp: self.offset_for(tp, LATEST) for tp in self.positions}
         deadline = self._client.now_s() + timeout_s
         found: list[tuple[TopicPartition, Record]] = []
-        while self._is_before(ends):
+        # A position behind the end lies in what was cut off: the leader says so when it is asked.
+        if any((self.positions[tp] or 0) > end for tp, end in ends.items()):
+            found += self.poll(100)
+        while any((self.positions[tp] or 0) < end for tp, end in ends.items()):
             if self._client.now_s() > deadline:
                 raise RequestTimedOutError(f"read {len(found)} records, then no more")
-            found += self.poll(100)
+            more = self.poll(100)
+            found += more
+            if not more:  # the log may have been cut since
+                ends = {tp: min(end, self.offset_for(tp, LATEST)) for tp, end in ends.items()}
         return found
-
-    def _is_before(self, ends: Mapping[TopicPartition, int]) -> bool:
-        positions = self.positions
-        return any((positions[tp] or 0) < end for tp, end in ends.items())

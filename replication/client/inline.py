@@ -89,5 +89,7 @@ class InlineRuntime:
 
     def close(self) -> None:
         with self._lock:
+            if self._timers is None:  # no later timer begins a thread
+                self._timers = self._own = ThreadRuntime("client", self.clock)
             if self._own is not None:
                 self._own.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.client.reactions import METADATA, AskReaction
 from replication.error_codes import ErrorCode
@@ -17,11 +19,15 @@ from replication.errors import (
     error_for,
 )
 from replication.messages import MetadataRequest, MetadataResponse, PartitionMetadata, Response
-from replication.runtime import Runtime
+from replication.runtime import Actor, Runtime
 from replication.state import NO_LEADER
 from replication.transport import Transport
 
+logger = get_logger(__name__)
+
 ANSWER_TIMEOUT_MS = 1000  # of requests that are answered at once
+
+T = TypeVar("T")
 
 
 class ClusterView(NamedTuple):
@@ -47,11 +53,19 @@ class Metadata:
     ) -> None:
         """``brokers`` names those that may be asked."""
         self.view = ClusterView()
-        self.brokers = brokers
+        self._brokers = brokers
         self._transport = transport
         self._actor = runtime.actor("client-metadata")
         self._asked = 0
-        self._waiting: list[Callable[[bool], None]] = []
+        self._waiting: deque[Callable[[bool], None]] = deque()
+
+    def brokers(self) -> list[int]:
+        """Those that may be asked; none when whoever should name them fails."""
+        try:
+            return list(self._brokers())
+        except Exception:  # of the caller's code: those who wait must hear of something
+            logger.exception("nobody says which brokers there are")
+            return []
 
     def refresh(self, on_done: Callable[[bool], None]) -> None:
         """Ask until one answers; ``on_done`` is told whether one did, in any thread."""
@@ -61,7 +75,7 @@ class Metadata:
         self._waiting.append(on_done)
         if len(self._waiting) > 1:
             return
-        brokers = list(self.brokers())
+        brokers = self.brokers()
         self._asked += 1
         first = self._asked % max(1, len(brokers))
         self._ask(brokers[first:] + brokers[:first])
@@ -87,9 +101,8 @@ class Metadata:
         self._finish(True)
 
     def _finish(self, answered: bool) -> None:
-        waiting, self._waiting = self._waiting, []
-        for on_done in waiting:
-            on_done(answered)
+        waiting, self._waiting = self._waiting, deque()
+        tell_all(self._actor, waiting, answered)
 
     def told(
         self, tp: TopicPartition, hint: tuple[int, int], on_learned: Callable[[], None]
@@ -130,6 +143,16 @@ class Metadata:
         if found.leader_id == NO_LEADER:
             return LeaderNotAvailableError(f"{tp} has no leader")
         return found
+
+
+def tell_all(actor: Actor, waiting: deque[Callable[[T], None]], value: T) -> None:
+    """Tell all who wait; one that raises keeps nobody else from hearing of it. On ``actor``."""
+    try:
+        while waiting:
+            waiting.popleft()(value)
+    finally:
+        if waiting:
+            actor.post(partial(tell_all, actor, waiting, value))
 
 
 def _newer(

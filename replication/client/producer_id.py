@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from replication.client.metadata import Metadata
+from replication.client.metadata import Metadata, tell_all
 from replication.client.reactions import INIT_PRODUCER_ID, AskReaction
 from replication.errors import BrokerUnavailableError, ReplicationError, error_for
 from replication.messages import InitProducerIdRequest, InitProducerIdResponse, Response
@@ -28,7 +29,7 @@ class ProducerIds:
         self._actor = runtime.actor("client-producer-id")
         self._transport, self._metadata = transport, metadata
         self._current: int | None = None
-        self._waiting: list[OnProducerId] = []
+        self._waiting: deque[OnProducerId] = deque()
         self._asked = 0
 
     def get(self, on_done: OnProducerId, *, used_up: int | None = None) -> None:
@@ -42,7 +43,7 @@ class ProducerIds:
         self._waiting.append(on_done)
         if len(self._waiting) > 1:
             return
-        brokers = list(self._metadata.brokers())
+        brokers = self._metadata.brokers()
         if not brokers:
             self._finish(BrokerUnavailableError("no broker is known"))
             return
@@ -66,6 +67,5 @@ class ProducerIds:
             self._finish(error_for(response.error_code, response.error_message))
 
     def _finish(self, result: int | ReplicationError) -> None:
-        waiting, self._waiting = self._waiting, []
-        for on_done in waiting:
-            on_done(result)
+        waiting, self._waiting = self._waiting, deque()
+        tell_all(self._actor, waiting, result)

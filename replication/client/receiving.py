@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptBatchError, LogstoreError
+from logstore.errors import ConfigError, CorruptBatchError, LogstoreError
 from logstore.log.reading import EARLIEST
 from logstore.types import Record
 from replication.client.metadata import Metadata
@@ -65,6 +65,10 @@ class ConsumerConfig:
     timeout_ms: int = 30_000
     rack_id: str = ""
     backoff: Backoff = RETRY_BACKOFF
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1:
+            raise ConfigError(f"max_bytes={self.max_bytes} is below 1")
 
 
 class _Poll:

@@ -94,7 +94,7 @@ class ProducerConfig:
     ``producer_id`` is one of the caller's own, which nothing else may ever have used.
 
     Raises:
-        ConfigError: an idempotent producer needs acks=all (−1), as in Kafka.
+        ConfigError: out of range; or an idempotent producer without acks=all (−1), as in Kafka.
     """
 
     acks: int = -1
@@ -106,6 +106,11 @@ class ProducerConfig:
     backoff: Backoff = RETRY_BACKOFF
 
     def __post_init__(self) -> None:
+        own = self.producer_id
+        if own is not None and not (type(own) is int and 0 <= own < 2**63):
+            raise ConfigError(f"producer_id={own} is not an integer in [0, 2^63)")
+        if self.request_timeout_ms < 0:
+            raise ConfigError(f"request_timeout_ms={self.request_timeout_ms} is negative")
         if self.is_idempotent and self.acks != -1:
             raise ConfigError(f"an idempotent producer needs acks=-1 (all), not {self.acks}")
 

@@ -1,8 +1,9 @@
 """Kafka's nodes: where each value of the control plane lives, and its JSON (``kafka.zk.ZkData``).
 
-Of Kafka 3.x in ZooKeeper mode, with three additions: ``previous_broker_epoch`` in a broker's
-registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and below
-``/logstore/broker_epochs`` the last epoch of each broker that a controller has dealt with.
+Of Kafka 3.x in ZooKeeper mode, with three additions: ``previous_broker_epoch`` and
+``first_broker_epoch`` in a broker's registration, ``elr`` and ``last_known_leader`` in the state of
+a partition (KIP-966), and below ``/logstore/broker_epochs`` the last epoch of each broker that a
+controller has dealt with.
 Decoding is strict in what we use and ignores keys that a later Kafka may add.
 """
 
@@ -103,6 +104,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "endpoints": [f"PLAINTEXT://{_bracketed(broker.host)}:{broker.port}"],
         "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
         "previous_broker_epoch": broker.previous_broker_epoch,
+        "first_broker_epoch": broker.first_broker_epoch,
     }
     if broker.rack is not None:
         fields["rack"] = broker.rack
@@ -125,6 +127,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
             "previous_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH
         ),
         timestamp_ms=fields.number_text("timestamp"),
+        first_broker_epoch=fields.number("first_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH),
     )
 
 

@@ -36,8 +36,8 @@ class Leadership(Role):
         log: of this leadership; of all its appends.
         start_offset: the log end when it began.
         min_isr: effective minimum of in-sync replicas (R-20).
-        followers: what is known of each; by reference, one for all values of a leader epoch. Its
-            keys never change, its values only under the partition's lock.
+        followers: what is known of each; by reference, one for all values between two orders of the
+            controller. Its keys never change, its values only under the partition's lock.
     """
 
     log: ReplicaLog

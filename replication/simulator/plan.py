@@ -4,12 +4,20 @@ kept as JSON, and run again with parts left out."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from logstore.errors import ConfigError
+from replication.config import TRUNCATION_RULES
+from replication.simulator.kinds import KINDS
 
 FLUSH_MODES = ("ack", "os")
+OPERATIONS = (
+    "produce", "consume", "elect", "delete-records", "stop", "reassign", "transaction", "make-anew",
+    "produce-anew",
+)  # fmt: skip
+MAX_BROKERS = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +138,7 @@ class Plan:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str | bytes) -> Plan:
         """
         Raises:
             ConfigError: not a plan.
@@ -142,9 +150,49 @@ class Plan:
             )
             data["operations"] = tuple(Operation(**step) for step in data["operations"])
             data["idempotent"] = tuple(data["idempotent"])
-            return cls(**data)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            plan = cls(**data)
+            _check(plan)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(f"not a plan of a simulation: {error}") from None
+        return plan
+
+
+def _tuple_of(kind: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) is tuple and all(type(part) is kind for part in value)
+
+
+_SHAPES: dict[Any, Callable[[Any], bool]] = {
+    "int": lambda value: type(value) is int,
+    "float": lambda value: type(value) in (int, float),
+    "bool": lambda value: type(value) is bool,
+    "str": lambda value: type(value) is str,
+    "str | None": lambda value: value is None or type(value) is str,
+    "tuple[bool, ...]": _tuple_of(bool),
+    "tuple[int, ...]": _tuple_of(int),
+    "tuple[Fault, ...]": _tuple_of(Fault),
+    "tuple[Operation, ...]": _tuple_of(Operation),
+}
+
+
+def _check(plan: Plan) -> None:
+    """
+    Raises:
+        ValueError: a value that no run can have.
+    """
+    parts: list[Any] = [plan, *plan.faults, *plan.operations]
+    for part in parts:
+        for each in fields(part):
+            if not _SHAPES[each.type](getattr(part, each.name)):
+                raise ValueError(f"{each.name} is not of type {each.type}")
+    known = {fault.kind for fault in plan.faults} <= set(KINDS)
+    known &= {step.kind for step in plan.operations} <= set(OPERATIONS)
+    known &= plan.truncation in TRUNCATION_RULES and plan.flush in FLUSH_MODES
+    if not known:
+        raise ValueError("a kind of fault, an operation, a rule or a flush mode is not known")
+    if not 1 <= plan.brokers <= MAX_BROKERS or min(plan.partitions, plan.min_isr) < 1:
+        raise ValueError("numbers of brokers, partitions or in-sync replicas out of range")
+    if not plan.idempotent or min(plan.duration_ms, plan.segment_bytes) < 1:
+        raise ValueError("without a producer, a duration or a size of segments")
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -311,6 +312,35 @@ def test_another_process_with_its_id_is_named(tmp_path: Path) -> None:
     config = ReplicationConfig(initial_broker_registration_timeout_ms=1500)
     with pytest.raises(DuplicateBrokerRegistrationError, match="broker 0 is registered already"):
         Cluster(1, tmp_path / "brokers", coordinator=service, config=config)
+
+
+@pytest.mark.parametrize("put_back", ["a copy", "nothing"])
+def test_other_directories_are_no_clean_stop(tmp_path: Path, put_back: str) -> None:
+    """The last of the ISR stops cleanly, and comes back with less than it had (R-70)."""
+    config = ReplicationConfig(
+        replica_lag_time_max_ms=1000, controlled_shutdown_retry_backoff_ms=50
+    )
+    with Cluster(3, tmp_path, config=config) as cluster:
+        last, other = (b for b in (0, 1, 2) if b != cluster.controller_id)
+        (tp,) = cluster.create_topic(
+            "t", assignment=[[last, other]], config={"min.insync.replicas": 2}
+        )
+        directory, copy = Path(cluster.log_dirs(last)[0]), tmp_path / "copy"
+        cluster.produce("t", b"1")
+        cluster.stop(last)
+        shutil.copytree(directory, copy)
+        cluster.start(last)
+        cluster.wait_for_isr(tp, (last, other))
+        cluster.produce("t", b"2")
+        cluster.stop(other)
+        cluster.stop(last)
+        shutil.rmtree(directory)
+        if put_back == "a copy":
+            shutil.copytree(copy, directory)
+        cluster.start(last)
+        cluster.start(other)
+        cluster.wait_for_isr(tp, (last, other))
+        assert [record.value for record in cluster.read_all("t")[0]] == [b"1", b"2"]
 
 
 class TestStrays:

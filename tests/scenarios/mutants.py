@@ -9,9 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 from logstore.log import ReplicaLog
-from replication import alter_partition, fetcher_state, replica_manager
+from replication import fetcher_state, replica_manager
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
+from replication.controller_channel import ControllerChannel
 from replication.coordination.embedded import CoordinatorStore
 from replication.delayed import DelayedProduce
 from replication.election import Mode
@@ -31,12 +32,19 @@ def removed(guard: str) -> Iterator[None]:
             yield
         return
     target, name, value = _MORE[guard]
-    with patch.object(target, name, value, create=not hasattr(target, name)):
+    with patch.object(target, name, value):
         yield
 
 
 def _without_epoch(answer: Any, *rest: Any) -> Any:
     return truncation_point(answer._replace(epoch=-1), *rest)
+
+
+_call = ControllerChannel.call
+
+
+def _asks_once(self: ControllerChannel, *args: Any, **kwargs: Any) -> Any:
+    return _call(self, *args, **{**kwargs, "tries": 1})
 
 
 _truncate = ReplicaLog.truncate_fully_and_start_at
@@ -153,7 +161,7 @@ _MORE: dict[str, tuple[Any, str, Any]] = {
     "minimum before the append": (Partition, "append_as_leader", _append_regardless),
     "unclean elections where wanted": (decisions_module, "change", _online_only),
     "high watermark after an ISR change": (Partition, "_on_result", _result_without_progress),
-    "proposals are repeated": (alter_partition, "RETRY_MS", 10**9),
+    "proposals are repeated": (ControllerChannel, "call", _asks_once),
     "end of silent sessions": (CoordinatorStore, "expire_sessions", lambda self, now_ms: None),
     "same leader, new epoch": (Partition, "make_follower", _same_leader_nothing_to_do),
 }  # fmt: skip

@@ -170,6 +170,36 @@ class TestPlans:
         with pytest.raises(ConfigError):
             Plan.from_json(text)
 
+    @pytest.mark.parametrize("data", [b"\xff\xfe\x00bad", b"[" * 100_000], ids=["bytes", "deep"])
+    def test_a_file_that_is_no_json(self, data: bytes) -> None:
+        with pytest.raises(ConfigError):
+            Plan.from_json(data)
+
+    def test_the_command_says_so(self, tmp_path: Path) -> None:
+        path = tmp_path / "plan.json"
+        path.write_bytes(b"\xff\xfe\x00bad")
+        for arguments in (["--replay", str(path)], ["--save", str(tmp_path / "none" / "x")]):
+            result = CliRunner().invoke(simulate, arguments)
+            assert (result.exit_code, type(result.exception)) == (2, SystemExit)
+        assert CliRunner().invoke(simulate, ["--schedules", "0"]).exit_code == 2
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("seed", 1.5), ("seed", "x"), ("truncation", "none"), ("flush", "never"),
+            ("brokers", 0), ("brokers", "3"), ("brokers", True), ("partitions", 0),
+            ("idempotent", []), ("idempotent", [1]), ("duration_ms", -5), ("segment_bytes", 0),
+            ("mutant", 3), ("faults", [{"at_ms": 1, "kind": "F-999", "others": []}]),
+            ("faults", [{"at_ms": 1, "kind": "F-1", "others": ["1"]}]),
+            ("operations", [{"at_ms": 1, "kind": "dance"}]),
+            ("operations", [{"at_ms": None, "kind": "produce"}]),
+        ],
+    )  # fmt: skip
+    def test_a_value_that_no_run_can_have(self, name: str, value: object) -> None:
+        data = {**json.loads(draw_plan(7, Options()).to_json()), name: value}
+        with pytest.raises(ConfigError, match="not a plan"):
+            Plan.from_json(json.dumps(data))
+
     def test_kinds_and_groups(self) -> None:
         assert len(KINDS) == 39
         assert expand(["F-13", "clock"]) == ("F-13", "F-29", "F-30", "F-31")

@@ -35,7 +35,7 @@ def test_the_bytes_are_those_of_the_file(seed: int) -> None:
     rng = random.Random(seed)
     codec = rng.choice(["producer", "zstd"])
     log = opened(segment_bytes=4000, segment_index_bytes=1 << 10, compression_type=codec)
-    log.keep_recent(RecentBudget(rng.choice([2_000, 10_000]), 5_000))
+    log.keep_recent(RecentBudget(rng.choice([4_000, 20_000]), 10_000))
     hits = epoch = 0
     bases = [0]
     for _ in range(300):
@@ -101,6 +101,41 @@ def test_memory_is_bounded_for_a_log_and_for_all() -> None:
     assert budget.kept == 0
 
 
+def test_nothing_is_left_of_what_was_dropped() -> None:
+    """One log is quiet; others append for ever, and push out each other's."""
+    storage = MemoryStorage()
+    logs = [opened(f"t-{n}", storage=storage) for n in range(4)]
+    budget = RecentBudget(8_000, 4_000)
+    for log in logs:
+        log.keep_recent(budget)
+    append(logs[0], size=7)
+    for count in (40, 200):
+        for log in logs[1:2]:
+            for _ in range(count):
+                append(log, size=500)
+        assert len(budget.order) <= 6
+    for _ in range(200):
+        for log in logs[1:]:
+            append(log, size=500)
+    assert len(budget.order) <= 12
+    for log in logs[1:]:
+        assert log._writer.recent is not None
+        assert len(log._writer.recent._order) <= 6
+
+
+def test_all_that_an_append_holds_is_counted() -> None:
+    """Small ones cost more than their bytes; what is no whole batch is not kept."""
+    log = opened()
+    budget = RecentBudget(20_000, 20_000)
+    log.keep_recent(budget)
+    whole = batch(value=b"small")
+    for _ in range(200):
+        log.append_as_leader(whole + batch(value=bytes(5_000))[:-1], 3)
+    held = [entry.data for entry in budget.order]
+    assert sum(len(data) + 300 for data in held if data is not None) <= 20_000
+    assert log.read_recent(199, 200, ALL) == log.read(199).data
+
+
 def test_what_was_cut_off_is_forgotten() -> None:
     log = opened()
     log.keep_recent(RecentBudget())
@@ -140,3 +175,14 @@ def test_a_log_that_failed_gives_nothing() -> None:
     append(log)
     log.close()
     assert log.read_recent(0, 1, ALL) is None
+
+
+def test_deleted_records_are_not_given() -> None:
+    log = opened()
+    log.keep_recent(RecentBudget())
+    append(log)
+    append(log)
+    log.update_high_watermark(2)
+    log.delete_records(1)
+    assert log.read_recent(0, 2, ALL) is None
+    assert log.read_recent(1, 2, ALL) == log.read(1).data

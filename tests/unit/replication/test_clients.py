@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,14 @@ from logstore.errors import ConfigError, CorruptBatchError, OffsetOutOfRangeErro
 from logstore.format.header import parse_header
 from logstore.log.reading import EARLIEST
 from replication.client import (
+    Client,
+    Consumer,
     ConsumerConfig,
     ConsumerCore,
     Metadata,
     Outcome,
     PollResult,
+    Producer,
     ProducerConfig,
     ProducerCore,
     SendResult,
@@ -29,7 +34,11 @@ from replication.client.inline import InlineActor
 from replication.client.positions import EpochsRead, Position, Step, diverging_offset
 from replication.client.sending import MAX_PRODUCER_EPOCH
 from replication.error_codes import ErrorCode
-from replication.errors import LogTruncationError
+from replication.errors import (
+    BrokerUnavailableError,
+    LogTruncationError,
+    UnknownPartitionError,
+)
 from replication.messages import (
     EpochEndOffset,
     FetchPartitionResponse,
@@ -54,6 +63,7 @@ from replication.messages import (
     Response,
 )
 from replication.state import BrokerRegistration
+from replication.transport import OnReply
 from tests.builders import batch
 from tests.replication_support import ManualRuntime, RecordingTransport, Sent
 
@@ -525,6 +535,162 @@ def test_a_partition_that_fails_is_asked_with_pauses_and_then_given_up() -> None
     error = talk.polled[0].error
     assert getattr(error, "code", None) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert count < 25
+
+
+class TestThoseWhoWait:
+    def test_one_that_raises_keeps_nobody_from_hearing(self) -> None:
+        talk = Talk()
+        told: list[bool] = []
+
+        def raises(answered: bool) -> None:
+            raise ZeroDivisionError
+
+        talk.metadata.refresh(raises)
+        talk.metadata.refresh(told.append)
+        with pytest.raises(ZeroDivisionError):
+            talk.expect(MetadataRequest, lambda request: talk.described())
+        talk.runtime.run_until_idle()
+        assert told == [True]
+
+    def test_a_list_of_brokers_that_fails_once(self) -> None:
+        runtime, transport = ManualRuntime(), RecordingTransport()
+        lists: list[Sequence[int]] = [(1,)]
+        metadata = Metadata(runtime, transport, lambda: lists[0])
+        brokers, lists[:] = lists[:], []
+        told: list[bool] = []
+        metadata.refresh(told.append)
+        runtime.run_until_idle()
+        assert told == [False]
+        lists[:] = brokers
+        metadata.refresh(told.append)
+        runtime.run_until_idle()
+        transport.take().reply(None)
+        runtime.run_until_idle()
+        assert told == [False, False]
+
+
+class Silent:
+    """No broker ever answers, and no timer of the transport fires."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def send(
+        self, broker_id: int, request: Request, on_reply: OnReply, timeout_ms: int = 0
+    ) -> None:
+        self.asked.set()
+
+
+class TestBlocking:
+    @pytest.mark.parametrize("call", ["send", "poll", "refresh", "offset_for", "new_producer_id"])
+    def test_who_waits_when_the_client_is_closed_hears_of_it(self, call: str) -> None:
+        silent = Silent()
+        client = Client(silent, lambda: (1,))
+        calls: dict[str, Callable[[], object]] = {
+            "send": lambda: Producer(client).send(TP.topic, b"x", partition=0),
+            "poll": lambda: Consumer(client, [TP]).poll(),
+            "refresh": client.refresh,
+            "offset_for": lambda: Consumer(client, [TP]).offset_for(TP, EARLIEST),
+            "new_producer_id": client.new_producer_id,
+        }
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                calls[call]()
+            except BrokerUnavailableError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        assert silent.asked.wait(10)
+        client.close()
+        thread.join(10)
+        assert not thread.is_alive()
+        run()  # and so whoever comes later
+        assert [str(error) for error in errors] == ["the client was closed"] * 2
+
+    def test_a_closed_client_leaves_no_thread(self) -> None:
+        before = set(threading.enumerate())
+        for _ in range(4):
+            with Client(Silent(), lambda: ()) as client, pytest.raises(UnknownPartitionError):
+                Producer(client, delivery_timeout_s=0.03).send(TP.topic, b"x", partition=0)
+        assert set(threading.enumerate()) <= before
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"producer_id": -1}, {"producer_id": 2**63},
+            {"producer_id": "7"}, {"request_timeout_ms": -1}, {"delivery_timeout_s": math.inf},
+            {"delivery_timeout_s": math.nan}, {"idempotent": True, "acks": 1},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_what_no_producer_can_have(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError):
+            Producer(Client(Silent(), lambda: (1,)), **options)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"reset": "first"}, {"isolation": "none"}, {"max_bytes": 0}, {"timeout_s": math.inf}],
+        ids=str,
+    )
+    def test_what_no_consumer_can_have(self, options: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError):
+            Consumer(Client(Silent(), lambda: (1,)), [TP], **options)
+
+
+class Cut:
+    """A leader whose log was cut to two records of epoch 5."""
+
+    log_end = 2
+
+    def send(
+        self, broker_id: int, request: Request, on_reply: OnReply, timeout_ms: int = 0
+    ) -> None:
+        match request:
+            case MetadataRequest():
+                part = PartitionMetadata(TP, ErrorCode.NONE, 1, 5, (1,), (1,), ())
+                live = (LiveBroker(BrokerRegistration(1), 1),)
+                on_reply(MetadataResponse(live, 1, (part,), {TP.topic: TOPIC_ID}))
+            case ListOffsetsRequest():
+                ends = [
+                    0 if asked.timestamp == EARLIEST else self.log_end
+                    for asked in request.partitions
+                ]
+                parts = [ListOffsetsPartitionResponse(TP, ErrorCode.NONE, offset=n) for n in ends]
+                on_reply(ListOffsetsResponse(tuple(parts)))
+            case FetchRequest(partitions=(asked,)):
+                at, end = asked.fetch_offset, self.log_end
+                code = ErrorCode.OFFSET_OUT_OF_RANGE if at > end else ErrorCode.NONE
+                records = b"".join(batch(n, epoch=5) for n in range(at, end))
+                on_reply(FetchResponse((FetchPartitionResponse(TP, code, end, end, 0, records),)))
+
+
+class TestReadToEnd:
+    def test_a_position_behind_the_end_is_compared(self) -> None:
+        with Client(Cut(), lambda: (1,)) as client:
+            consumer = Consumer(client, [TP], reset=None)
+            consumer.seek(TP, 7)
+            with pytest.raises(OffsetOutOfRangeError):
+                consumer.read_to_end(5)
+            again = Consumer(client, [TP])
+            again.seek(TP, 7)
+            assert len(again.read_to_end(5)) == 2
+
+    def test_a_log_that_is_cut_under_way_ends_where_it_ends_now(self) -> None:
+        cut = Cut()
+        with Client(cut, lambda: (1,)) as client:
+            consumer = Consumer(client, [TP])
+            first, poll = [True], consumer.poll
+
+            def cut_first(max_wait_ms: int = 500) -> object:
+                if first.pop() if first else False:
+                    cut.log_end = 1
+                return poll(max_wait_ms)
+
+            consumer.poll = cut_first  # type: ignore[method-assign,assignment]
+            assert len(consumer.read_to_end(5)) == 1
 
 
 class TestInlineActor:

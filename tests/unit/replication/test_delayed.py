@@ -43,6 +43,18 @@ class TestProduce:
         host.lead(isr=(BROKER,), replicas=(BROKER,))
         assert codes(host.produce()) == [ErrorCode.NONE]
 
+    @pytest.mark.parametrize("longest", [2**31, 2**63 - 1, 2**63, 2**70])
+    def test_a_wait_longer_than_the_protocol_knows(self, longest: int) -> None:
+        host = Host()
+        host.lead()
+        host.runtime.advance(5)
+        produced, fetched = host.produce(timeout_ms=longest), host.fetch(part(0), wait_ms=longest)
+        host.runtime.advance(10**6)
+        assert not produced
+        assert not fetched
+        host.replicate(1)
+        assert codes(produced) == codes(fetched) == [ErrorCode.NONE]
+
     def test_times_out_with_the_records_in_the_log(self) -> None:
         """R-85: each partition that is not committed counts as one expiration."""
         host = Host()

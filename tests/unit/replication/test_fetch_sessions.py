@@ -11,6 +11,7 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from replication.error_codes import ErrorCode
+from replication.errors import KafkaStorageError
 from replication.fetch_session_handler import SessionRequest
 from replication.fetch_sessions import (
     MIN_EVICTION_MS,
@@ -759,6 +760,55 @@ class TestEviction:
         assert len(host.manager.fetch_sessions) == 1
         assert len(member.fetch(wanted(*TPS)).partitions) == 4
         assert len(host.manager.fetch_sessions) == 0
+
+
+def test_news_of_a_partition_that_was_just_forgotten() -> None:
+    """Whoever tells them took the list of listeners before; the partition may be back by then."""
+    host = led(A, B)
+    member = Member(host, 2)
+    resting(host, member, A, B)
+    late = host.partition(A).local_log().news.waiting
+    assert late
+    member.fetch(wanted(B))
+    host.append(1, A)
+    for wake in late:
+        wake()
+    assert A not in [part.tp for part in member.fetch(wanted(B)).partitions]
+    member.fetch(wanted(A, B))
+    for wake in late:
+        wake()
+    followed = wanted(B) | wanted(A, offset=1)
+    host.append(1, A)
+    answer = member.fetch(followed)
+    assert [part.tp for part in answer.partitions] == [A]
+    progress = host.partition(A).follower(2)
+    assert progress is not None
+    assert progress.log_end == 1
+    member.fetch(followed)
+    assert set(only_session(host).active) <= set(only_session(host).partitions.values())
+
+
+def test_a_follower_whose_fetches_fail_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on with its session, and does not get what was appended."""
+    host = led(A, B)
+    member = Member(host, 2)
+    resting(host, member, A, B)
+    host.append(1, A)
+    partition = host.partition(A)
+    known = partition.follower(2)
+    assert known is not None
+    before = settled(known)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise KafkaStorageError("unreadable")
+
+    monkeypatch.setattr(partition, "fetch", fail)
+    for _ in range(3):
+        host.runtime.advance(500)
+        member.fetch(wanted(A, B))
+    known = partition.follower(2)
+    assert known is not None
+    assert settled(known).caught_up_ms == before.caught_up_ms
 
 
 def test_threads() -> None:

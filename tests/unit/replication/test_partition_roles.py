@@ -342,6 +342,18 @@ def test_a_fetch_answers_for_the_epoch_that_it_checked(
     assert now is None or now.last_fetch_ms <= follower.last_fetch_ms
 
 
+@pytest.mark.parametrize(
+    "end", [Story.deposed, lambda story: story.host.stop(), lambda story: story.partition.delete()]
+)
+def test_nothing_stays_in_memory_of_a_leadership_that_ended(end: Callable[[Story], Any]) -> None:
+    """It would count against those that lead, for ever."""
+    story = Story()
+    budget = story.partition._env.recent
+    assert budget.kept > 0
+    end(story)
+    assert budget.kept == len(budget.order) == 0
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_diverging_epoch_is_of_the_epoch_that_was_checked(
     monkeypatch: Patcher, change: str
