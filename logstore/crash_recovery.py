@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 from logstore.config import MAX_INT
 from logstore.epochs import LeaderEpochCache
-from logstore.errors import CorruptIndexError
+from logstore.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
+from logstore.format.header import HEADER_SIZE
 from logstore.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.log_files import LogFiles
@@ -21,7 +22,6 @@ from logstore.replay import replay_from, scan_segment
 from logstore.segment import Segment
 from logstore.set_aside import Remover
 
-_BATCH_SIZE = 61  # bytes of a header of magic 2
 _LAST = SCAN_COLUMNS.index("last_offset")
 
 
@@ -88,9 +88,12 @@ class CrashRecovery:
         scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
         segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
         if scan.valid_bytes < segment.size:
+            reason = SCAN_REASONS[scan.status]
+            if self._report.clean and segment is self.segments[-1]:
+                raise CorruptBatchError(segment.log_path, scan.valid_bytes, reason)
             self._report.warnings.append(
                 f"{os.path.basename(segment.log_path)} is damaged at byte {scan.valid_bytes}: "
-                f"{SCAN_REASONS[scan.status]}; it is left as it is"
+                f"{reason}; it is left as it is"
             )
 
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
@@ -306,7 +309,7 @@ def _base_of(segment: Segment) -> int:
 def _too_many(segment: Segment, txn_entries: int) -> str | None:
     """Why an index is larger than its ``.log`` can need, such as one that a crash left with the
     room made for appends; nothing of it is read. None: it is not."""
-    batches = segment.size // _BATCH_SIZE + 1
+    batches = segment.size // HEADER_SIZE + 1
     if segment.state.offset_entries > batches:
         return "the offset index has more entries than the log has batches"
     if segment.state.time_entries > batches + 1:  # the last timestamp may come twice
@@ -323,6 +326,7 @@ def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
     No checksum covers base offsets, and gaps between them are legal: an offset that is too high
     shows only in what comes behind it. That is the next segment, whose base is ``following``; or
     the batch that ended the scan, if it goes on just where the one before would end without a gap.
+    A batch that lies there twice disproves nothing.
     """
     end = scan.valid_bytes
     if end == segment.size:
@@ -334,6 +338,11 @@ def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
     if behind is None or not spans:
         return end
     last = spans[-1]
+    head = min(last.size, HEADER_SIZE)  # with length and checksum
+    if last.size == behind.size and (
+        segment.log.read_at(last.position, head) == segment.log.read_at(end, head)
+    ):
+        return end
     expected = spans[0].last_offset + 1 if len(spans) == 2 else segment.base_offset
     gap = last.base_offset - expected
     return last.position if gap > 0 and last.last_offset + 1 - gap == behind.base_offset else end

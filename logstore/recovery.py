@@ -166,7 +166,7 @@ class _Loader:
         first_suspect = len(segments)
         if not trusted:
             suspect = min((recovery_point, scanned_from, *replacements.damaged))
-            first_suspect = _floor(segments, suspect)
+            first_suspect = _before_overlap(segments, _floor(segments, suspect))
         for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
             recovery.check_indexes(segment)
         self.epochs = self._load_epochs(segments)
@@ -190,6 +190,7 @@ class _Loader:
         self.epochs.truncate_from_end(leo)
         self._derive_epochs(segments, start, leo)
         self.epochs.truncate_from_start(log_start_offset)
+        self.epochs.truncate_from_end(leo)  # of an empty log: the next start would drop it
         if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
             report.warnings.append(self.epochs_lacking)
         self.epochs.flush()
@@ -362,6 +363,18 @@ def _floor(segments: list[Segment], offset: int) -> int:
     """Index of the segment that holds ``offset``: at least the last one is a suspect (S-35)."""
     at = sum(segment.base_offset <= offset for segment in segments) - 1
     return max(at, 0)
+
+
+def _before_overlap(segments: list[Segment], first: int) -> int:
+    """``first``, or that of an earlier segment whose batches reach into the one behind it: names
+    are in no checksum, and a log must not go on at offsets that it has."""
+    with suppress(CorruptBatchError):  # damage below the recovery point stays as it is
+        while first > 0:
+            end, _ = segments[first - 1].read_next_offset()
+            if end <= segments[first].base_offset:
+                break
+            first -= 1
+    return first
 
 
 _COLUMN = {name: index for index, name in enumerate(SCAN_COLUMNS)}

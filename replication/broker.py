@@ -57,6 +57,8 @@ from replication.transport import OnReply, Transport
 
 logger = get_logger(__name__)
 
+EPOCHS_NAMED = 64  # of earlier sessions, in a registration
+
 
 class BrokerState(Enum):
     STARTING = "starting"  # or between two sessions
@@ -149,7 +151,7 @@ class Broker:
             run_later=run_later, on_directory_failure=self._on_directory_failure,
             random_id=random_id,
         )  # fmt: skip
-        self._first_epoch = UNKNOWN_EPOCH
+        self._earlier_epochs: tuple[int, ...] = ()
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id, runtime, connect, self._registration, self,
@@ -241,9 +243,11 @@ class Broker:
         self.membership.start()
 
     def _registration(self) -> BrokerRegistration:
+        """With it go the epochs since which nothing was lost: that of the last clean stop
+        (KIP-966), and those of this process."""
         return BrokerRegistration(
             self.broker_id, *self._address, self.log_manager.previous_broker_epoch,
-            self.runtime.clock.wall_ms(), self._first_epoch,
+            self.runtime.clock.wall_ms(), self._earlier_epochs,
         )  # fmt: skip
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
@@ -254,8 +258,7 @@ class Broker:
                 return
             self.state = after
             self.broker_epoch = broker_epoch
-            if self._first_epoch == UNKNOWN_EPOCH:
-                self._first_epoch = broker_epoch  # new sessions lose nothing from here on
+            self._earlier_epochs = (*self._earlier_epochs, broker_epoch)[-EPOCHS_NAMED:]
             self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
     def on_lost(self) -> None:

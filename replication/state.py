@@ -27,11 +27,9 @@ class RecoveryState(IntEnum):
 class BrokerRegistration(NamedTuple):
     """One incarnation of a broker, alive as long as its session.
 
-    Two epochs prove that nothing was lost. ``previous_broker_epoch`` is the one in the
-    clean-shutdown markers of all its log directories (KIP-966), or −1: of that incarnation all is
-    there. ``first_broker_epoch`` is the first one of the process, or −1: all that the process had
-    since then is there. Its session may end, and the next one too, before a controller has dealt
-    with the first.
+    ``previous_broker_epoch`` proves a clean stop: it is the one in the clean-shutdown markers of
+    all its log directories (KIP-966), or −1. ``earlier_epochs`` are those of the same process,
+    whose sessions ended: the second may end before a controller has dealt with the first.
     """
 
     broker_id: int
@@ -40,17 +38,16 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     previous_broker_epoch: int = UNKNOWN_EPOCH
     timestamp_ms: int = 0
-    first_broker_epoch: int = UNKNOWN_EPOCH
+    earlier_epochs: tuple[int, ...] = ()
 
-    def is_clean_since(self, broker_epoch: int) -> bool:
+    def continues(self, broker_epoch: int) -> bool:
         """Whether all that the incarnation of that epoch had is still there.
 
-        It is not with directories of an earlier stop, which were put in the place of later ones.
+        Only an epoch that this broker names itself is believed: any other may be that of another
+        process under its id, with a disk of its own, that came and went in between.
         """
-        if broker_epoch <= UNKNOWN_EPOCH:
-            return False
-        first, previous = self.first_broker_epoch, self.previous_broker_epoch
-        return broker_epoch == previous or UNKNOWN_EPOCH < first <= broker_epoch
+        named = (self.previous_broker_epoch, *self.earlier_epochs)
+        return broker_epoch > UNKNOWN_EPOCH and broker_epoch in named
 
 
 class LiveBroker(NamedTuple):

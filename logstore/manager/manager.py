@@ -398,7 +398,8 @@ class LogManager:
         Whoever still appends or reads meets ``LogClosedError``. A second call waits for the first.
 
         Args:
-            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966).
+            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). Where a
+                directory failed it is not written: the next start may do without that directory.
         """
         self._topics.claims.close()  # who creates or deletes comes to an end, and nobody after
         with self._closing:
@@ -409,6 +410,8 @@ class LogManager:
                 self._housekeeping.stop()
             if self._flusher is not None:
                 self._flusher.close()
+            if self._directories.offline():
+                broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
             try:
                 for log_dir in self._directories.live():
                     log_dir.close(broker_epoch, self._threads)

@@ -166,7 +166,7 @@ class PartitionCheck:
                 self._find(LEADER_EPOCH, problem)
         elif parsed is not None:
             entries = self._producer_files().read_snapshot(parsed.offset)
-            for problem in check_snapshot(parsed.offset, entries or (), None):
+            for problem in check_snapshot(parsed.offset, entries or (), {}, exact=False):
                 self._find(name, problem)
 
     def _producer_files(self) -> ProducerFiles:

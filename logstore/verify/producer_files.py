@@ -65,20 +65,20 @@ class ProducerFiles:
         """
         jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
         snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
-        replay = Replay()
-        if results and results[0].base > 0:
-            before = snapshots.get(results[0].base)
-            replay.known = before is not None
-            replay.seed(before or ())
-        if not stretch.from_start:
-            replay.known = False
-        states: dict[int, dict[int, ProducerFact] | None] = {}
+        replay, end = Replay(), 0
+        states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
         for job, result in zip(jobs, results, strict=True):
+            if result.base > end and not compacted:  # the first one, or behind a hole
+                before = snapshots.get(result.base)
+                replay = Replay(known=before is not None)
+                replay.seed(before or ())
+            replay.known = replay.known and stretch.from_start
+            end = max(end, result.end_offset)
             if filenames.LOG_SUFFIX not in result.vanished:
                 self._check_txn_index(job, result, replay, compacted)
             for offset, facts in result.producers.marks.items():
-                usable = replay.known and result.producers.complete
-                states[offset] = replay.joined(facts) if usable else None
+                if result.producers.complete:
+                    states[offset] = replay.joined(facts), replay.known
             replay.advance(result.producers)
         for offset, entries in snapshots.items():
             name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
@@ -88,8 +88,8 @@ class ProducerFiles:
                 message = f"lies above the end of the log, {stretch.end_offset}"
                 self.find(name, warning("F-201", UNKNOWN, offset, message))
                 continue
-            state = None if compacted else states.get(offset)
-            for problem in check_snapshot(offset, entries or (), state):
+            state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
+            for problem in check_snapshot(offset, entries or (), state, exact):
                 self.find(name, problem)
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:

@@ -112,9 +112,9 @@ class ProducerFacts:
 class Replay:
     """Producer state over the segments of a partition, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: bool = True) -> None:
         self.producers: dict[int, ProducerFact] = {}
-        self.known = True
+        self.known = known
         """False when transactions that began before what was read may be open (F-196)."""
 
     def seed(self, entries: Iterable[ProducerSnapshotEntry]) -> None:
@@ -173,12 +173,14 @@ class Replay:
 def check_snapshot(
     offset: int,
     entries: Iterable[ProducerSnapshotEntry],
-    state: dict[int, ProducerFact] | None,
+    state: dict[int, ProducerFact],
+    exact: bool,
 ) -> Iterator[Problem]:
     """Entries lie below the snapshot's offset and agree with a replay of the log (F-126).
 
     A producer may be missing on either side: snapshots forget expired ones (F-199), and a log
-    forgets what retention removed. ``state`` is None when there is nothing to compare with.
+    forgets what retention removed. Unless ``exact``, there may be more before all that was read:
+    only a producer's last batch is compared, where the log has it.
     """
     for index, e in enumerate(entries):
         position = 10 + 46 * index
@@ -188,15 +190,15 @@ def check_snapshot(
             message += f"{e.current_txn_first_offset} is not below the snapshot's offset {offset}"
             yield error("F-126", position, e.last_offset, message)
             continue
-        fact = (state or {}).get(e.producer_id)
-        if fact is None:
+        fact = state.get(e.producer_id)
+        if fact is None or (fact.last is None and not exact):
             continue
         last = (e.last_sequence, e.last_offset, e.offset_delta) if e.last_offset >= 0 else None
         if (e.producer_epoch, last) != (fact.epoch, fact.last):
             message = f"{name}: epoch {e.producer_epoch} and last batch {last} (sequence, offset, "
             message += f"delta), the log has {fact.epoch} and {fact.last}"
             yield warning("F-182", position, e.last_offset, message)
-        elif (e.current_txn_first_offset < 0) != (fact.transaction_first < 0):
+        elif exact and (e.current_txn_first_offset < 0) != (fact.transaction_first < 0):
             message = f"{name}: transaction open since {e.current_txn_first_offset}, "
             message += f"by the log since {fact.transaction_first}"
             yield warning("F-193", position, e.current_txn_first_offset, message)

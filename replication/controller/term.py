@@ -134,8 +134,7 @@ class ControllerTerm:
         unclean = [
             broker
             for broker in news
-            if broker in remembered
-            and not seen[broker].registration.is_clean_since(remembered[broker])
+            if broker in remembered and not seen[broker].registration.continues(remembered[broker])
         ]
         context.set_live({b: live for b, live in seen.items() if b not in news})
         gone = [broker for broker in context.on_broker if broker not in context.live]

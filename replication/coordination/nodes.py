@@ -1,9 +1,8 @@
 """Kafka's nodes: where each value of the control plane lives, and its JSON (``kafka.zk.ZkData``).
 
-Of Kafka 3.x in ZooKeeper mode, with three additions: ``previous_broker_epoch`` and
-``first_broker_epoch`` in a broker's registration, ``elr`` and ``last_known_leader`` in the state of
-a partition (KIP-966), and below ``/logstore/broker_epochs`` the last epoch of each broker that a
-controller has dealt with.
+Of Kafka 3.x in ZooKeeper mode, with additions: ``previous_broker_epoch`` and ``earlier_epochs`` in
+a broker's registration, ``elr`` and ``last_known_leader`` in a partition's state (KIP-966), and
+below ``/logstore/broker_epochs`` the last epoch of each broker that a controller has dealt with.
 Decoding is strict in what we use and ignores keys that a later Kafka may add.
 """
 
@@ -104,7 +103,7 @@ def encode_broker(broker: BrokerRegistration) -> bytes:
         "endpoints": [f"PLAINTEXT://{_bracketed(broker.host)}:{broker.port}"],
         "listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"},
         "previous_broker_epoch": broker.previous_broker_epoch,
-        "first_broker_epoch": broker.first_broker_epoch,
+        "earlier_epochs": list(broker.earlier_epochs),
     }
     if broker.rack is not None:
         fields["rack"] = broker.rack
@@ -127,7 +126,7 @@ def decode_broker(broker_id: int, data: bytes) -> BrokerRegistration:
             "previous_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH
         ),
         timestamp_ms=fields.number_text("timestamp"),
-        first_broker_epoch=fields.number("first_broker_epoch", -1, _I64_MAX, default=UNKNOWN_EPOCH),
+        earlier_epochs=fields.epochs("earlier_epochs") if fields.has("earlier_epochs") else (),
     )
 
 
@@ -341,6 +340,12 @@ class _Fields:
             return topic_id_from_text(self.text("topic_id"))
         except ValueError as error:
             self.fail("topic_id", str(error))
+
+    def epochs(self, key: str) -> tuple[int, ...]:
+        values = self.get(key, list)
+        if any(type(value) is not int or not 0 <= value <= _I64_MAX for value in values):
+            self.fail(key, "holds something else than epochs")
+        return tuple(values)
 
     def brokers(self, key: str) -> tuple[int, ...]:
         return self._brokers(key, self.get(key, list))

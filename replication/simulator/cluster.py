@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from logstore.config import MAX_LONG, BrokerConfig, LogConfig
 from logstore.errors import CorruptDataError, LogstoreError
 from logstore.testing.faulty import CrashMode, SimulatedCrash
@@ -53,7 +54,6 @@ class Machine:
         self.session: SimSession | None = None
         self.cut_off = False  # from the coordinator
         self.starts = 0
-        self.clean = True  # the last stop was one in order
         self.at_disk_crash: Callable[[], None] | None = (
             None  # planned: when ``SimulatedCrash`` hits
         )
@@ -239,13 +239,16 @@ class SimCluster:
         """No log directory is left: the process ends, and is started again."""
         if machine.process is process:
             self.counters["fatal"] += 1
-            machine.clean = False
-            self.atlas.stopped(machine.broker_id)
-            self._gone(machine, "all_kept")
-            if machine.drops_pages:
-                machine.disk.drop_clean_pages()
-            self._repair(machine)
+            self._refused(machine)
             self.start_later(machine, START_AGAIN_MS)
+
+    def _refused(self, machine: Machine) -> None:
+        """Its process is over, because its disk refused something: the next one recovers."""
+        self.atlas.stopped(machine.broker_id)
+        self._gone(machine, "all_kept")
+        if machine.drops_pages:
+            machine.disk.drop_clean_pages()
+        self._repair(machine)
 
     def _repair(self, machine: Machine) -> None:
         """No fault waits in its disk any more."""
@@ -269,7 +272,6 @@ class SimCluster:
         machine = self.machines[broker_id]
         if not machine.up:
             return
-        machine.clean = False
         self._gone(machine, mode, silent=mode != "all_kept")
         if wipe:
             machine.disk.wipe()
@@ -300,7 +302,8 @@ class SimCluster:
         planned()
 
     def stop(self, broker_id: int, restart_ms: int | None) -> None:
-        """A clean stop, and a start after it unless ``restart_ms`` is None."""
+        """A clean stop, or one that the disk does not let be clean; and a start after it unless
+        ``restart_ms`` is None."""
         machine = self.machines[broker_id]
         broker, process = machine.broker, machine.process
         if broker is None or broker.state is not BrokerState.RUNNING:
@@ -309,15 +312,18 @@ class SimCluster:
         def stopped() -> None:
             if machine.process is not process or process is None:
                 return
-            machine.clean = True
-            self.counters["clean stops"] += 1
-            process.alive = False
-            self.on_end(machine)
-            self.network.unbind(broker_id)
-            if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
-                self.counters["power lost after a clean stop"] += 1
-                machine.disk.crash(self.scheduler.random, "all_lost")
-            machine.process = machine.broker = machine.session = None
+            if machine.disk.peek(f"/b{broker_id}/{CLEAN_SHUTDOWN}") is None:
+                self.counters["stops that were not clean"] += 1
+                self._refused(machine)
+            else:
+                self.counters["clean stops"] += 1
+                process.alive = False
+                self.on_end(machine)
+                self.network.unbind(broker_id)
+                if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
+                    self.counters["power lost after a clean stop"] += 1
+                    machine.disk.crash(self.scheduler.random, "all_lost")
+                machine.process = machine.broker = machine.session = None
             if restart_ms is not None:
                 self.start_later(machine, restart_ms)
 

@@ -187,14 +187,14 @@ def _times_hold(m: Mutation, before: Tree, after: Tree) -> bool:
     )
 
 
-def _stable_in_torn_segment(m: Mutation, before: Tree, after: Tree) -> bool:
+def _sane_in_torn_segment(m: Mutation, before: Tree, after: Tree) -> bool:
     """A crash tore the log, so transactions cannot be replayed, and a segment has such offsets."""
-    log = _log_beside(m, after)
     base = int(os.path.basename(m.path)[:20])
-    torn = log is not None and sum(size for _, size in batch_places(log.data)) < log.size
     data = after[m.path].data
     entries = struct.iter_unpack(">hqqqq", data[: len(data) // 34 * 34])
-    return torn and all(0 <= stable <= base + 2**31 for *_, stable in entries)
+    return _beside_torn_log(m, after, after) and all(
+        0 <= stable <= base + 2**31 for *_, stable in entries
+    )
 
 
 def _behind_entries(m: Mutation, before: Tree, after: Tree) -> bool:
@@ -285,7 +285,8 @@ EXPLANATIONS = (
     Explanation("index" + _IN_PLACE, "of a batch that a crash tore", _behind_torn_tail),
     Explanation(r"batch\.leader_epoch", "the epochs ascend", _no_epoch_falls),
     Explanation(
-        r"txnindex\.last_stable_offset", "of a segment that a crash tore", _stable_in_torn_segment
+        r"txnindex\.(producer_id|last_stable_offset)", "of a segment that a crash tore",
+        _sane_in_torn_segment,
     ),
     Explanation(r"batch\.max_timestamp mended", "no record has a time", _has_no_records),
     Explanation("(time|txn)?index" + _IN_PLACE, "room behind the entries", _behind_entries),

@@ -272,6 +272,16 @@ class TestBrokerEpoch:
             assert list(manager.offline_directories) == ["/b"]
             assert manager.previous_broker_epoch == -1
 
+    def test_is_unknown_when_a_directory_failed_before_the_stop(self) -> None:
+        """The next start may name only those that are left, and they agree."""
+        machine = Machine("/a", "/b")
+        machine.storage.fail("list", "/b*")
+        machine.start().close(broker_epoch=7)
+        assert machine.marker("/a") is not None
+        machine.directories = ("/a",)
+        with machine.start() as manager:
+            assert manager.previous_broker_epoch == -1
+
 
 class TestRepeatable:
     def test_a_seed_repeats_every_name_and_byte(self) -> None:

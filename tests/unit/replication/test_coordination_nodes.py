@@ -70,7 +70,7 @@ def topics(draw: st.DrawFn) -> TopicAssignment:
         rack=st.none() | names,
         previous_broker_epoch=st.integers(-1, 2**63 - 1),
         timestamp_ms=st.integers(0, 2**53),
-        first_broker_epoch=st.integers(-1, 2**63 - 1),
+        earlier_epochs=st.lists(st.integers(0, 2**63 - 1), max_size=3).map(tuple),
     )
 )
 def test_brokers(broker: BrokerRegistration) -> None:
