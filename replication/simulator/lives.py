@@ -21,6 +21,7 @@ from replication.messages import (
     Response,
     TopicResponse,
 )
+from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.plan import Operation
 from replication.simulator.scheduler import US_PER_MS
 
@@ -140,8 +141,12 @@ class Lives:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self) -> str:
-        """Why its replicas are not all in sync; empty when they are, or it never was."""
+    def what_is_missing(self, *, late_copies: bool) -> str:
+        """Why its replicas are not all in sync; empty when they are, or it never was.
+
+        Args:
+            late_copies: as for ``violations``. A deletion names no topic id either.
+        """
         if not self._wanted:
             return ""
         world = self._world
@@ -149,7 +154,10 @@ class Lives:
             return f"{NAME} is not made"
         topic = world.controllers_topic(NAME)
         if topic is None:
-            return f"{NAME} is not in the tree"
+            if not late_copies:
+                return f"{NAME} is not in the tree"
+            Excuses(world.counters).use(Excuse.LATE_DELETION)
+            return ""
         for tp, replicas in topic.replicas.items():
             ends = set()
             for broker_id in replicas:

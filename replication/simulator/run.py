@@ -112,7 +112,7 @@ class _Run:
         world = self.world
         return (
             what_is_missing(self.cluster, self.oracle)
-            or world.lives.what_is_missing()
+            or world.lives.what_is_missing(late_copies=self._requests_come_late())
             or world.transactions.what_is_missing()
         )
 
