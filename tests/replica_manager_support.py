@@ -117,7 +117,7 @@ class Host:
         self.controller_epoch = 1
         self.log_manager = LogManager(
             directories,
-            LogConfig().with_properties(log_config or {}),
+            LogConfig(segment_index_bytes=1200).with_properties(log_config or {}),
             broker_config=BrokerConfig(),
             storage=self.storage,
             clock=self.runtime.clock,
