@@ -10,6 +10,7 @@ then change the files. So a reader either works on bytes that stay, or finds the
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from checkpoints.errors import CheckpointError
@@ -284,14 +285,17 @@ class LogMaintenance:
             return 0 if self._core.closed else self._purge_structure_locked(now_ms)
 
     def _purge_structure_locked(self, now_ms: int) -> int:
-        due = [path for when, path in self._deleted if when <= now_ms]
-        self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
-        for path in due:
-            try:
-                self._core.storage.remove(path)
-            except FileNotFoundError:
-                continue
-        return len(due)
+        due = [entry for entry in self._deleted if entry[0] <= now_ms]
+        later = [entry for entry in self._deleted if entry[0] > now_ms]
+        removed = 0
+        try:
+            for _, path in due:
+                with self._core.doing("remove a deleted file"), suppress(FileNotFoundError):
+                    self._core.storage.remove(path)
+                removed += 1
+        finally:
+            self._deleted = later + due[removed:]  # where a resource is short it is asked again
+        return removed
 
     # -- other changes in place ----------------------------------------------------------------
 
