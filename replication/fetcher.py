@@ -256,13 +256,13 @@ class Fetcher:
 
     def _settle(self, cut: list[FetchState]) -> None:
         """Make the checkpoints say no more than is left of logs that were cut, with one write for
-        all of them, before anything is fetched behind the cuts. Not under our lock: it waits for
-        the disk, and a change of roles waits for our lock."""
+        all of them, before anything is fetched behind the cuts; and sync what an append could not.
+        Not under our lock: it waits for the disk, and a change of roles waits for our lock."""
         failure: Exception | None = None
         try:
-            self._env.checkpoint_cuts([state.tp for state in cut])
+            self._env.settle([state.tp for state in cut])
         except ResourceBusyError as error:
-            logger.warning("%s: cuts are not in the checkpoints yet: %s", self.name, error)
+            logger.warning("%s: a change of logs is not durable yet: %s", self.name, error)
             failure = error
         except Exception as error:
             failure = error

@@ -32,7 +32,8 @@ class FetcherEnv:
 
     ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
     log was cut or reset.
-    ``checkpoint_cuts`` makes the checkpoints say no more of logs than truncations left of them.
+    ``settle`` does what a change of logs left to do before their leader hears how far they go:
+    checkpoints say no more than truncations left, and what must not wait unsynced is synced.
     ``failed`` holds the partitions that are not fetched until they are added again, and why.
     """
 
@@ -44,7 +45,7 @@ class FetcherEnv:
     partition_of: Callable[[TopicPartition], Followed]
     broker_epoch: Callable[[], int]
     on_high_watermarks: Callable[[list[TopicPartition]], None]
-    checkpoint_cuts: Callable[[list[TopicPartition]], None]
+    settle: Callable[[list[TopicPartition]], None]
     quota: ReplicationQuota | None = None
     failed: dict[TopicPartition, Exception] = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from logstore.errors import (
     LogstoreError,
     RecordRejectedError,
     ResourceBusyError,
+    StorageFailedError,
 )
 from logstore.kernels import AppendInfo
 from logstore.manager import LogManager
@@ -123,7 +124,7 @@ class ReplicaManager:
         self.fetchers = FetcherManager(
             FetcherEnv(
                 broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
-                self._on_high_watermarks, self._checkpoint_cuts, self.follower_quota,
+                self._on_high_watermarks, self._settle, self.follower_quota,
             )
         )  # fmt: skip
         self._roles = RoleChanges(
@@ -197,8 +198,18 @@ class ReplicaManager:
         for tp in tps:
             self.waiting.on_high_watermark(tp)
 
-    def _checkpoint_cuts(self, tps: list[TopicPartition]) -> None:
+    def _settle(self, tps: list[TopicPartition]) -> None:
+        """What a change of a log left to do, before its leader hears how far it goes."""
         with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
+        logs = self.log_manager.logs
+        for tp in tps:
+            log = logs.get(tp)
+            if log is None or log.failed:
+                continue
+            try:
+                log.flush_what_is_due()
+            except StorageFailedError as error:  # the log is offline, and its next append says so
+                logger.error("%s is not durable: %s", tp, error)
 
     # -- the controller's orders ---------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Stage:
             FOLLOWER, self.runtime, self.wire, replace(ReplicationConfig(), **config), rule,
             partition_of=self.follower.partition, broker_epoch=lambda: 100 + FOLLOWER,
             on_high_watermarks=self.moved.extend,
-            checkpoint_cuts=self.follower.logs.checkpoint_cuts, quota=self.quota,
+            settle=self.follower.logs.checkpoint_cuts, quota=self.quota,
         )  # fmt: skip
         self.manager = FetcherManager(self.env)
 

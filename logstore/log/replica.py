@@ -123,6 +123,14 @@ class ReplicaLog(PartitionLog):
         self._flusher.after_append(info.last_offset)
         return info
 
+    def flush_what_is_due(self) -> None:
+        """Sync what ``flush.messages`` does not allow to wait, after an append that could not.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
+        self._flusher.flush_what_is_due()
+
     def update_high_watermark(self, offset: int) -> int:
         """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
         writer = self._writer

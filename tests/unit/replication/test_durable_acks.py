@@ -83,3 +83,13 @@ def test_without_it_an_answer_waits_for_no_disk() -> None:
     host.lead(isr=(1,))
     assert produce(host, -1) == [(ErrorCode.NONE, 0, 0)]
     assert host.fetch(part(0)).only.records
+
+
+def test_a_follower_syncs_what_an_append_could_not_before_it_asks_on() -> None:
+    """The append was written, and descriptors were short for its sync."""
+    host = Host()
+    log = host.follow(epoch=1, config=SYNCED).local_log()
+    log._writer.append_as_follower(1, batch(0, epoch=1))
+    assert (log.log_end_offset, log.recovery_point) == (1, 0)
+    host.manager._settle([TP])
+    assert log.recovery_point == 1

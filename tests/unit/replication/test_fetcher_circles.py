@@ -249,7 +249,7 @@ class Checkpoints:
 def watched(count: int) -> tuple[Stage, list[TopicPartition], Checkpoints]:
     stage, tps = parted(count)
     checkpoints = Checkpoints(stage)
-    object.__setattr__(stage.env, "checkpoint_cuts", checkpoints)
+    object.__setattr__(stage.env, "settle", checkpoints)
     return stage, tps, checkpoints
 
 
