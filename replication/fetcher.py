@@ -185,7 +185,9 @@ class Fetcher:
             hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
 
         try:
-            self._env.transport.send(self.leader_id, request, on_reply)
+            self._env.transport.send(
+                self.leader_id, request, on_reply, self._env.config.replica_socket_timeout_ms
+            )
         except Exception:
             logger.exception("%s could not send", self.name)
             on_reply(None)

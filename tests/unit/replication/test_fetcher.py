@@ -67,6 +67,14 @@ def part(tp: TopicPartition, **fields: Any) -> FetchPartitionResponse:
 
 
 class TestRequest:
+    def test_how_long_it_waits_for_an_answer(self) -> None:
+        stage = Stage(replica_socket_timeout_ms=1234)
+        stage.lead(1)
+        stage.hold()
+        stage.follow(1)
+        stage.request()
+        assert stage.wire.sent[0].timeout_ms == 1234
+
     def test_fields(self) -> None:
         """R-116."""
         stage = Stage(
