@@ -6,23 +6,18 @@ stopped, crashed, cut off and started again while others serve.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.config import BrokerConfig, LogConfig
 from logstore.log.reading import LATEST
-from logstore.storage.base import Storage
 from logstore.types import Record
 from replication.broker import Broker
-from replication.client import Client, Consumer, Producer, RecordMetadata
-from replication.config import ReplicationConfig
+from replication.client import Consumer, Producer, RecordMetadata
 from replication.controller_channel import REACTIONS
 from replication.coordination import (
     CoordinationError,
-    CoordinatorService,
     nodes,
 )
 from replication.error_codes import ErrorCode
@@ -39,63 +34,15 @@ from replication.messages import (
 )
 from replication.partition import Partition
 from replication.retrying import Reaction
-from replication.transport import LocalTransport
 
 logger = get_logger(__name__)
 
-CLIENT = -1  # where clients sit in the network
-
 
 class Cluster(LocalBrokers):
-    """Brokers 0, 1, 2, … in one process. Use as a context manager, or call ``close``.
+    """Brokers 0, 1, 2, … in one process, and what a service or a test asks of all of them.
 
-    Args:
-        brokers: how many, or their ids.
-        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
-            its own; a temporary one, removed at the end, by default.
-        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
-            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
-        log_config, broker_config, config: defaults of topics, of log directories, of replication.
-        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
-        session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
-            that is named, not of a service.
-        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
-            already, else a random one.
-    Raises:
-        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    Use as a context manager, or call ``close``. Arguments and errors: ``LocalBrokers``.
     """
-
-    def __init__(
-        self,
-        brokers: int | Iterable[int] = 3,
-        directory: str | os.PathLike[str] | None = None,
-        *,
-        coordinator: str | CoordinatorService = "embedded",
-        log_config: LogConfig | None = None,
-        broker_config: BrokerConfig | None = None,
-        config: ReplicationConfig | None = None,
-        storage: Storage | None = None,
-        storages: Mapping[int, Storage] | None = None,
-        log_dirs_per_broker: int = 1,
-        session_timeout_ms: int = 6000,
-        cluster_id: str | None = None,
-    ) -> None:
-        super().__init__(
-            brokers, directory, coordinator=coordinator, log_config=log_config,
-            broker_config=broker_config, config=config, storage=storage, storages=storages,
-            log_dirs_per_broker=log_dirs_per_broker, session_timeout_ms=session_timeout_ms,
-            cluster_id=cluster_id,
-        )  # fmt: skip
-        self.client = Client(
-            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound,
-            timers=self._runtime,
-        )  # fmt: skip
-        self.start_all()
-
-    def close(self) -> None:
-        """Stop all brokers cleanly; who waits for an answer to ``client`` hears of it."""
-        self.client.close()
-        super().close()
 
     # -- topics --------------------------------------------------------------------------------
 

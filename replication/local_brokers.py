@@ -20,6 +20,7 @@ from logstore.random_id import new_uuid, random_id
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from replication.broker import Broker, BrokerState
+from replication.client import Client
 from replication.config import ReplicationConfig
 from replication.coordination import Coordinator, CoordinatorService, open_coordinator
 from replication.errors import BrokerUnavailableError
@@ -27,6 +28,7 @@ from replication.runtime import ThreadRuntime
 from replication.transport import LocalNetwork, LocalTransport
 
 POLL_S = 0.002
+CLIENT = -1  # where clients sit in the network
 
 
 def _new_cluster_id() -> str:
@@ -34,7 +36,23 @@ def _new_cluster_id() -> str:
 
 
 class LocalBrokers:
-    """See the module; the arguments are those of ``Cluster``. None runs before ``start_all``."""
+    """See the module. Use as a context manager, or call ``close``.
+
+    Args:
+        brokers: how many, or their ids.
+        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
+            its own; a temporary one, removed at the end, by default.
+        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
+            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
+        log_config, broker_config, config: defaults of topics, of log directories, of replication.
+        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
+        session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
+            that is named, not of a service.
+        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
+            already, else a random one.
+    Raises:
+        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    """
 
     def __init__(
         self,
@@ -68,6 +86,11 @@ class LocalBrokers:
         self._starting = threading.Lock()  # one start at a time, and none after the end
         self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
         self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
+        self.client = Client(
+            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound,
+            timers=self._runtime,
+        )  # fmt: skip
+        self._start_all()
 
     def _found_cluster_id(self) -> str | None:
         for broker_id in self.broker_ids:
@@ -115,7 +138,7 @@ class LocalBrokers:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def start_all(self) -> None:
+    def _start_all(self) -> None:
         """Start every broker and wait until each knows the cluster.
 
         Raises:
@@ -298,7 +321,9 @@ class LocalBrokers:
                 resume()
 
     def close(self) -> None:
-        """Stop all brokers cleanly, one after the other, without moving leaderships."""
+        """Stop all brokers cleanly, one after the other, without moving leaderships; who waits for
+        an answer to ``client`` hears of it."""
+        self.client.close()
         with self._starting:
             if self._closed:
                 return
