@@ -28,7 +28,7 @@ from replication.background import BackgroundTasks
 from replication.config import ReplicationConfig
 from replication.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.error_codes import ErrorCode
-from replication.errors import InvalidRequiredAcksError
+from replication.errors import InvalidRequiredAcksError, KafkaStorageError
 from replication.fetch_service import FetchService
 from replication.fetch_sessions import FetchSessionCache
 from replication.fetcher_manager import FetcherManager
@@ -145,7 +145,7 @@ class ReplicaManager:
     def startup(self) -> None:
         """Begin the periodic work."""
         lag_ms = self._config.replica_lag_time_max_ms
-        self._isr_expiration.every(max(1, lag_ms // 2), self._shrink_isrs)  # R-32
+        self._isr_expiration.every(max(1, lag_ms // 2), self._look_at_leaderships)  # R-32
         self._background.care_for(self.log_manager)
 
     def shutdown(self) -> None:
@@ -171,8 +171,15 @@ class ReplicaManager:
         """R-17: what this broker loses from now on it does not follow any more."""
         self._roles.shutting_down = True
 
-    def _shrink_isrs(self) -> None:
+    def _look_at_leaderships(self) -> None:
         for partition in self._hosted:
+            try:
+                if partition.keep_what_waits():
+                    self.waiting.on_high_watermark(partition.tp)
+            except ResourceBusyError as error:
+                logger.warning("%s: not durable yet: %s", partition.tp, error)
+            except KafkaStorageError as error:
+                logger.error("%s is not durable: %s", partition.tp, error)
             try:
                 partition.maybe_shrink_isr()
             except Exception:

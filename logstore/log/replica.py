@@ -37,6 +37,13 @@ class ReplicaLog(PartitionLog):
         return self._maintenance.restarting
 
     @property
+    def kept_end_offset(self) -> int:
+        """The log end offset, without what ``flush.messages`` does not allow to count before its
+        sync."""
+        end, flush_at = self.log_end_offset, self._writer.flush_at
+        return end if end <= flush_at else flush_at
+
+    @property
     def last_flush_ms(self) -> int:
         return self._flusher.last_flush_ms
 

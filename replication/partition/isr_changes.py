@@ -61,13 +61,30 @@ class IsrChanges(Replica):
     def _next_high_watermark(self, leading: Leadership) -> int:
         # The end last: what an awaited follower has is in the log by then.
         high_watermark = leading.log.high_watermark
-        log_end = leading.log.log_end_offset
-        if log_end == high_watermark:
+        kept = leading.log.kept_end_offset
+        if kept <= high_watermark:
             return high_watermark
         return next_high_watermark(
-            high_watermark, log_end, self._awaited_ends(leading, log_end),
+            high_watermark, kept, self._awaited_ends(leading, leading.log.log_end_offset),
             len(leading.isr.committed), leading.min_isr,
         )  # fmt: skip
+
+    def keep_what_waits(self) -> bool:
+        """Sync what an append of ours could not, for lack of a resource: until then it is not
+        committed. True if the high watermark moved.
+
+        Raises:
+            ResourceBusyError: still not.
+            KafkaStorageError: the log is offline.
+        """
+        leading = self.role
+        if not isinstance(leading, Leadership):
+            return False
+        log = leading.log
+        if log.kept_end_offset == log.log_end_offset:
+            return False
+        self._storage(log.flush_what_is_due)
+        return self._try_high_watermark(leading)
 
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
         """Of the ISR first: one of them is mostly the reason why nothing moves."""

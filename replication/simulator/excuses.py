@@ -16,6 +16,7 @@ class Excuse(Enum):
 
     CUT_LOST = "a cut came back"
     WRITE_UNDER_WAY = "a write under way at the end"
+    NOT_SYNCED_YET = "a record that waits for its sync"
     DAMAGED = "a damaged disk"
     DELETED = "deleted records"
     REPEATED_WRITE = "a write that the network repeated"

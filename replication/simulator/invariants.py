@@ -16,10 +16,12 @@ from replication.coordination import nodes
 from replication.coordination.base import Node
 from replication.coordination.tree import Tree
 from replication.isr import IsrState
+from replication.messages import Request, Response
 from replication.partition import Partition
 from replication.simulator.answers import Answers
 from replication.simulator.calm import Calm
 from replication.simulator.cluster import Machine, SimCluster
+from replication.simulator.durability import Durability
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
@@ -64,7 +66,10 @@ class Oracle:
         self._wakeups: dict[int, Wakeups] = {}
         self._knows_faults = knows_faults
         self._calm = Calm(cluster, self.registrations, self._violated)
-        cluster.network.on_answer = Answers(cluster, self._violated).given
+        self._answers = Answers(cluster, self._violated)
+        cluster.network.on_answer = self._answered
+        self._durability = Durability(cluster, self.excuses, self._violated, self._shadow_of)
+        self.asked = self._durability.asked  # to be told of every request that is sent
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -78,7 +83,6 @@ class Oracle:
         self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
         self._remembered: dict[int, int] = {}
         self._min_isr = cluster.plan.min_isr
-        self._syncs_first = cluster.plan.flush == "ack"
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -149,6 +153,14 @@ class Oracle:
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
                 self._recoveries.ended(machine, tp, view.shadow, view.undone)
 
+    def _answered(self, broker_id: int, request: Request, response: Response | None) -> None:
+        self._answers.given(broker_id, request, response)
+        self._durability.answered(broker_id, request, response)
+
+    def _shadow_of(self, broker_id: int, tp: TopicPartition) -> Shadow | None:
+        view, machine = self.view(broker_id, tp), self._cluster.machines[broker_id]
+        return view.shadow if view is not None and view.incarnation == machine.starts else None
+
     def _violated(self, number: str, tp: TopicPartition, text: str) -> None:
         if len(self.violations) < 5:
             self.violations.append(f"{number} {tp}: {text}")
@@ -170,21 +182,8 @@ class Oracle:
         found, view.undone = self._recoveries.opened(machine, tp, shadow, damaged=damaged)
         if found:
             self._violated("I-13", tp, found)
-        self._check_durable(machine, tp, view)
+        self._durability.opened(machine, tp, shadow)
         return view
-
-    def _check_durable(self, machine: Machine, tp: TopicPartition, view: View) -> None:
-        """I-27: with flush=ack whatever is in a log counts, so no power loss may take it."""
-        if not self._syncs_first or view.shadow.log.failed or machine.disk.stopped:
-            return
-        if self._cluster.atlas.is_damaged(machine.broker_id):
-            return
-        base = view.shadow.first_not_durable()
-        if base is not None:
-            self._violated(
-                "I-27", tp, f"b{machine.broker_id} has records up to {view.shadow.end}; of the "
-                f"segment at {base} not all are synced"
-            )  # fmt: skip
 
     def _note_entry(
         self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
@@ -222,7 +221,8 @@ class Oracle:
             self._cut(machine, tp, partition, view)
         elif log.log_end_offset > shadow.end:
             self._grew(machine, tp, partition, view)
-            self._check_durable(machine, tp, view)
+            self._durability.grew(machine, tp, shadow)
+        self._durability.changed(machine, tp, shadow, partition)
         if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
             self._violated(
                 "I-5", tp, f"b{broker_id}: log start {log.log_start_offset}, high watermark "

@@ -54,6 +54,7 @@ from replication.partition import base as base_module
 from replication.partition import isr_changes as isr_changes_module
 from replication.partition import leader as leader_module
 from replication.partition import partition as partition_module
+from replication.replica_manager import ReplicaManager
 from replication.role_changes import RoleChanges
 from replication.simulator.exhaustive.mutants import FENCED_RULE
 from replication.truncation import RULES, Truncation, check_leader_epoch, truncation_point
@@ -565,6 +566,23 @@ def acknowledged_before_sync() -> list[Patch]:
         self._background(lambda: after_append(self, last_offset, sync=sync))
 
     return [Patch(LogFlusher, "after_append", mutant)]
+
+
+@_mutant
+def asks_on_without_settling() -> list[Patch]:
+    """A follower whose append could not be synced asks on behind it all the same."""
+
+    def settle(self: ReplicaManager, tps: Any) -> None:
+        self.log_manager.checkpoint_cuts(tps)
+
+    return [Patch(ReplicaManager, "_settle", settle)]
+
+
+@_mutant
+def leader_counts_before_its_sync() -> list[Patch]:
+    """A leader commits what it has written, and could not sync."""
+    end = property(lambda self: self.log_end_offset)
+    return [Patch(ReplicaLog, "kept_end_offset", end)]
 
 
 @_mutant

@@ -8,7 +8,7 @@ from collections import Counter
 
 from checkpoints.types import TopicPartition
 from replication.broker import BrokerState
-from replication.messages import CreateTopicRequest, Response, TopicResponse
+from replication.messages import CreateTopicRequest, Request, Response, TopicResponse
 from replication.simulator.cluster import SimCluster
 from replication.simulator.events import Events, ViolatedError, heard_by
 from replication.simulator.faults import Injector
@@ -17,7 +17,7 @@ from replication.simulator.invariants import Oracle
 from replication.simulator.mutants import mutated
 from replication.simulator.noise import LogWatch, Pace
 from replication.simulator.plan import Operation, Options, Plan, Result
-from replication.simulator.scheduler import US_PER_MS, Scheduler
+from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
 from replication.simulator.swarm import draw_plan
 from replication.simulator.validations import check_read, is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
@@ -52,9 +52,14 @@ class _Run:
         self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck)
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
-        self.cluster.network.on_send = Pace(self.scheduler, self.errors.append).sent
+        self.pace = Pace(self.scheduler, self.errors.append)
+        self.cluster.network.on_send = self._sent
         self.cluster.network.on_repeat = self.world.history.note_repeated
         self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
+
+    def _sent(self, sender: Process, receiver: int, request: Request) -> None:
+        self.pace.sent(sender, receiver, request)
+        self.oracle.asked(sender, receiver, request)
 
     def _look(self, node: int | None) -> bool:
         oracle = self.oracle

@@ -82,16 +82,26 @@ class Shadow:
                 yield entry
 
     def first_not_durable(self) -> int | None:
-        """Base offset of the first segment of which a power loss now may take bytes."""
+        """Base offset of the first batch of which a power loss now may take bytes."""
         for segment in self.log.segments:
             base, size = segment.base_offset, segment.size
             if base < self._durable[0]:
                 continue
             start = self._durable[1] if base == self._durable[0] else 0
             if start < size and not self.disk.is_durable(segment.log_path, start, size):
-                return base
+                return self._first_of(segment.log_path, start, size, base)
             self._durable = (base, size)
         return None
+
+    def _first_of(self, path: str, position: int, size: int, base: int) -> int:
+        """As ``first_not_durable``, among the batches of a segment from ``position`` on."""
+        node = self.disk.peek(path)
+        while node is not None and position + _HEADER.size <= size:
+            base, length, *_ = _HEADER.unpack_from(node.data, position)
+            if length <= 0 or not self.disk.is_durable(path, position, position + _PREFIX + length):
+                break
+            position += _PREFIX + length
+        return base
 
     def parts_from(self, other: Shadow) -> int:
         """The first offset, where both have records, at which the two differ; else the smaller

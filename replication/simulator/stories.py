@@ -244,6 +244,20 @@ def restarts(stage: Stage) -> None:
     stage.time(at, at + 200)
 
 
+def short_of_descriptors(stage: Stage) -> None:
+    """Twice in a row no file can be opened: once more than a broker makes up for by closing idle
+    ones. What was appended then waits for its sync."""
+    rng = stage.rng
+    stage.segment_bytes = 300  # many rolls, and each one opens files
+    stage.write(0, 1200, 18, (-1, -1, 1), (8, 50))
+    for broker in rng.sample(stage.brokers, 2):
+        at_ms = stage.time(0, 700)
+        first = rng.randint(0, 12)
+        stage.fault(at_ms, "F-25", broker, 0, float(first))
+        stage.fault(at_ms, "F-25", broker, 0, float(first + rng.choice((0, 0, 1))))
+    stage.time(1200, 1400)
+
+
 def deleted_and_lost(stage: Stage) -> None:
     """Records are deleted up to the middle of a batch, and a follower begins anew (S-34)."""
     rng = stage.rng
@@ -395,7 +409,7 @@ STORIES: tuple[Callable[[Stage], None], ...] = (
     *CUTTING,
     late_isr_change, deposed_leader, fast_failovers, deaf_broker, last_one_standing, restarts,
     deleted_and_lost, late_answers, silent_coordinator, silent_coordinator, name_used_again,
-    reset_below_a_consumer,
+    reset_below_a_consumer, short_of_descriptors,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -93,3 +94,28 @@ def test_a_follower_syncs_what_an_append_could_not_before_it_asks_on() -> None:
     assert (log.log_end_offset, log.recovery_point) == (1, 0)
     host.manager._settle([TP])
     assert log.recovery_point == 1
+
+
+def test_what_a_leader_could_not_sync_is_committed_after_its_sync() -> None:
+    """Its followers have it, and descriptors were short where the leader would have synced it."""
+    host = Host()
+    host.lead(isr=(1, 2), config=SYNCED)
+    log = host.partition().local_log()
+    log._writer.append_as_leader(batch(), 0, AppendOrigin.CLIENT)  # written, and not synced yet
+    host.replicate(1)
+    assert (log.log_end_offset, log.kept_end_offset, log.high_watermark) == (1, 0, 0)
+    host.storage.fail("sync", "*.log", error=errno.EMFILE, times=2)
+    host.manager._look_at_leaderships()
+    assert log.high_watermark == 0
+    host.manager._look_at_leaderships()
+    assert (log.recovery_point, log.high_watermark) == (1, 1)
+
+
+def test_what_need_not_be_synced_is_committed_at_once() -> None:
+    host = Host()
+    host.lead(isr=(1, 2), config={"flush.messages": "3"})
+    for offset in range(1, 3):
+        produce(host, 1)
+        host.replicate(offset)
+        log = host.partition().local_log()
+        assert (log.recovery_point, log.high_watermark) == (0, offset)
