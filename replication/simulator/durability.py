@@ -74,11 +74,8 @@ class Durability:
         first = self._first_not_durable(machine, shadow)
         if first is None:
             del self._waiting[machine.broker_id, tp]
-        elif partition.is_leader and shadow.log.high_watermark > first:
-            self._say(
-                machine, tp,
-                f"moves its high watermark to {shadow.log.high_watermark}, and {first} is not durable",
-            )  # fmt: skip
+        elif partition.is_leader and (mark := shadow.log.high_watermark) > first:
+            self._say(machine, tp, f"commits up to {mark}, and {first} is not durable")
 
     def asked(self, sender: Process, receiver: int, request: Request) -> None:
         """A follower's fetch says that it keeps all that lies below its offset."""
