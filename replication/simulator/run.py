@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 from checkpoints.types import TopicPartition
+from logstore.open_files import close_idle
 from replication.broker import BrokerState
 from replication.messages import CreateTopicRequest, Request, Response, TopicResponse
 from replication.simulator.cluster import SimCluster
@@ -36,8 +37,15 @@ def run_seed(seed: int, options: Options, *, keep_trace: bool = False) -> Result
 
 def run_plan(plan: Plan, *, keep_trace: bool = False) -> Result:
     """Run a plan, under its mutant if it names one."""
-    with mutated(plan.mutant):
-        return _Run(plan, keep_trace=keep_trace).run()
+    run = _Run(plan, keep_trace=keep_trace)
+    try:
+        with mutated(plan.mutant):
+            return run.run()
+    finally:
+        # A broker that crashed closed nothing. Its files and their clock would keep the whole
+        # cluster in memory, which no collector sees: the snapshot of a log takes no part in it.
+        run.scheduler.forget()
+        close_idle()
 
 
 class _Run:

@@ -103,6 +103,10 @@ class Scheduler:
         if self.trace is not None:
             self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f} {STORY} {line}")
 
+    def forget(self) -> None:
+        """Drop what is still to come."""
+        self._heap.clear()
+
     def next_event(self, until_us: int) -> Event | None:
         """Advance to the next event that can run before ``until_us``; None when there is none."""
         heap = self._heap

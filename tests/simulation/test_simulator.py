@@ -3,6 +3,7 @@ small, and the protocol holds."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -19,6 +20,7 @@ from logstore.errors import ConfigError
 from replication.cli.simulate import simulate
 from replication.messages import MetadataRequest, MetadataResponse, Request, Response
 from replication.simulator.atlas import Atlas
+from replication.simulator.cluster import SimCluster
 from replication.simulator.kinds import KINDS, expand
 from replication.simulator.network import SOCKET_TIMEOUT_MS, Network, SimTransport
 from replication.simulator.plan import Options, Plan, plan_size
@@ -228,6 +230,16 @@ class TestDeterminism:
     def test_another_seed_gives_another(self) -> None:
         hashes = {run_seed(seed, Options(events=40)).trace_hash for seed in (1, 2, 3)}
         assert len(hashes) == 3
+
+    def test_nothing_of_a_schedule_stays_in_memory(self) -> None:
+        def clusters() -> int:
+            gc.collect()
+            return sum(isinstance(item, SimCluster) for item in gc.get_objects())
+
+        before = clusters()
+        for seed in range(70, 73):
+            run_seed(seed, Options(faults=("crash",)))
+        assert clusters() <= before
 
     @pytest.mark.slow
     def test_the_seed_of_hashes_does_not_matter(self) -> None:
