@@ -50,9 +50,9 @@ class BackgroundTasks:
         return post
 
     def care_for(self, log_manager: LogManager) -> None:
-        """The tasks of a log manager which has no thread of its own."""
+        """The tasks of a log manager which has no thread of its own; but for retention, which needs
+        the configurations of topics: the controller has them."""
         config = log_manager.broker_config
-        self.every(config.log_retention_check_interval_ms, log_manager.clean_up)
         flush_ms = min(config.log_flush_scheduler_interval_ms, log_manager.config.flush_ms)
         self.every(min(max(1, flush_ms), FLUSH_INTERVAL_MS), log_manager.flush_dirty_logs)
         self.every(

@@ -31,11 +31,13 @@ from replication.messages import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteRecordsRequest,
     DeleteTopicRequest,
     ElectLeadersRequest,
     FetchRequest,
+    IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     LeaderAndIsrRequest,
     ListOffsetsRequest,
@@ -200,7 +202,8 @@ class Broker:
             **dict.fromkeys(
                 (
                     AlterPartitionRequest, ControlledShutdownRequest, ElectLeadersRequest,
-                    CreateTopicRequest, DeleteTopicRequest,
+                    CreateTopicRequest, DeleteTopicRequest, CreatePartitionsRequest,
+                    IncrementalAlterConfigsRequest,
                 ),
                 controller.handle,
             ),

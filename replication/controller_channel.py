@@ -72,6 +72,7 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
             ErrorCode.OPERATION_NOT_ATTEMPTED,
             ErrorCode.UNKNOWN_PRODUCER_ID,
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
             ErrorCode.FENCED_LEADER_EPOCH,
             ErrorCode.UNKNOWN_LEADER_EPOCH,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

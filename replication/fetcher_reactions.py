@@ -74,6 +74,7 @@ REACTIONS = reactions(
             ErrorCode.OPERATION_NOT_ATTEMPTED,
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.UNKNOWN_PRODUCER_ID,
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             ErrorCode.STALE_BROKER_EPOCH,
             ErrorCode.OFFSET_NOT_AVAILABLE,

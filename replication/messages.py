@@ -225,6 +225,7 @@ class AlterPartitionResult(NamedTuple):
     partition_epoch: int = -1
     recovery_state: RecoveryState = RecoveryState.RECOVERED
     topic_id: uuid.UUID | None = None  # of the proposal that is answered
+    min_isr: int = 0  # what the controller went by: eligible replicas stand on it (KIP-966)
 
 
 class AlterPartitionResponse(NamedTuple):
@@ -270,7 +271,44 @@ class CreateTopicRequest(NamedTuple):
 
 
 class DeleteTopicRequest(NamedTuple):
+    """Either by name or by id (KIP-516). A copy that comes late deletes the next topic of the name,
+    but never that of another id."""
+
+    topic: str | None = None
+    topic_id: uuid.UUID | None = None
+
+
+class CreatePartitionsRequest(NamedTuple):
+    """More partitions for a topic.
+
+    ``assignment`` lists the replicas of each new one; without it the controller spreads.
+    """
+
     topic: str
+    total_count: int  # in the end, with those that there are
+    assignment: tuple[tuple[int, ...], ...] | None = None
+    validate_only: bool = False
+
+
+class AlterConfigOp(IntEnum):
+    SET = 0
+    DELETE = 1  # back to the default
+    APPEND = 2  # to a list
+    SUBTRACT = 3  # from a list
+
+
+class AlterableConfig(NamedTuple):
+    name: str
+    value: str | None = None  # None with DELETE only
+    operation: AlterConfigOp = AlterConfigOp.SET
+
+
+class IncrementalAlterConfigsRequest(NamedTuple):
+    """The keys of one topic that change (KIP-339); all of them, or none."""
+
+    topic: str
+    configs: tuple[AlterableConfig, ...]
+    validate_only: bool = False
 
 
 class TopicResponse(NamedTuple):
@@ -402,6 +440,8 @@ Request: TypeAlias = (
     | ElectLeadersRequest
     | CreateTopicRequest
     | DeleteTopicRequest
+    | CreatePartitionsRequest
+    | IncrementalAlterConfigsRequest
     | LeaderAndIsrRequest
     | StopReplicaRequest
     | UpdateMetadataRequest

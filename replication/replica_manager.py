@@ -108,7 +108,7 @@ class ReplicaManager:
         self._expiration = runtime.actor(f"expiration-{broker_id}")
         self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
         self._isr_expiration = BackgroundTasks(runtime, self._expiration)
-        self._checkpoints_high_watermarks = False
+        self._knows_topics = False
         sessions = FetchSessionCache(config.fetch_session_slots, metadata, runtime.random)
         self.waiting = WaitingRequests(runtime, self._expiration, config, sessions.stirred)
         env = PartitionEnv(
@@ -236,12 +236,15 @@ class ReplicaManager:
         self._look_who_died(alive)
         for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
             self._throttle(topic, config)
-        if not self._checkpoints_high_watermarks:
-            self._checkpoints_high_watermarks = True
+        if not self._knows_topics:
+            self._knows_topics = True
             self._background.every(
                 self._config.high_watermark_checkpoint_interval_ms,
                 self.log_manager.checkpoint_high_watermarks,
             )
+            # Not before: by the defaults it may delete what a topic keeps.
+            interval_ms = self.log_manager.broker_config.log_retention_check_interval_ms
+            self._background.every(interval_ms, self.log_manager.clean_up)
         return response
 
     def _throttle(self, topic: str, config: Mapping[str, str]) -> None:

@@ -9,21 +9,24 @@ from uuid import UUID
 from logstore.testing import ManualClock, MemoryStorage
 from replication.config import ReplicationConfig
 from replication.controller import Controller, channels, controller
-from replication.coordination import nodes
+from replication.coordination import Node, nodes
 from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
 from replication.error_codes import ErrorCode
 from replication.messages import (
+    AlterableConfig,
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -61,6 +64,7 @@ class NotedBroker:
         self.failed: set[TopicPartition] = set()  # in a failed log directory
         self.requests: list[Request] = []
         self.told: dict[TopicPartition, PartitionRegistration] = {}
+        self.configs: dict[TopicPartition, dict[str, str]] = {}  # with what it was told
         self.metadata: dict[TopicPartition, PartitionRegistration] = {}
         self.logs: dict[TopicPartition, UUID | None] = {}  # on its disk
         self.strays: list[tuple[TopicPartition, UUID | None]] = []  # set aside
@@ -127,6 +131,7 @@ class NotedBroker:
         if self.logs.setdefault(change.tp, change.topic_id) != change.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         self.told[change.tp] = change.registration
+        self.configs[change.tp] = dict(change.config)
         return ErrorCode.NONE
 
     def _stop(self, stop: StopReplicaPartition) -> ErrorCode:
@@ -241,6 +246,22 @@ class Brokers:
         assert isinstance(response, TopicResponse)
         return response.error_code
 
+    def grow(
+        self, total: int, *assignment: tuple[int, ...], topic: str = "t", validate_only: bool = False
+    ) -> ErrorCode:
+        """Without an assignment the controller spreads."""
+        request = CreatePartitionsRequest(topic, total, assignment or None, validate_only)
+        response = self.ask(request)
+        assert isinstance(response, TopicResponse)
+        return response.error_code
+
+    def configure(
+        self, *configs: AlterableConfig, topic: str = "t", validate_only: bool = False
+    ) -> ErrorCode:
+        response = self.ask(IncrementalAlterConfigsRequest(topic, configs, validate_only))
+        assert isinstance(response, TopicResponse)
+        return response.error_code
+
     def alter(
         self,
         isr: tuple[int, ...],
@@ -311,6 +332,8 @@ class Brokers:
                 self._check_leader(tp, now)
         for broker, noted in up.items():
             assert noted.told == roles[broker], broker
+            for tp in noted.told:
+                assert noted.configs[tp] == self.topic(tp.topic).config, (broker, tp)
             known = {tp: state for tp, state in noted.metadata.items() if state.leader != -2}
             assert known == metadata, broker
 
@@ -325,10 +348,23 @@ class Brokers:
 
     # -- what is in the tree
 
+    def tree_nodes(self, path: str = "/") -> dict[str, Node]:
+        """All that there is."""
+        found = {}
+        for name in self.admin.children(path):
+            below = f"{path.rstrip('/')}/{name}"
+            node = self.admin.get(below)
+            assert node is not None
+            found[below] = node
+            found.update(self.tree_nodes(below))
+        return found
+
     def topic(self, name: str = "t") -> TopicAssignment:
         node = self.admin.get(nodes.topic_path(name))
         assert node is not None
-        return nodes.decode_topic(name, node.data)
+        found = self.admin.get(nodes.topic_config_path(name))
+        config = None if found is None else nodes.decode_topic_config(name, found.data)
+        return nodes.decode_topic(name, node.data, config)
 
     def partition(self, tp: TopicPartition = T0) -> PartitionRegistration:
         node = self.admin.get(nodes.partition_state_path(tp))

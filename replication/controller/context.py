@@ -83,7 +83,7 @@ class ControllerContext:
         before = self.topics.get(name)
         self.unreadable.pop(name, None)
         self.names[name.replace(".", "_")] = name
-        self.topics[name] = Topic(assignment, version, self._config_of(name, assignment.config))
+        self.topics[name] = Topic(assignment, version, self.resolve(name, assignment.config))
         for number, replicas in assignment.partitions.items():
             tp = TopicPartition(name, number)
             had = before.assignment.partitions.get(number, ()) if before is not None else ()
@@ -92,10 +92,11 @@ class ControllerContext:
                     self.on_broker[broker].pop(tp, None)
             for broker in replicas:
                 self.on_broker.setdefault(broker, {})[tp] = None
-            if tp not in self.partitions and name not in self.deleting:
+            if not (tp in self.partitions or tp in self.unreadable or name in self.deleting):
                 self.uninitialised[tp] = None
 
-    def _config_of(self, name: str, properties: Mapping[str, str]) -> LogConfig:
+    def resolve(self, name: str, properties: Mapping[str, str]) -> LogConfig:
+        """A topic's configuration, from the keys in which it differs from the defaults."""
         try:
             return self._defaults.with_properties(properties)
         except ConfigError as error:
@@ -154,8 +155,10 @@ class ControllerContext:
                 self.on_broker[broker].pop(tp, None)
         self.deleting.pop(name, None)
 
-    def min_isr(self, topic: str, replica_count: int) -> int:
-        return effective_min_isr(self.topics[topic].config.min_insync_replicas, replica_count)
+    def min_isr(self, topic: str, replica_count: int, wanted: int | None = None) -> int:
+        """``wanted``: in place of the topic's own ``min.insync.replicas``."""
+        own = self.topics[topic].config.min_insync_replicas
+        return effective_min_isr(own if wanted is None else wanted, replica_count)
 
     def is_active(self, tp: TopicPartition) -> bool:
         """It has a state and is not being deleted."""

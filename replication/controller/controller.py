@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Any, TypeAlias
 
 from checkpoints.loggers import get_logger
 from logstore.config import LogConfig
@@ -31,11 +32,14 @@ from replication.messages import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
     Request,
+    Response,
     TopicResponse,
 )
 from replication.retrying import Backoff
@@ -49,6 +53,7 @@ BACKOFF = Backoff(100, 1000)  # after the coordinator gave no answer
 MAX_CONFLICTS = 10  # at once; then the event waits like one without an answer
 
 Fail = Callable[[ErrorCode], None]
+Serve: TypeAlias = Callable[[ControllerTerm, Any, OnReply], Task]
 
 
 @dataclass(slots=True)
@@ -134,36 +139,13 @@ class Controller:
     def handle(self, request: Request, reply: OnReply) -> None:
         """Serve one of the requests that go to the controller; the response may come later.
 
-        AlterPartition, ControlledShutdown, ElectLeaders, CreateTopic, DeleteTopic: NOT_CONTROLLER
-        where this broker is not.
+        Those of ``_SERVED``: NOT_CONTROLLER where this broker is not.
         """
-        if isinstance(request, AlterPartitionRequest):
-            self._serve(
-                lambda term: partial(term.alter_partition, request, reply),
-                lambda error: reply(AlterPartitionResponse(error)),
-            )
-        elif isinstance(request, ControlledShutdownRequest):
-            self._serve(
-                lambda term: partial(term.controlled_shutdown, request, reply),
-                lambda error: reply(ControlledShutdownResponse(error)),
-            )
-        elif isinstance(request, ElectLeadersRequest):
-            self._serve(
-                lambda term: term.election(request, reply),
-                lambda error: reply(ElectLeadersResponse(error)),
-            )
-        elif isinstance(request, CreateTopicRequest):
-            self._serve(
-                lambda term: term.creation(request, reply),
-                lambda error: reply(TopicResponse(error)),
-            )
-        elif isinstance(request, DeleteTopicRequest):
-            self._serve(
-                lambda term: partial(term.delete_topic, request, reply),
-                lambda error: reply(TopicResponse(error)),
-            )
-        else:
+        served = _SERVED.get(type(request))
+        if served is None:
             raise TypeError(f"{type(request).__name__} is not for a controller")
+        event, refusal = served
+        self._serve(lambda term: event(term, request, reply), lambda error: reply(refusal(error)))
 
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
@@ -447,3 +429,22 @@ _SIGNALS: dict[str, Callable[[ControllerTerm], None]] = {
     nodes.ISR_CHANGES: ControllerTerm.on_isr_changes,
     nodes.LOG_DIR_EVENTS: ControllerTerm.on_log_dir_events,
 }
+
+
+def _at_once(method: Callable[[ControllerTerm, Any, OnReply], None]) -> Serve:
+    """An event that remembers nothing when it is done again."""
+    return lambda term, request, reply: partial(method, term, request, reply)
+
+
+# By request: the event that serves it, and how it is answered where it cannot.
+_SERVED: dict[type[Request], tuple[Serve, Callable[[ErrorCode], Response]]] = {
+    AlterPartitionRequest: (_at_once(ControllerTerm.alter_partition), AlterPartitionResponse),
+    ControlledShutdownRequest: (
+        _at_once(ControllerTerm.controlled_shutdown), ControlledShutdownResponse,
+    ),
+    ElectLeadersRequest: (ControllerTerm.election, ElectLeadersResponse),
+    CreateTopicRequest: (ControllerTerm.creation, TopicResponse),
+    DeleteTopicRequest: (_at_once(ControllerTerm.delete_topic), TopicResponse),
+    CreatePartitionsRequest: (ControllerTerm.growth, TopicResponse),
+    IncrementalAlterConfigsRequest: (_at_once(ControllerTerm.alter_topic), TopicResponse),
+}  # fmt: skip

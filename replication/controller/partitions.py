@@ -43,6 +43,7 @@ class Decisions:
         unclean: Collection[int] = (),
         recovery_state: RecoveryState | None = None,
         move: Move | None = None,
+        min_isr: int | None = None,
     ) -> PartitionRegistration:
         """``election.change`` with what the context knows.
 
@@ -52,6 +53,7 @@ class Decisions:
         Args:
             mode: by default online, or unclean where the topic wants that (R-59).
             move: a reassignment that begins now, in place of one that is under way.
+            min_isr: ``min.insync.replicas``; by default what the topic has.
         """
         context = self._context
         now = context.partitions[tp]
@@ -67,7 +69,7 @@ class Decisions:
             replicas: tuple[int, ...],
         ) -> PartitionRegistration:  # fmt: skip
             return change(
-                now, acceptable, min_isr=context.min_isr(tp.topic, len(replicas)),
+                now, acceptable, min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
                 elr_enabled=self._elr_enabled, mode=mode, isr=isr, unclean_replicas=unclean,
                 replicas=replicas, recovery_state=recovery_state,
             )  # fmt: skip
@@ -117,6 +119,15 @@ class Decisions:
         return self._changes(filter(self._context.is_active, dict.fromkeys(listed)), self.decide)
 
     # -- brokers ---------------------------------------------------------------------------------
+
+    def lower_min_isr(self, name: str, min_isr: int) -> Changes:
+        """Before a leader may commit with fewer replicas than now: who was eligible since nothing
+        could be committed without it is so no more (KIP-966)."""
+        numbers = self._context.topics[name].assignment.partitions
+        listed = (TopicPartition(name, number) for number in numbers)
+        return self._changes(
+            filter(self._context.is_active, listed), lambda tp: self.decide(tp, min_isr=min_isr)
+        )
 
     def fence(self, gone: Collection[int], unclean: Collection[int]) -> Changes:
         """``gone`` brokers are not up, or not yet as the incarnation they are now (R-59, R-64).
@@ -229,7 +240,7 @@ class Decisions:
             return tuple(
                 AlterPartitionResult(item.tp, error, topic_id=item.topic_id)
                 if error is not ErrorCode.NONE
-                else _result(item, context.partitions[item.tp])
+                else self._result(item)
                 for item, error in verdicts
             )
 
@@ -297,6 +308,14 @@ class Decisions:
 
     # -- parts -----------------------------------------------------------------------------------
 
+    def _result(self, item: AlterPartitionItem) -> AlterPartitionResult:
+        now = self._context.partitions[item.tp]
+        return AlterPartitionResult(
+            item.tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
+            now.recovery_state, item.topic_id,
+            self._context.min_isr(item.tp.topic, len(now.replicas)),
+        )  # fmt: skip
+
     def _on(self, brokers: Iterable[int]) -> Iterable[TopicPartition]:
         return dict.fromkeys(
             tp for broker in brokers for tp in self._context.active_partitions_on(broker)
@@ -322,10 +341,3 @@ def _either(acceptable: IsAcceptable, leader: int, is_up: bool) -> IsAcceptable:
 def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:
     """A proposal that is accepted with an older partition epoch was applied before (S-25)."""
     return item.partition_epoch == now.partition_epoch
-
-
-def _result(item: AlterPartitionItem, now: PartitionRegistration) -> AlterPartitionResult:
-    return AlterPartitionResult(
-        item.tp, ErrorCode.NONE, now.leader, now.leader_epoch, now.isr, now.partition_epoch,
-        now.recovery_state, item.topic_id,
-    )  # fmt: skip

@@ -178,7 +178,9 @@ class ControllerStore:
                 context.remove_topic(name)
             return
         context.put_topic(name, *found)
-        new = (number for number in found[0].partitions if number not in known)
+        # Another configuration goes the way of all news of a partition.
+        same = before is not None and before.assignment.config == found[0].config
+        new = (number for number in found[0].partitions if not same or number not in known)
         context.unread.update((TopicPartition(name, number), None) for number in new)
 
     def _read_partition(self, context: ControllerContext, tp: TopicPartition) -> None:
@@ -276,6 +278,15 @@ class ControllerStore:
             Create(nodes.topic_path(name), nodes.encode_topic(topic)),
             Create(_partitions_path(name)),
             Set(config_path, config) if left_over else Create(config_path, config),
+        ])  # fmt: skip
+
+    def alter_topic(self, name: str, config: Mapping[str, str], version: int) -> None:
+        """``version``: of the topic's node, so that no later topic of the name is meant."""
+        path, data = nodes.topic_config_path(name), nodes.encode_topic_config(config)
+        known = self._coordinator.get(path) is not None
+        self._transact([
+            Check(nodes.topic_path(name), version),
+            Set(path, data) if known else Create(path, data),
         ])  # fmt: skip
 
     def mark_deleted(self, name: str) -> None:

@@ -7,6 +7,7 @@ reads what is in doubt and finds what is left to do.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
@@ -25,7 +26,13 @@ from replication.controller.context import Changes, ControllerContext, Controlle
 from replication.controller.outbox import Outbox
 from replication.controller.partitions import Decisions
 from replication.controller.store import ControllerStore, DeposedError
-from replication.controller.topics import Move, move_to, new_topic
+from replication.controller.topics import (
+    Move,
+    altered_config,
+    move_to,
+    new_partitions,
+    new_topic,
+)
 from replication.controller.writer import Writer
 from replication.error_codes import ErrorCode, error_code_of
 from replication.messages import (
@@ -33,10 +40,12 @@ from replication.messages import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,
     StopReplicaResponse,
@@ -225,7 +234,8 @@ class ControllerTerm:
         return elect
 
     def retry_elections(self) -> None:
-        """R-59, periodically."""
+        """R-59, periodically; and what a request began that nobody waits for any more."""
+        self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
 
     def rebalance(self) -> None:
@@ -303,15 +313,70 @@ class ControllerTerm:
         Replicas of dead brokers are waited for, and the name is taken until then: a broker that
         comes back with files of the old topic must not meet a new one.
         """
-        name = request.topic
-        if name not in self.context.topics:
-            reply(TopicResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        name = self._to_delete(request)
+        if isinstance(name, ErrorCode):
+            reply(TopicResponse(name))
             return
         self._store.mark_deleted(name)
         self.context.start_deletion(name)
         self._outbox.delete_topic(name)
         reply(TopicResponse(ErrorCode.NONE))
         self._later(partial(self._finish_deletion, name))
+
+    def _to_delete(self, request: DeleteTopicRequest) -> str | ErrorCode:
+        """The name of the topic that is meant, or why there is none."""
+        topics, name, topic_id = self.context.topics, request.topic, request.topic_id
+        if (name is None) == (topic_id is None):
+            return ErrorCode.INVALID_REQUEST
+        if name is not None:
+            return name if name in topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for known, topic in topics.items():
+            if topic.assignment.topic_id == topic_id:
+                return known
+        return ErrorCode.UNKNOWN_TOPIC_ID
+
+    def growth(self, request: CreatePartitionsRequest, reply: OnReply) -> Task:
+        """An event that remembers what it has tried to add: done again, it finds it there."""
+        tried: tuple[uuid.UUID, dict[int, tuple[int, ...]]] | None = None
+
+        def grow() -> None:
+            nonlocal tried
+            known = self.context.topics.get(request.topic)
+            topic = None if known is None else known.assignment
+            if topic is None or tried is None or not _is_there(topic, *tried):
+                try:
+                    new = new_partitions(request, self.context, self._rng)
+                except LogstoreError as error:
+                    reply(TopicResponse(error_code_of(error), str(error)))
+                    return
+                if not request.validate_only:
+                    tried = self.context.topics[request.topic].assignment.topic_id, new
+                    self._writer.add_partitions(request.topic, new)
+            self._commit(self._decisions.first_states())
+            reply(TopicResponse(ErrorCode.NONE))
+
+        return grow
+
+    def alter_topic(self, request: IncrementalAlterConfigsRequest, reply: OnReply) -> None:
+        """Done again it changes nothing more, and brokers hear of what is there.
+
+        A lower ``min.insync.replicas`` ends the eligibility of replicas before any leader hears of
+        it; a higher one is known before anybody becomes eligible by it.
+        """
+        name, context = request.topic, self.context
+        try:
+            config = altered_config(request, context)
+        except LogstoreError as error:
+            reply(TopicResponse(error_code_of(error), str(error)))
+            return
+        if not request.validate_only:
+            if config != context.topics[name].assignment.config:
+                min_isr = context.resolve(name, config).min_insync_replicas
+                if min_isr < context.topics[name].config.min_insync_replicas:
+                    self._commit(self._decisions.lower_min_isr(name, min_isr))
+                self._writer.alter_topic(name, config)
+            self._commit(self._decisions.elect_leaderless())
+        reply(TopicResponse(ErrorCode.NONE))
 
     def _on_stopped(
         self, broker: int, request: StopReplicaRequest, response: StopReplicaResponse
@@ -330,3 +395,9 @@ class ControllerTerm:
         if self.context.deleting.get(name) == {}:
             self._store.delete_topic(name)
             self.context.remove_topic(name)
+
+
+def _is_there(
+    topic: TopicAssignment, topic_id: uuid.UUID, new: Mapping[int, tuple[int, ...]]
+) -> bool:
+    return topic.topic_id == topic_id and new.items() <= topic.partitions.items()

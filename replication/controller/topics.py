@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -14,10 +14,19 @@ from replication.config import ReplicationConfig
 from replication.controller.context import ControllerContext
 from replication.error_codes import ErrorCode
 from replication.errors import ResponseError
-from replication.messages import CreateTopicRequest
+from replication.messages import (
+    AlterConfigOp,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    IncrementalAlterConfigsRequest,
+)
+from replication.quota import parse_throttled_replicas
 from replication.state import TopicAssignment, TopicPartition
 
 DEFAULT = -1  # in a request: the broker's default
+MAX_PARTITIONS = 10_000  # of a topic: its node holds them all
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+LISTS = ("cleanup.policy", *THROTTLED)
 
 
 def new_topic(
@@ -36,30 +45,147 @@ def new_topic(
     other = context.names.get(name.replace(".", "_"))
     if other is not None:
         raise InvalidTopicError(f"topic {name!r} collides with {other!r}")
-    try:
-        LogConfig.from_properties(request.config)
-    except ConfigError as error:
-        raise ResponseError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    _check_config(request.config)
     if request.assignment is None:
         partitions = config.num_partitions if request.partitions == DEFAULT else request.partitions
         factor = request.replication_factor
         if factor == DEFAULT:
             factor = config.default_replication_factor
-        fit = [broker for broker in context.live if broker not in context.shutting_down]
-        replicas = spread(partitions, factor, fit, rng)
+        _check_count(partitions)
+        replicas = spread(partitions, factor, _fit(context), rng)
     else:
+        _check_count(len(request.assignment))
         replicas = [tuple(each) for each in request.assignment]
         check_assignment(replicas, context)
     topic_id = new_uuid(lambda: f"{rng.getrandbits(128):032x}")
     return TopicAssignment(topic_id, dict(enumerate(replicas)), dict(request.config))
 
 
+def new_partitions(
+    request: CreatePartitionsRequest, context: ControllerContext, rng: Random
+) -> dict[int, tuple[int, ...]]:
+    """The partitions that a topic gets, by number, with their replicas.
+
+    Raises:
+        ResponseError: UNKNOWN_TOPIC_OR_PARTITION; INVALID_TOPIC_EXCEPTION: it is being deleted;
+            REASSIGNMENT_IN_PROGRESS, of any of its partitions; INVALID_PARTITIONS: not more than
+            there are; and as ``spread`` and ``check_assignment``.
+    """
+    name, count = request.topic, request.total_count
+    if name not in context.topics:
+        raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    if name in context.deleting:
+        raise ResponseError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name!r} is being deleted")
+    topic = context.topics[name].assignment
+    if topic.adding or topic.removing:
+        raise ResponseError(ErrorCode.REASSIGNMENT_IN_PROGRESS, f"of topic {name!r}")
+    known = len(topic.partitions)
+    if count <= known:
+        message = f"topic {name!r} has {known} partitions, {count} are asked for"
+        raise ResponseError(ErrorCode.INVALID_PARTITIONS, message)
+    _check_count(count)
+    first = topic.partitions[0]
+    if request.assignment is None:
+        fit = _fit(context)
+        start = fit.index(first[0]) if first[0] in fit else 0
+        replicas = spread(count - known, len(first), fit, rng, known, start)
+    else:
+        replicas = [tuple(each) for each in request.assignment]
+        if len(replicas) != count - known:
+            raise _invalid(f"{len(replicas)} assignments for {count - known} new partitions")
+        check_assignment(replicas, context)
+        if len(replicas[0]) != len(first):
+            raise _invalid(f"{len(replicas[0])} replicas, where the topic has {len(first)}")
+    return dict(enumerate(replicas, known))
+
+
+def altered_config(
+    request: IncrementalAlterConfigsRequest, context: ControllerContext
+) -> dict[str, str]:
+    """The configuration of a topic as it is to be.
+
+    Raises:
+        ResponseError: UNKNOWN_TOPIC_OR_PARTITION; INVALID_REQUEST: a key twice, or without a value;
+            INVALID_CONFIG: an unknown key, a bad value, or no list where one has to be.
+    """
+    name = request.topic
+    if name not in context.topics or name in context.deleting:
+        raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    topic = context.topics[name]
+    if len({each.name for each in request.configs}) < len(request.configs):
+        raise ResponseError(ErrorCode.INVALID_REQUEST, "a configuration key twice")
+    present, config = topic.config.to_properties(), dict(topic.assignment.config)
+    for key, value, operation in request.configs:
+        if key not in present:
+            raise ResponseError(ErrorCode.INVALID_CONFIG, f"unknown configuration key {key!r}")
+        if operation is AlterConfigOp.DELETE:
+            config.pop(key, None)
+        elif value is None:
+            raise ResponseError(ErrorCode.INVALID_REQUEST, f"{key} without a value")
+        elif operation is AlterConfigOp.SET:
+            config[key] = value
+        elif key not in LISTS:
+            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{key} is not a list")
+        else:
+            config[key] = _changed_list(present[key], value, operation)
+    _check_config(config)
+    return config
+
+
+def _changed_list(present: str, value: str, operation: AlterConfigOp) -> str:
+    old, parts = _parts(present), _parts(value)
+    if operation is AlterConfigOp.APPEND:
+        return ",".join(dict.fromkeys([*old, *parts]))
+    return ",".join(part for part in old if part not in parts)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in map(str.strip, text.split(",")) if part]
+
+
+def _check_config(config: Mapping[str, str]) -> None:
+    """Every value is text: what else would stand in the tree could not be read any more.
+
+    Raises:
+        ResponseError: INVALID_CONFIG.
+    """
+    try:
+        for key, value in config.items():
+            if not isinstance(value, str):
+                raise ConfigError(f"{key} = {value!r} is not text")
+            if key in THROTTLED:
+                parse_throttled_replicas(value, 0)
+        LogConfig.from_properties(config)
+    except ConfigError as error:
+        raise ResponseError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+
+def _check_count(partitions: int) -> None:
+    """
+    Raises:
+        ResponseError: POLICY_VIOLATION, as Kafka's controller.
+    """
+    if partitions > MAX_PARTITIONS:
+        message = f"{partitions} partitions, more than {MAX_PARTITIONS}"
+        raise ResponseError(ErrorCode.POLICY_VIOLATION, message)
+
+
+def _fit(context: ControllerContext) -> list[int]:
+    """The brokers that may get new replicas."""
+    return [broker for broker in context.live if broker not in context.shutting_down]
+
+
 def spread(
-    partitions: int, replication_factor: int, brokers: Sequence[int], rng: Random
-) -> list[tuple[int, ...]]:
+    partitions: int, replication_factor: int, brokers: Sequence[int], rng: Random,
+    number: int = 0, start: int | None = None,
+) -> list[tuple[int, ...]]:  # fmt: skip
     """Kafka's rack-unaware assignment (``AdminUtils``): leaders in turn from a random start, the
     other replicas at a distance that grows with each turn.
 
+    Args:
+        number: of the first of these partitions.
+        start: the place in ``brokers`` of the leader of partition 0, and the first distance less
+            one; random by default.
     Raises:
         ResponseError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR.
     """
@@ -71,9 +197,11 @@ def spread(
             f"replication factor {replication_factor} with {len(brokers)} live brokers",
         )
     count = len(brokers)
-    start, shift = rng.randrange(count), rng.randrange(count)
+    shift = start
+    if start is None or shift is None:
+        start, shift = rng.randrange(count), rng.randrange(count)
     assigned = []
-    for partition in range(partitions):
+    for partition in range(number, number + partitions):
         if partition and partition % count == 0:
             shift += 1
         first = (partition + start) % count

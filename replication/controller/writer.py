@@ -53,6 +53,31 @@ class Writer:
                 self._context.put(tp, after)
                 self._note(tp, before)
 
+    def add_partitions(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
+        """To a topic's node; they get their states with ``commit``. Raises as ``commit``."""
+        known = self._context.topics[name]
+        partitions = {**known.assignment.partitions, **new}
+        topic = known.assignment._replace(partitions=partitions)
+        try:
+            self._store.write(self._context, {}, {name: topic})
+        except Exception:
+            self._context.unread_topics[name] = None
+            raise
+        self._context.put_topic(name, topic, known.version + 1)
+
+    def alter_topic(self, name: str, config: Mapping[str, str]) -> None:
+        """Another configuration, which all brokers with replicas hear of. Raises as ``commit``."""
+        known = self._context.topics[name]
+        try:
+            self._store.alter_topic(name, config, known.version)
+        except Exception:
+            self._context.unread_topics[name] = None
+            raise
+        topic = known.assignment._replace(config=config)
+        self._context.put_topic(name, topic, known.version)
+        for number in topic.partitions:
+            self._outbox.changed(TopicPartition(name, number))
+
     def doubt(self, partitions: Iterable[TopicPartition]) -> None:
         """Another hand wrote them, or our own write was carried out although no answer came."""
         for tp in partitions:

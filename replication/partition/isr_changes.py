@@ -216,6 +216,9 @@ class IsrChanges(Replica):
                 leading = replace(
                     leading, isr=IsrState(result.isr), partition_epoch=result.partition_epoch,
                     recovery_state=result.recovery_state,
+                    # The controller may have raised it, and then counts on it for whoever left the
+                    # ISR: not to be learned later than the ISR.
+                    min_isr=max(leading.min_isr, result.min_isr),
                 )  # fmt: skip
                 self._become(leading)
                 moved = self._try_high_watermark(leading)

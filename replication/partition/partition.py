@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 
 from logstore.config import LogConfig
@@ -46,7 +47,7 @@ class Partition(Leader, Follower):
             begins = new.leader_epoch > before.leader_epoch
             leading = before if isinstance(before, Leadership) else None
             if leading and not begins and new.partition_epoch == leading.partition_epoch:
-                return False  # a repetition: a change of the ISR may be under way since
+                return self._reconfigure(leading, change)
             log = self._open_log(change)
             start = 0 if leading is None else leading.start_offset
             known = {} if leading is None else leading.followers
@@ -74,6 +75,18 @@ class Partition(Leader, Follower):
             self._become(leading)
             moved = self._try_high_watermark(leading)
             return begins or moved
+
+    def _reconfigure(self, leading: Leadership, change: PartitionChange) -> bool:
+        """A repetition, with another configuration of the topic perhaps; the caller holds the lock.
+        A change of the ISR may be under way since the first time, and stays so."""
+        config = self._open_log(change).config
+        min_isr = effective_min_isr(config.min_insync_replicas, max(1, len(leading.replicas)))
+        if min_isr == leading.min_isr:
+            return False
+        leading = replace(leading, min_isr=min_isr)
+        self._become(leading)
+        self._try_high_watermark(leading)
+        return True
 
     def make_follower(self, change: PartitionChange) -> bool:
         """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew."""

@@ -25,13 +25,16 @@ from replication.coordination import (
 )
 from replication.coordination.embedded import EmbeddedCoordinator
 from replication.messages import (
+    AlterableConfig,
     AlterPartitionItem,
     AlterPartitionRequest,
     ControlledShutdownRequest,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectionType,
     ElectLeadersRequest,
+    IncrementalAlterConfigsRequest,
     Request,
     Response,
 )
@@ -211,6 +214,47 @@ def a_topic_is_deleted_while_a_replica_is_down(stage: Stage) -> None:
 
 
 @event()
+def a_topic_is_deleted_by_its_id(stage: Stage) -> None:
+    stage.ask(DeleteTopicRequest(topic_id=stage.b.topic("t").topic_id))
+
+
+@event()
+def a_topic_grows(stage: Stage) -> None:
+    stage.ask(CreatePartitionsRequest("t", 6, ((3, 4, 2), (4, 2, 1), (2, 1, 3))))
+
+
+@event(lambda stage: stage.b.kill(4))
+def a_topic_grows_while_a_broker_is_down(stage: Stage) -> None:
+    stage.ask(CreatePartitionsRequest("t", 4, ((4, 3, 2),)))
+    stage.b.settle()
+    stage.b.start(4, settle=False)
+
+
+@event()
+def a_topic_is_configured(stage: Stage) -> None:
+    keys = AlterableConfig("retention.ms", "5000"), AlterableConfig("min.insync.replicas", "3")
+    stage.ask(IncrementalAlterConfigsRequest("t", keys))
+
+
+@event(lambda stage: stage.b.kill(3, 4))
+def fewer_replicas_are_enough(stage: Stage) -> None:
+    key = AlterableConfig("min.insync.replicas", "1")
+    stage.ask(IncrementalAlterConfigsRequest("t", (key,)))
+
+
+def _only_an_unclean_election_helps(stage: Stage) -> None:
+    stage.b.kill(2, 3, 4)
+    stage.b.start(2, clean=False)
+    assert stage.b.partition().leader == NO_LEADER
+
+
+@event(_only_an_unclean_election_helps)
+def unclean_elections_are_allowed(stage: Stage) -> None:
+    key = AlterableConfig("unclean.leader.election.enable", "true")
+    stage.ask(IncrementalAlterConfigsRequest("t", (key,)))
+
+
+@event()
 def a_partition_begins_to_move(stage: Stage) -> None:
     stage.move((1, 2))
 
@@ -318,6 +362,7 @@ def perform(prepare: Act, acts: list[Act], losses: Mapping[int, Loss] | None = N
         b.check()
     state: dict[str, object] = {}
     for topic in b.admin.children(nodes.TOPICS):
+        state[topic] = b.topic(topic).config
         for tp in map(partial(TopicPartition, topic), b.topic(topic).partitions):
             if b.admin.get(nodes.partition_state_path(tp)) is not None:
                 now = b.partition(tp)
