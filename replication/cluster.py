@@ -6,6 +6,7 @@ stopped, crashed, cut off and started again while others serve.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +22,23 @@ from replication.coordination import (
     nodes,
 )
 from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, NotControllerError, error_for
+from replication.errors import (
+    BrokerUnavailableError,
+    NotControllerError,
+    UnknownPartitionError,
+    error_for,
+)
 from replication.local_brokers import LocalBrokers
 from replication.messages import (
+    AlterableConfig,
+    AlterConfigOp,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
     Request,
     TopicResponse,
 )
@@ -36,6 +46,8 @@ from replication.partition import Partition
 from replication.retrying import Reaction
 
 logger = get_logger(__name__)
+
+DONE = TopicResponse(ErrorCode.NONE)
 
 
 class Cluster(LocalBrokers):
@@ -46,15 +58,31 @@ class Cluster(LocalBrokers):
 
     # -- topics --------------------------------------------------------------------------------
 
+    def _ask_once(self, request: Request) -> Any:
+        controller = self.client.controller_id()
+        if controller < 0:
+            raise NotControllerError("there is no controller now")
+        response: Any = self.client.call(controller, request, 30.0)
+        if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
+            raise NotControllerError(f"broker {controller} is not controller any more")
+        return response
+
     def _ask_controller(self, request: Request) -> Any:
-        def attempt() -> Any:
-            controller = self.client.controller_id()
-            if controller < 0:
-                raise NotControllerError("there is no controller now")
-            response: Any = self.client.call(controller, request, 30.0)
-            if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
-                raise NotControllerError(f"broker {controller} is not controller any more")
-            return response
+        return self.client.retry(lambda: self._ask_once(request), 30.0)
+
+    def _ask_again(self, request: Request, done: ErrorCode) -> TopicResponse:
+        """``done`` is how the controller answers what is carried out already: after a try without
+        a verdict it means success."""
+        in_doubt = False  # also after NOT_CONTROLLER, of one that stopped half-way
+
+        def attempt() -> TopicResponse:
+            nonlocal in_doubt
+            before, in_doubt = in_doubt, True
+            response = self._ask_once(request)
+            assert isinstance(response, TopicResponse)
+            if response.error_code is ErrorCode.REQUEST_TIMED_OUT:
+                raise error_for(response.error_code, response.error_message)
+            return response if not (before and response.error_code is done) else DONE
 
         return self.client.retry(attempt, 30.0)
 
@@ -86,12 +114,15 @@ class Cluster(LocalBrokers):
         )
         self._check(self._ask_controller(request))
         tps = [TopicPartition(topic, p) for p in range(request.partitions)]
+        self._wait_for_leaders(topic, tps)
+        return tps
+
+    def _wait_for_leaders(self, topic: str, tps: Sequence[TopicPartition]) -> None:
         self.wait_until(
             lambda: all(self._is_led(broker, tp) for broker in self._running() for tp in tps),
             f"topic {topic} has leaders",
         )
         self.client.refresh()
-        return tps
 
     def _check(self, response: TopicResponse) -> None:
         if response.error_code is not ErrorCode.NONE:
@@ -109,28 +140,99 @@ class Cluster(LocalBrokers):
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and wait until no live broker holds a replica of it, or knows it.
 
-        Its name is free then, if no broker with a replica of it is down.
+        Its name is free then, if no broker with a replica of it is down. The topic that has the
+        name now is deleted, by its id: never one that gets the name meanwhile.
 
         Raises:
+            UnknownPartitionError: there is no such topic.
             ReplicationError: the controller refuses.
         """
-        self._check(self._ask_controller(DeleteTopicRequest(topic)))
-        self.wait_until(lambda: self._is_gone(topic), f"topic {topic} is gone")
+        topic_id = self._topic_id(topic)
+        request = DeleteTopicRequest(topic_id=topic_id)
+        self._check(self._ask_again(request, ErrorCode.UNKNOWN_TOPIC_ID))
+        self.wait_until(lambda: self._is_gone(topic, topic_id), f"topic {topic} is gone")
         self.client.refresh()
 
-    def _is_gone(self, topic: str) -> bool:
+    def _topic_id(self, topic: str) -> uuid.UUID:
+        for _ in self.broker_ids:  # one that was cut off may have old news
+            self.client.refresh()
+            topic_id = self.client.metadata.view.topic_ids.get(topic)
+            if topic_id is not None:
+                return topic_id
+        raise UnknownPartitionError(f"there is no topic {topic!r}")
+
+    def _is_gone(self, topic: str, topic_id: uuid.UUID) -> bool:
         brokers = self._running()
-        held = [tp for b in brokers for tp in list(b.replica_manager.partitions)]
-        if any(tp.topic == topic for tp in held):
+        held = (p.log for b in brokers for p in list(b.replica_manager.partitions.values()))
+        if any(log is not None and log.topic_id == topic_id for log in held):
             return False
-        if any(b.metadata.partitions_of(topic) for b in brokers):
+        if any(b.metadata.topic_id(topic) == topic_id for b in brokers):
             return False
         if len(brokers) < len(self.broker_ids):
             return True  # the controller may wait for the others
         try:
-            return self.session(brokers[0].broker_id).get(nodes.topic_path(topic)) is None
+            node = self.session(brokers[0].broker_id).get(nodes.topic_path(topic))
         except (BrokerUnavailableError, CoordinationError):
             return False
+        return node is None or nodes.decode_topic(topic, node.data).topic_id != topic_id
+
+    def create_partitions(
+        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
+    ) -> list[TopicPartition]:
+        """Give a topic more partitions, ``total`` in the end, and wait until they are led; the new
+        ones.
+
+        Producers spread over them from their next look at the metadata on, so a key may go to
+        another partition than before. A consumer reads the partitions that it was given, and no
+        others.
+
+        Args:
+            assignment: the replicas of each new partition, the preferred leader first.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+        """
+        self.client.refresh()
+        known = sum(tp.topic == topic for tp in self.client.metadata.view.partitions)
+        request = CreatePartitionsRequest(
+            topic, total, None if assignment is None else tuple(map(tuple, assignment))
+        )
+        done = ErrorCode.INVALID_PARTITIONS if known < total else ErrorCode.NONE
+        self._check(self._ask_again(request, done))
+        tps = [TopicPartition(topic, p) for p in range(known, total)]
+        self._wait_for_leaders(topic, tps)
+        return tps
+
+    def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
+        """Change keys of a topic, and wait until every live replica goes by them.
+
+        Args:
+            config: the keys that change; None for the default again.
+        Raises:
+            ReplicationError: the controller refuses, INVALID_CONFIG for one; nothing is changed.
+        """
+        changes = tuple(
+            AlterableConfig(key, None, AlterConfigOp.DELETE)
+            if value is None
+            else AlterableConfig(key, str(value))
+            for key, value in config.items()
+        )
+        self._check(self._ask_controller(IncrementalAlterConfigsRequest(topic, changes)))
+        wanted = {key: str(value) for key, value in config.items() if value is not None}
+
+        def is_applied() -> bool:
+            for broker in self._running():
+                manager = broker.log_manager
+                properties = manager.config.with_properties(wanted).to_properties()
+                for tp, partition in list(broker.replica_manager.partitions.items()):
+                    log = partition.log
+                    if tp.topic != topic or log is None:
+                        continue
+                    present = log.config.to_properties()
+                    if any(present[key] != properties[key] for key in config):
+                        return False
+            return True
+
+        self.wait_until(is_applied, f"topic {topic} is configured")
 
     def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
         """Move leadership back to the first replica of each assignment; all, when none given."""

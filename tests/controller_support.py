@@ -247,7 +247,11 @@ class Brokers:
         return response.error_code
 
     def grow(
-        self, total: int, *assignment: tuple[int, ...], topic: str = "t", validate_only: bool = False
+        self,
+        total: int,
+        *assignment: tuple[int, ...],
+        topic: str = "t",
+        validate_only: bool = False,
     ) -> ErrorCode:
         """Without an assignment the controller spreads."""
         request = CreatePartitionsRequest(topic, total, assignment or None, validate_only)

@@ -19,7 +19,13 @@ from replication.cluster import Cluster
 from replication.config import ReplicationConfig
 from replication.coordination import SessionState, nodes, open_coordinator
 from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, DuplicateBrokerRegistrationError
+from replication.errors import (
+    BrokerUnavailableError,
+    DuplicateBrokerRegistrationError,
+    ReplicationError,
+    UnknownPartitionError,
+)
+from replication.messages import DeleteTopicRequest
 from replication.state import BrokerRegistration
 from tests.coordinator_faults import LosingService
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
@@ -454,3 +460,78 @@ def test_each_kind_of_call_may_lose_its_answers(
     known = {cluster.broker(b).controller_id for b in cluster.live_brokers}
     assert known == {cluster.controller_id}
     assert [r.value for r in cluster.read_all("t")[0]] == [b"1", b"2", b"3"]
+
+
+class TestTopics:
+    def test_deleted_by_its_id_grown_and_configured(self, losing: tuple[Faulty, Cluster]) -> None:
+        """While the coordinator loses the answer to every fifth change, a broker is down, and the
+        controller goes."""
+        service, cluster = losing
+        cluster.create_topic("t", 2, config={"min.insync.replicas": 2})
+        for number in range(10):
+            cluster.produce("t", b"%d" % number)
+        calls = itertools.count(1)
+        ways = itertools.cycle(("before", "after"))
+
+        def loses(method: str, path: str) -> str | None:
+            changes = method == "transact" and "/topics" in path
+            return next(ways) if changes and next(calls) % 5 == 0 else None
+
+        service.rule = loses
+        assert [tp.partition for tp in cluster.create_partitions("t", 5)] == [2, 3, 4]
+        down = next(b for b in cluster.broker_ids if b != cluster.controller_id)
+        cluster.stop(down)
+        cluster.alter_topic("t", {"max.message.bytes": 200, "retention.ms": -1})
+        with pytest.raises(ReplicationError) as refused:
+            cluster.produce("t", bytes(300), b"key")
+        assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+        with pytest.raises(ReplicationError) as refused:
+            cluster.alter_topic("t", {"retention.ms": 5, "no.such.key": 1})
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+        with pytest.raises(ReplicationError) as refused:
+            cluster.create_partitions("t", 5)
+        assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+        controller = cluster.controller_id
+        assert controller is not None
+        cluster.crash(controller)
+        cluster.start(controller)
+        cluster.start(down)
+        for number in range(5):
+            tp = TopicPartition("t", number)
+            cluster.wait_for_isr(tp, (0, 1, 2))
+            for broker in cluster.broker_ids:
+                config = cluster.replica(tp, broker).local_log().config
+                assert (config.max_message_bytes, config.retention_ms) == (200, -1)
+        for number in range(30):
+            cluster.produce("t", b"later", b"%d" % number)
+        read = cluster.read_all("t")
+        assert sum(map(len, read.values())) == 40
+        assert any(read[number] for number in (2, 3, 4))
+        first = cluster.client.metadata.view.topic_ids["t"]
+        cluster.delete_topic("t")
+        with pytest.raises(UnknownPartitionError):
+            cluster.delete_topic("t")
+        cluster.create_topic("t", config={"min.insync.replicas": 2})
+        late = cluster._ask_controller(DeleteTopicRequest(topic_id=first))
+        assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+        cluster.produce("t", b"new")
+        assert [len(records) for records in cluster.read_all("t").values()] == [1]
+
+    def test_another_minimum_while_writes_wait(self, faulty: tuple[Faulty, Cluster]) -> None:
+        """Too few replicas for acks=all, until fewer are enough."""
+        _, cluster = faulty
+        controller = cluster.controller_id
+        assert controller is not None
+        others = [b for b in cluster.broker_ids if b != controller]
+        (tp,) = cluster.create_topic(
+            "t", assignment=[[controller, *others]], config={"min.insync.replicas": 3}
+        )
+        cluster.produce("t", b"1")
+        cluster.stop(others[0])
+        with pytest.raises(ReplicationError) as refused:
+            cluster.producer(delivery_timeout_s=0.5).send("t", b"2")
+        assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        cluster.alter_topic("t", {"min.insync.replicas": 2})
+        cluster.produce("t", b"3")
+        cluster.alter_topic("t", {"min.insync.replicas": None})
+        assert cluster.replica(tp, controller).min_isr == 1

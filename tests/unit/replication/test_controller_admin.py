@@ -267,7 +267,7 @@ class TestConfiguration:
         assert b.partition().leader == NO_LEADER
 
     def test_who_proposes_an_isr_hears_by_which_minimum_it_was_judged(self) -> None:
-        """The leader has not heard yet that it is higher, and its former follower stays eligible."""
+        """The leader has not heard yet that it is higher; its former follower stays eligible."""
         b = Brokers(4)
         b.create(assignment=((2, 3),))
         b.brokers[2].deaf = True
