@@ -236,7 +236,7 @@ class Membership:
         if stage is Stage.MEMBER:
             logger.warning("broker %s: its session is over", self._broker_id)
             self._owner.on_lost()
-        self._join.start()
+        self._join.renew()  # the try that is under way may have ended well just before
 
     def _look_for_controller(self, settle: Settle) -> None:
         try:

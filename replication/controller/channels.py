@@ -277,6 +277,7 @@ class Channel:
         request, response = self._in_flight, self._response
         self._in_flight = self._response = None
         if request is None or not isinstance(response, ControlResponse):
+            self.send()  # what came since the last look, which found nothing
             return
         self._look_at_parts(request, response)
         self.send()

@@ -49,6 +49,7 @@ class Calm:
         self._seen: tuple[object, ...] = ()
         # Who led under which controller, and the leader's log ends since, with their times.
         self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
+        self._joined: dict[TopicPartition, dict[int, int]] = {}  # members of the ISR, since when
         self._ends: dict[TopicPartition, tuple[int, int]] = {}  # when, and the leader's log end
 
     def look(self) -> None:
@@ -75,6 +76,8 @@ class Calm:
         cluster = self._cluster
         controller = cluster.controller
         for tp, now in self._registrations.items():
+            before = self._joined.get(tp, {})
+            joined = self._joined[tp] = {m: before.get(m, now_us) for m in now.isr}
             partition = self._leader_of(tp, now)
             if (
                 partition is None
@@ -103,6 +106,8 @@ class Calm:
             for member in now.isr:
                 if self._cluster.machines[member].broker is None:
                     continue  # its session ends; what it has is not seen meanwhile
+                if joined[member] > now_us - LAGGARD_MS * US_PER_MS:
+                    continue  # with what was committed then, which is less
                 if wanted and self._end_at(member, tp) < wanted:
                     self._violated(
                         "I-28", tp, f"b{member} of the ISR lacks for {LAGGARD_MS} ms what "

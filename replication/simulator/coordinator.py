@@ -129,7 +129,7 @@ class SimCoordinator:
         store.crash()
         self.disk.crash(self._scheduler.random, "random")
         for session in self._sessions:
-            if not session.is_over and not session.is_suspended:
+            if not session.is_suspended:
                 session.tell(SessionState.SUSPENDED)  # their connections break
         self._start_later(restart_ms)
 
@@ -203,6 +203,7 @@ class SimCoordinator:
             store.expire_sessions(now_ms)
         except SimulatedCrash:
             self.crash(self._restart_ms)
+            return  # who was over by then may not have heard it before the crash
         # One that is cut off has not heard yet that it is over.
         self._sessions = [s for s in self._sessions if not s.is_over or s.is_suspended]
 

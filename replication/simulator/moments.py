@@ -156,10 +156,7 @@ class Moments:
             if isinstance(message.content, Request):
                 self._cluster.network.on_repeat(message.content)
             message.go(message.content)
-        self._scheduler.after(
-            fault.duration_ms * US_PER_MS, None, f"late {type(message.content).__name__}",
-            lambda: message.go(message.content),
-        )  # fmt: skip
+        self._cluster.network.hold(message, fault.duration_ms * US_PER_MS)
 
     def _seen(self, message: Message) -> Seen | None:
         content = message.content

@@ -30,6 +30,7 @@ class Weather:
     cut: dict[Link, str] = field(default_factory=dict)  # -> the fault kind
     clogged: dict[Link, int] = field(default_factory=dict)  # -> until when, µs
     slow: dict[int, int] = field(default_factory=dict)  # node -> µs more for each answer to it
+    held: dict[Link, int] = field(default_factory=dict)  # -> until when a message of it is, µs
 
 
 class Call:
@@ -107,7 +108,7 @@ class Network:
         weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
         if weather.rates or weather.cut or weather.slow:
             return False
-        late = (*weather.clogged.values(), *self._latest_us.values())
+        late = (*weather.clogged.values(), *weather.held.values(), *self._latest_us.values())
         return all(until_us <= soon_us for until_us in late)
 
     def is_calm_between(self, one: int, other: int) -> bool:
@@ -117,13 +118,22 @@ class Network:
         return not weather.rates and not any(
             link in weather.cut
             or weather.clogged.get(link, 0) > soon_us
+            or weather.held.get(link, 0) > soon_us
             or self._latest_us.get(link, 0) > soon_us
             or link[0] in weather.slow
             for link in links
         )
 
+    def hold(self, message: Message, delay_us: int) -> None:
+        """Let a message go later, past those that leave meanwhile."""
+        until_us = self._scheduler.now_us + delay_us
+        link = (message.source, message.target)
+        self.weather.held[link] = max(until_us, self.weather.held.get(link, 0))
+        label = f"late {type(message.content).__name__}"
+        self._scheduler.at(until_us, None, label, lambda: message.go(message.content))
+
     def heal(self) -> None:
-        self.weather = Weather()
+        self.weather = Weather(held=self.weather.held)  # what is on its way comes
 
     def _hits(self, kind: str) -> bool:
         rate = self.weather.rates.get(kind, 0.0)
