@@ -88,6 +88,8 @@ def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
             return BrokerState.STARTING
         case ((BrokerState.STARTING | BrokerState.RUNNING), BrokerEvent.STOP):
             return BrokerState.STOPPING
+        case BrokerState.STOPPING, BrokerEvent.JOINED:  # it was on its way
+            return BrokerState.STOPPING
         case BrokerState.STOPPING, BrokerEvent.CLOSE:
             return BrokerState.CLOSING
         case BrokerState.CLOSING, BrokerEvent.CLOSED:
@@ -260,14 +262,16 @@ class Broker:
             if after is None:
                 return
             self.state = after
+            # Also of a broker that stops: its clean stop is proven by the latest of its epochs.
             self.broker_epoch = broker_epoch
             self._earlier_epochs = (*self._earlier_epochs, broker_epoch)[-EPOCHS_NAMED:]
-            self.controller.start(session, broker_epoch)  # which comes before any ``stop``
+            if after is BrokerState.RUNNING:
+                self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
     def on_lost(self) -> None:
         self.controller.stop()
-        if self._advance(BrokerEvent.LOST) is None:
-            self._actor.post(self._close)  # a broker that stops: its leaderships went with it
+        if self._advance(BrokerEvent.LOST) is None:  # a broker that stops
+            self._close_soon()  # its leaderships went with the session
 
     def on_controller(self, controller_id: int | None) -> None:
         if controller_id is not None:
@@ -320,7 +324,7 @@ class Broker:
         if before is BrokerState.RUNNING and controlled:
             self._actor.post(self._depart)
         elif before is not None or not controlled:
-            self._actor.post(self._close)
+            self._close_soon()
 
     def _depart(self) -> None:
         if self.state is BrokerState.STOPPING:
@@ -335,6 +339,10 @@ class Broker:
             return Reaction.AGAIN
         reaction = REACTIONS[response.error_code]
         return Reaction.AGAIN if reaction is Reaction.DONE and response.remaining else reaction
+
+    def _close_soon(self) -> None:
+        self.membership.join_no_more()
+        self._actor.post(self._close)
 
     def _close(self) -> None:
         """Let go of everything in order, each part however the one before it ended."""

@@ -109,6 +109,11 @@ class Membership:
         """Join the cluster, and again whenever a session is over."""
         self._actor.post(self._join.start)
 
+    def join_no_more(self) -> None:
+        """Begin no session and register no more; what is under way ends as it does."""
+        with self._lock:
+            self._leaving = True
+
     def find_controller(self) -> None:
         """Look who is controller."""
         self._actor.post(self._search.renew)
@@ -121,6 +126,9 @@ class Membership:
 
     def _try_to_join(self, settle: Settle) -> None:
         """As far as the coordinator answers; the next try goes on from there."""
+        if self._leaving:
+            settle(Reaction.DONE)
+            return
         try:
             match self._stage:
                 case Stage.OUT:

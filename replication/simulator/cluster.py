@@ -230,8 +230,7 @@ class SimCluster:
         self._repair(machine)
         if isinstance(error, CorruptDataError) or machine.starts > 40:
             # Damage in the middle of a log: an operator gives the broker an empty disk.
-            self.atlas.wiped(machine.broker_id)
-            machine.disk.wipe()
+            self._replace_disk(machine)
             self.counters["disks replaced"] += 1
         self.start_later(machine, START_AGAIN_MS)
 
@@ -257,6 +256,12 @@ class SimCluster:
         machine.drops_pages = False
         self.atlas.unbook(machine.broker_id)
 
+    def _replace_disk(self, machine: Machine) -> None:
+        """By an empty one, with no fault in it."""
+        machine.disk.wipe()
+        self._repair(machine)
+        self.atlas.wiped(machine.broker_id)
+
     def start_later(self, machine: Machine, delay_ms: int) -> None:
         machine.coming_back = True
         label = f"b{machine.broker_id} starts"
@@ -274,7 +279,7 @@ class SimCluster:
             return
         self._gone(machine, mode, silent=mode != "all_kept")
         if wipe:
-            machine.disk.wipe()
+            self._replace_disk(machine)
         if restart_ms is not None:
             self.start_later(machine, restart_ms)
 
@@ -344,7 +349,6 @@ class SimCluster:
             if self.atlas.is_damaged(machine.broker_id):
                 # What was damaged at rest is found by scrubbing, and the replica built anew.
                 self.crash(machine.broker_id, "all_kept", 10)
-                machine.disk.wipe()
-                self.atlas.wiped(machine.broker_id)
+                self._replace_disk(machine)
             elif not machine.up and not machine.coming_back:
                 self.start_later(machine, 10)

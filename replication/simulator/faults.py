@@ -206,7 +206,6 @@ class Injector:
         machine = self._cluster.machines[fault.broker]
         if machine.up and self._cluster.atlas.may_forget(fault.broker):
             self._struck["F-28"] += 1
-            self._cluster.atlas.wiped(fault.broker)
             self.count()
             self._cluster.crash(fault.broker, "all_lost", fault.duration_ms, wipe=True)
 
