@@ -420,6 +420,7 @@ class ReplicaManager:
                 partition = self._hosted.find(tp)
                 start = partition.delete_records(offset)
                 low = partition.low_watermark
+                self.waiting.on_deletion(tp)
             except Exception as error:
                 responses.append(DeleteRecordsPartitionResponse(tp, answer_code(tp, error)))
                 continue

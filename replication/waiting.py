@@ -118,6 +118,13 @@ class WaitingRequests:
         """A replica may have deleted records (R-96)."""
         _check(self.delete_records, tp)
 
+    def on_deletion(self, tp: TopicPartition) -> None:
+        """Records were deleted here: those, perhaps, at which a transaction that is not over held
+        readers of what is committed."""
+        self.on_log_start(tp)
+        _check(self.consumer_fetch, tp)
+        self.check_sessions()
+
     def on_role_change(self, tp: TopicPartition) -> None:
         """The partition may have another leader, be gone, or be offline (R-85, R-93, R-155)."""
         _check(self.follower_fetch, tp)

@@ -85,14 +85,14 @@ class Follower(Replica):
         return log
 
     def follow(self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int) -> bool:
-        """Take over the leader's watermarks; True when our high watermark changed (R-26)."""
+        """Take over the leader's high watermark and log start; True when ours changed (R-26)."""
         with self._lock:
             log = self._following(leader_epoch)
-            before = log.high_watermark
-            after = log.update_high_watermark(leader_high_watermark)
+            before = log.high_watermark, log.log_start_offset
+            log.update_high_watermark(leader_high_watermark)
             if leader_log_start > log.log_start_offset:
                 log.maybe_increment_log_start_offset(leader_log_start)
-            return after != before
+            return (log.high_watermark, log.log_start_offset) != before
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """R-138. The caller sees to it that the checkpoints learn of it before anything is fetched

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logstore.errors import StorageFailedError
+from logstore.errors import ResourceBusyError, StorageFailedError
 from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.messages import Request
 from replication.simulator.cluster import DISK_FAILS
@@ -94,7 +94,7 @@ class LogWatch(logging.Handler):
     def _exception(self, record: logging.LogRecord, error: BaseException) -> None:
         if isinstance(error, FencedLeaderEpochError):
             return  # a fetcher waits for the next epoch
-        storage = isinstance(error, KafkaStorageError | StorageFailedError)
+        storage = isinstance(error, KafkaStorageError | StorageFailedError | ResourceBusyError)
         if storage and DISK_FAILS & self._planned:
             self._excuses.use(Excuse.STORAGE_ERROR)
             return
