@@ -279,6 +279,12 @@ class ControllerTerm:
 
     # -- topics ----------------------------------------------------------------------------------
 
+    def _refuse(self, reply: OnReply, error: LogstoreError) -> None:
+        """A verdict with which nothing is written, and so nothing proves that the term goes on: a
+        controller that was deposed and has not heard of it may know neither topic nor name."""
+        self.check()
+        reply(TopicResponse(error_code_of(error), str(error)))
+
     def creation(self, request: CreateTopicRequest, reply: OnReply) -> Task:
         """An event that remembers its topic: done again, it goes on with the same one."""
         name = request.topic
@@ -291,7 +297,7 @@ class ControllerTerm:
                 try:
                     topic = new_topic(request, context, self._config, self._rng)
                 except LogstoreError as error:
-                    reply(TopicResponse(error_code_of(error), str(error)))
+                    self._refuse(reply, error)
                     return
             if name not in context.topics:
                 found = self._store.topic(name)
@@ -315,6 +321,7 @@ class ControllerTerm:
         """
         name = self._to_delete(request)
         if isinstance(name, ErrorCode):
+            self.check()
             reply(TopicResponse(name))
             return
         self._store.mark_deleted(name)
@@ -347,9 +354,11 @@ class ControllerTerm:
                 try:
                     new = new_partitions(request, self.context, self._rng)
                 except LogstoreError as error:
-                    reply(TopicResponse(error_code_of(error), str(error)))
+                    self._refuse(reply, error)
                     return
-                if not request.validate_only:
+                if request.validate_only:
+                    self.check()
+                else:
                     tried = self.context.topics[request.topic].assignment.topic_id, new
                     self._writer.add_partitions(request.topic, new)
             self._commit(self._decisions.first_states())
@@ -367,8 +376,9 @@ class ControllerTerm:
         try:
             config = altered_config(request, context)
         except LogstoreError as error:
-            reply(TopicResponse(error_code_of(error), str(error)))
+            self._refuse(reply, error)
             return
+        self.check()
         if not request.validate_only:
             if config != context.topics[name].assignment.config:
                 min_isr = context.resolve(name, config).min_insync_replicas
