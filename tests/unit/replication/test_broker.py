@@ -7,6 +7,7 @@ import pytest
 from logstore.errors import LogstoreError
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage
+from logstore.manager import LogManager
 from replication.broker import Broker, BrokerEvent, BrokerState, next_state
 from replication.config import ReplicationConfig
 from replication.coordination import nodes
@@ -185,6 +186,31 @@ def test_a_session_that_ends_while_leaderships_move_ends_the_moving() -> None:
     stage.store.expire(stage.sessions[-1])
     stage.runtime.run_until_idle()
     assert stage.stopped == ["first"]
+
+
+def test_a_clean_stop_is_proven_by_the_latest_registration() -> None:
+    """A stop that begins between two sessions, of which the second is on its way: the controller
+    knows that one, and asks for it when the broker is back."""
+    stage = Stage()
+    epoch = stage.broker.broker_epoch
+    stage.broker.on_lost()
+    stage.broker.shutdown(lambda: stage.stopped.append("first"))
+    stage.broker.on_joined(stage.sessions[-1], epoch + 5)
+    assert stage.broker.state is S.STOPPING
+    stage.runtime.run_until_idle()
+    assert stage.stopped == ["first"]
+    again = LogManager(["/logs"], storage=stage.storage)
+    assert again.previous_broker_epoch == epoch + 5
+    again.close()
+
+
+def test_one_that_stops_between_two_sessions_begins_no_other() -> None:
+    stage = Stage()
+    stage.stop()
+    stage.store.expire(stage.sessions[-1])
+    stage.runtime.advance(60_000)
+    assert stage.stopped == ["first"]
+    assert len(stage.sessions) == 1
 
 
 @pytest.mark.parametrize("act", ["stop", "crash"])

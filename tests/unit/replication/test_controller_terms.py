@@ -135,6 +135,41 @@ def test_a_deposed_controller_writes_nothing() -> None:
     assert not old.active
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        DeleteTopicRequest("new"),
+        CreateTopicRequest("gone", 1, 1),
+        CreatePartitionsRequest("new", 2),
+        IncrementalAlterConfigsRequest("new", ()),
+        CreatePartitionsRequest("gone", 2, validate_only=True),
+        IncrementalAlterConfigsRequest("gone", ()),
+    ],
+    ids=str,
+)
+def test_a_deposed_controller_judges_nothing(request_: Request) -> None:
+    """Not even what it need not write: there may be a topic of which it has not heard."""
+    b = Brokers()
+    b.create("gone")
+    old = b.controllers[1]
+    b.sessions[1].suspend()
+    b.admin.delete(nodes.CONTROLLER)
+    b.settle()
+    replies: list[Response | None] = []
+    b.controllers[2].handle(CreateTopicRequest("new"), replies.append)
+    b.controllers[2].handle(DeleteTopicRequest("gone"), replies.append)
+    b.settle()
+    assert replies == [TopicResponse(ErrorCode.NONE)] * 2
+    assert old.active
+    replies.clear()
+    old.handle(request_, replies.append)
+    b.settle()
+    assert replies == []  # it cannot know
+    b.sessions[1].resume()
+    b.settle(PAUSE_MS)
+    assert replies == [TopicResponse(ErrorCode.NOT_CONTROLLER)]
+
+
 def test_a_deposed_controller_learns_it_from_a_broker() -> None:
     """STALE_CONTROLLER_EPOCH in an answer makes it look, and stand again."""
     b = Brokers()

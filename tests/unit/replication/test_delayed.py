@@ -221,6 +221,22 @@ class TestFetch:
         assert answers.only.last_stable_offset == 2
         assert [txn.first_offset for txn in answers.only.aborted_transactions] == [0]
 
+    @pytest.mark.parametrize("leads", [True, False])
+    def test_a_committed_reader_of_a_deleted_transaction_does_not_wait(self, leads: bool) -> None:
+        host = Host()
+        partition = host.lead(replicas=(BROKER, 2))
+        host.produce(produced(transactional=True), acks=1)
+        host.replicate(1)
+        if not leads:
+            host.follow(epoch=1, replicas=(BROKER, 2))
+        answers = host.fetch(part(0), wait_ms=500, committed=True)
+        assert not answers
+        if leads:
+            host.delete_records(1)
+        elif partition.follow(1, 1, 1):
+            host.manager.waiting.on_high_watermark(TP)
+        assert codes(answers) == [ErrorCode.OFFSET_OUT_OF_RANGE]
+
     def test_gathers_the_minimum_over_all_partitions(self) -> None:
         """R-93."""
         host = Host()

@@ -117,6 +117,38 @@ def test_after_its_session_it_joins_again_under_another_epoch() -> None:
     stage.check()
 
 
+def test_a_session_that_ends_as_the_registration_succeeds() -> None:
+    """Before the try that registered is settled."""
+    stage = Stage()
+    stage.admin.create(nodes.CONTROLLER, nodes.encode_controller(2, 0))
+    found: list[int | None] = []
+
+    def on_controller(controller_id: int | None) -> None:
+        if not found:
+            stage.store.expire(stage.membership.session._session)  # type: ignore[union-attr]
+        found.append(controller_id)
+
+    stage.on_controller = on_controller  # type: ignore[method-assign]
+    stage.start()
+    assert stage.told == ["joined", "lost", "joined"]
+    stage.check()
+
+
+def test_who_is_to_join_no_more_does_not() -> None:
+    stage = Stage()
+    stage.start()
+    stage.membership.join_no_more()
+    assert stage.admin.get(nodes.broker_path(1)) is not None  # it stays what it is
+    stage.expire()
+    stage.runtime.advance(60_000)
+    assert stage.told == ["joined", "lost"]
+    assert stage.admin.get(nodes.broker_path(1)) is None
+    left: list[bool] = []
+    stage.membership.leave(lambda: left.append(True))
+    stage.runtime.advance(FAREWELL_MS)
+    assert left == [True]
+
+
 @pytest.mark.parametrize("how", ["before", "after"])
 @pytest.mark.parametrize("number", range(16))
 def test_each_lost_answer_is_made_good(number: int, how: str) -> None:
