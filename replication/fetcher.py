@@ -321,7 +321,7 @@ class Fetcher:
         if outcome is not SessionOutcome.GOOD:
             self._troubles.pause_between_sessions(outcome)
         moved: list[TopicPartition] = []
-        diverging: list[tuple[FetchState, EpochEndOffset]] = []
+        diverging: list[tuple[FetchState, EpochEndOffset, int]] = []
         fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
         applied: set[TopicPartition] = set()
         for part in response.partitions:
@@ -334,14 +334,14 @@ class Fetcher:
             if part.error_code:
                 self._troubles.refused(state, part.error_code)
             elif on_fetch and part.diverging_epoch is not None:
-                diverging.append((state, part.diverging_epoch))
+                diverging.append((state, part.diverging_epoch, part.log_start_offset))
             else:
                 with self._troubles.applying(state):
                     if self._append(state, part):
                         moved.append(state.tp)
-        for state, answer in diverging:
+        for state, answer, log_start in diverging:
             if self._states.holds(state):
-                self._truncate_as_told(state, answer)
+                self._truncate_as_told(state, answer, log_start)
                 moved.append(state.tp)
         if diverging:
             self._states.group_by_topic()
@@ -393,9 +393,11 @@ class Fetcher:
         self._states.group_by_topic()
         return moved
 
-    def _truncate_as_told(self, state: FetchState, answer: EpochEndOffset) -> None:
+    def _truncate_as_told(
+        self, state: FetchState, answer: EpochEndOffset, leader_log_start: int = -1
+    ) -> None:
         with self._troubles.applying(state):
-            if not state.truncate_as_told(answer, self._env.rule):
+            if not state.truncate_as_told(answer, self._env.rule, leader_log_start):
                 # A correct leader never says what leads nowhere; do not ask in a circle.
                 self._troubles.delay([state])
                 return

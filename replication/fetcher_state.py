@@ -222,12 +222,26 @@ class FetchState:
         self._move_to(offset, Phase.FETCHING if done else Phase.TRUNCATING)
         return before != (self.offset, self.last_epoch, self.phase)
 
-    def truncate_as_told(self, answer: EpochEndOffset, rule: TruncationRule) -> bool:
-        """Cut where the leader says that an epoch ends (R-132 … R-136); see ``truncate``."""
+    def truncate_as_told(
+        self, answer: EpochEndOffset, rule: TruncationRule, leader_log_start: int = -1
+    ) -> bool:
+        """Cut where the leader says that an epoch ends (R-132 … R-136); see ``truncate``.
+
+        Args:
+            leader_log_start: −1 where the answer does not tell. The leader has forgotten which
+                epochs there were below. Where the cut would leave only records below it, these
+                may part from what was committed there, and so may what producers are known for:
+                the log begins anew.
+        """
         log_end = self.partition.log_end_offset
         cut = truncation_point(
             answer, self.partition.own_end_offset_for, log_end, min(self.offset, log_end)
         )
+        if cut.offset <= leader_log_start and self.partition.log_start_offset < leader_log_start:
+            self.is_settled = False
+            self.partition.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
+            self._move_to(leader_log_start, Phase.FETCHING)
+            return True
         return self.truncate(cut, rule)
 
     def begin_reset(self) -> None:

@@ -37,8 +37,8 @@ from replication.messages import (
 from replication.runtime import ThreadRuntime
 from replication.transport import LocalNetwork, LocalTransport, OnReply
 from replication.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE
-from tests.builders import batch
-from tests.fetcher_support import KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
+from tests.builders import batch, produced
+from tests.fetcher_support import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
 
 BACKOFF_MS = 1000
 A, B, C = (TopicPartition("a", i) for i in range(3))
@@ -407,6 +407,36 @@ class TestAnswers:
         assert stage.state().lag == 2
         stage.reply(fetched(records=batch(3, 2), high_watermark=5, log_start_offset=0))
         assert (stage.end, stage.hw) == (5, 5)
+
+    def test_what_the_leader_deleted_may_part_from_ours(self) -> None:
+        """Its log starts where it tells us to cut: it has forgotten which epochs were below. What
+        we have there may never have been committed, and a producer that we know from there would
+        take what it sends again for written."""
+        stage = Stage()
+        stage.lead(0)
+        stage.produce(1)
+        stage.hold((1, 0))
+        ours = stage.follower.partition()
+        stage.follower.become(FOLLOWER, 1)
+        for sequence in range(4):  # a leadership of which nobody copied anything
+            ours.append_as_leader(produced(7, sequence), 1)
+        stage.leader.become(LEADER, 2)
+        stage.produce(4)
+        stage.leader.log().update_high_watermark(5)
+        stage.leader.partition().delete_records(3)
+        stage.follow(2)
+        stage.settle()
+        stage.assert_equal_logs()
+        assert ours.local_log().log_start_offset == 3
+        assert ours.local_log().producers.empty
+
+    def test_what_both_have_stays_though_the_leader_deleted_it(self) -> None:
+        stage = following(TP, records=5)
+        stage.reply(fetched(diverging_epoch=EpochEndOffset(0, 4), log_start_offset=3))
+        assert (stage.follower.log().log_start_offset, stage.end) == (0, 4)
+        stage.reply(fetched(diverging_epoch=EpochEndOffset(0, 3), log_start_offset=3))
+        assert (stage.follower.log().log_start_offset, stage.end) == (3, 3)
+        assert stage.fetch_request().partitions[0].fetch_offset == 3
 
     def test_role_changed_under_way(self) -> None:
         """The partition leads by now, though its fetcher was not told yet: nothing is done to it,
