@@ -174,8 +174,9 @@ class ThreadRuntime:
 
     def actor(self, name: str, *, may_hang: bool = False) -> ThreadActor:
         actor = ThreadActor(name, may_hang=may_hang)
-        self._actors = [a for a in self._actors if not a._closed]
-        self._actors.append(actor)
+        with self._changed:
+            self._actors = [a for a in self._actors if not a._closed]
+            self._actors.append(actor)
         return actor
 
     def call_later(self, delay_ms: float, task: Task) -> _Entry:
@@ -217,8 +218,9 @@ class ThreadRuntime:
             self._closed = True
             self._heap.clear()
             self._changed.notify()
-        may_hang = [actor for actor in self._actors if actor.may_hang]
-        others = [actor for actor in self._actors if not actor.may_hang]
+            actors = list(self._actors)
+        may_hang = [actor for actor in actors if actor.may_hang]
+        others = [actor for actor in actors if not actor.may_hang]
         for actor in others:
             actor.close()
         for actor in may_hang:

@@ -137,8 +137,12 @@ class _Call:
 
 
 def _fail(calls: Iterable[_Call]) -> None:
+    """Whoever fails over having no answer must not keep the others from hearing so."""
     for call in calls:
-        call.reply(None)
+        try:
+            call.reply(None)
+        except Exception:
+            logger.exception("broker %s failed over a missing answer", call.sender)
 
 
 class LocalTransport:

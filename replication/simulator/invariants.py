@@ -295,7 +295,7 @@ class Oracle:
             and leader.leader_epoch == partition.leader_epoch
             and self._cluster.machines[partition.leader_id].starts == leader.incarnation
             and self._cluster.machines[partition.leader_id].up
-            and leader.shadow.start <= end
+            and leader.shadow.start <= kept  # what was below may have parted from ours
         ):
             theirs = leader.shadow
             parts = min(end, theirs.end)

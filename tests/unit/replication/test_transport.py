@@ -127,6 +127,25 @@ def test_without_an_answer_there_is_none_after_the_timeout() -> None:
     assert heard == [None]
 
 
+@pytest.mark.parametrize("end", ["timeout", "gone", "cut"])
+def test_who_fails_over_a_missing_answer_keeps_it_from_nobody(end: str) -> None:
+    runtime, transport, _, heard = timed()
+
+    def fail(response: Response | None) -> None:
+        raise RuntimeError("no")
+
+    for on_reply in (fail, heard.append, fail, heard.append):
+        transport.send(2, REQUEST, on_reply, 100)
+    network = transport._network
+    if end == "timeout":
+        runtime.advance(100)
+    elif end == "gone":
+        network.unbind(2)
+    else:
+        network.cut(1, 2)
+    assert heard == [None, None]
+
+
 def test_an_answer_in_time_is_the_only_one() -> None:
     runtime, transport, broker, heard = timed()
     transport.send(2, REQUEST, heard.append, 100)
