@@ -77,7 +77,7 @@ class OffsetLookup:
             self._again(error)
 
     def _again(self, error: ReplicationError) -> None:
-        """The first time at once: mostly nothing is known yet, or a leader has moved."""
+        """Ask who leads, after a pause, and then the leader."""
         self._failures += 1
         left_ms = self._deadline_ms - self._runtime.now_ms()
         if left_ms <= 0:

@@ -132,6 +132,7 @@ class Leader(IsrChanges):
             found = self._find_epoch(role, log, part)
             parted = diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch)
             if parted is not None:
+                start = log.log_start_offset  # not older than what was found
                 return FetchRead(b"", high_watermark, stable, start, end, parted)
         if not start <= part.fetch_offset <= end:
             self._confirm(role, log)
