@@ -2,7 +2,9 @@
 
 Only its existence decides whether a log directory needs recovery. The content, one JSON object such
 as ``{"version":0,"brokerEpoch":25}`` without a newline, tells a controller which life of the broker
-ended; older releases wrote an empty file.
+ended; older releases wrote an empty file. Where no controller has heard of that life, it may know
+an earlier one only: these are added as ``"earlierEpochs":[4,17]``, oldest first, which Kafka takes
+for a marker that names no epoch.
 
 Kafka writes the marker in place and does not sync the directory (F-27). Here it is replaced like
 any other small file: after a power cut the marker and the content are both there or both are not,
@@ -14,6 +16,8 @@ from __future__ import annotations
 import errno
 import json
 import posixpath
+from collections.abc import Sequence
+from itertools import pairwise
 
 from checkpoints.checkpoint_file import MAX_I64, store_file
 from checkpoints.errors import CheckpointFailedError
@@ -24,13 +28,17 @@ UNKNOWN_BROKER_EPOCH = -1
 _SIZE_MAX = 64 << 10  # the object has 30 bytes; whatever is longer is not ours to understand
 
 
-def write(path: str, broker_epoch: int, files: Files) -> None:
+def write(path: str, broker_epoch: int, files: Files, earlier: Sequence[int] = ()) -> None:
     """Write the marker, durably. The caller has flushed and closed every log before (F-48).
+
+    Args:
+        earlier: epochs before ``broker_epoch`` since which nothing was lost either, ascending.
 
     Raises:
         CheckpointFailedError: the medium refused: the stop counts as unclean.
     """
-    store_file(files, path, f'{{"version":0,"brokerEpoch":{broker_epoch}}}'.encode("ascii"))
+    more = f',"earlierEpochs":{json.dumps(list(earlier), separators=(",", ":"))}' if earlier else ""
+    store_file(files, path, f'{{"version":0,"brokerEpoch":{broker_epoch}{more}}}'.encode("ascii"))
 
 
 def exists(path: str, files: Files) -> bool:
@@ -45,6 +53,19 @@ def exists(path: str, files: Files) -> bool:
 def read(path: str, files: Files) -> int | None:
     """The broker epoch in the marker; −1 when it cannot be told, ``None`` without a marker.
 
+    Raises:
+        CheckpointFailedError: the medium refused.
+    """
+    epochs = read_epochs(path, files)
+    if epochs is None:
+        return None
+    return epochs[-1] if epochs else UNKNOWN_BROKER_EPOCH
+
+
+def read_epochs(path: str, files: Files) -> tuple[int, ...] | None:
+    """The broker epochs in the marker, ascending: that of the life that ended is the last. Empty
+    when they cannot be told, ``None`` without a marker.
+
     Unknown fields and versions are ignored, and unreadable content is no error (F-46).
 
     Raises:
@@ -54,11 +75,14 @@ def read(path: str, files: Files) -> int | None:
     if data is None:
         return None
     try:
-        epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return UNKNOWN_BROKER_EPOCH
-    known = type(epoch) is int and 0 <= epoch <= MAX_I64  # bool is an int, but not an epoch
-    return epoch if known else UNKNOWN_BROKER_EPOCH
+        content = json.loads(data)
+        epochs = (*content.get("earlierEpochs", ()), content["brokerEpoch"])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ()
+    # bool is an int, but not an epoch
+    known = all(type(epoch) is int and 0 <= epoch <= MAX_I64 for epoch in epochs)
+    ascend = known and all(one < other for one, other in pairwise(epochs))
+    return epochs if ascend else ()
 
 
 def remove(path: str, files: Files) -> bool:

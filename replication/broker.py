@@ -155,7 +155,7 @@ class Broker:
             run_later=run_later, on_directory_failure=self._on_directory_failure,
             random_id=random_id,
         )  # fmt: skip
-        self._earlier_epochs: tuple[int, ...] = ()
+        self._epochs = self.log_manager.broker_epochs  # since which nothing was lost, ascending
         self.metadata = MetadataCache(broker_id)
         self.membership = Membership(
             broker_id, runtime, connect, self._registration, self,
@@ -249,10 +249,11 @@ class Broker:
 
     def _registration(self) -> BrokerRegistration:
         """With it go the epochs since which nothing was lost: that of the last clean stop
-        (KIP-966), and those of this process."""
+        (KIP-966), those before it, and those of this process."""
+        previous = self.log_manager.previous_broker_epoch
         return BrokerRegistration(
-            self.broker_id, *self._address, self.log_manager.previous_broker_epoch,
-            self.runtime.clock.wall_ms(), self._earlier_epochs,
+            self.broker_id, *self._address, previous, self.runtime.clock.wall_ms(),
+            tuple(epoch for epoch in self._epochs if epoch != previous),
         )  # fmt: skip
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
@@ -264,7 +265,7 @@ class Broker:
             self.state = after
             # Also of a broker that stops: its clean stop is proven by the latest of its epochs.
             self.broker_epoch = broker_epoch
-            self._earlier_epochs = (*self._earlier_epochs, broker_epoch)[-EPOCHS_NAMED:]
+            self._epochs = (*self._epochs, broker_epoch)[-EPOCHS_NAMED:]
             if after is BrokerState.RUNNING:
                 self.controller.start(session, broker_epoch)  # which comes before any ``stop``
 
@@ -354,7 +355,7 @@ class Broker:
             self.controller.stop,
             self.alter_partition.close,
             self.replica_manager.shutdown,
-            lambda: self.log_manager.close(broker_epoch=self.broker_epoch),
+            self._close_logs,
         ):
             try:
                 part()
@@ -364,6 +365,13 @@ class Broker:
         self.membership.leave(self._closed)
         if failure is not None:
             raise failure
+
+    def _close_logs(self) -> None:
+        """The marker names the last epoch, also where it is that of an earlier process because this
+        one never joined, and those before it which a controller may know instead."""
+        *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
+        told = self.replica_manager.told_broker_epoch
+        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told])
 
     def _closed(self) -> None:
         if self._advance(BrokerEvent.CLOSED) is not None:

@@ -230,14 +230,14 @@ class FetchState:
         Args:
             leader_log_start: −1 where the answer does not tell. The leader has forgotten which
                 epochs there were below. Where the cut would leave only records below it, these
-                may part from what was committed there, and so may what producers are known for:
-                the log begins anew.
+                may part from what was committed there, and so may producers and transactions that
+                are known from them: the log begins anew.
         """
         log_end = self.partition.log_end_offset
         cut = truncation_point(
             answer, self.partition.own_end_offset_for, log_end, min(self.offset, log_end)
         )
-        if cut.offset <= leader_log_start and self.partition.log_start_offset < leader_log_start:
+        if leader_log_start > 0 and cut.offset <= leader_log_start:
             self.is_settled = False
             self.partition.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
             self._move_to(leader_log_start, Phase.FETCHING)

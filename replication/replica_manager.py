@@ -225,6 +225,11 @@ class ReplicaManager:
         """Of the latest controller that was heard of."""
         return self._roles.controller_epoch
 
+    @property
+    def told_broker_epoch(self) -> int:
+        """The latest of this broker's epochs of which a controller surely knows; 0: of none."""
+        return self._roles.told_broker_epoch
+
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Become leader or follower of the partitions of the request (R-16, R-18)."""
         alive = self._alive()

@@ -79,6 +79,11 @@ class RoleChanges:
         self._on_changed = on_changed
         self._lock = threading.RLock()
 
+    @property
+    def told_broker_epoch(self) -> int:
+        """The latest of this broker's epochs by which a controller addressed it."""
+        return self._latest[1]
+
     def _refusal(self, request: ControlRequest) -> ErrorCode:
         """R-52. A higher broker epoch than ours is right: the controller knew it before us."""
         if request.controller_epoch < self.controller_epoch:

@@ -93,6 +93,13 @@ def diverging_epoch(
     return None
 
 
+def cannot_be_compared(found: EpochEndOffset, fetch_offset: int, log_start: int) -> bool:
+    """Whether all that a follower has lies below our log start, and of the epoch of its last record
+    we have nothing: it may have followed another leader. ``found`` is as above, and not diverging.
+    """
+    return 0 < fetch_offset == log_start and found.end_offset <= log_start
+
+
 def check_leader_epoch(requested: int, current: int) -> ErrorCode:
     """R-99, R-100: a request of another leadership is refused; −1 is not checked."""
     if requested in (UNKNOWN_EPOCH, current):

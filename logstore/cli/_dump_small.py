@@ -182,4 +182,7 @@ def dump_checkpoint(storage: Storage, path: str, out: Output) -> None:
                 }
             )
     else:
-        out.entry({"brokerEpoch": clean_shutdown.read(path, storage)})
+        *earlier, last = clean_shutdown.read_epochs(path, storage) or (
+            clean_shutdown.UNKNOWN_BROKER_EPOCH,
+        )
+        out.entry({"brokerEpoch": last, **({"earlierEpochs": earlier} if earlier else {})})

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from checkpoints import clean_shutdown
 from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
@@ -239,8 +238,9 @@ class Loader:
             for name, *_ in self._storage.scan_dir(log_dir.directory_of(log.topic_partition))
         )
 
-    def broker_epoch(self, paths: list[str]) -> int:
-        """What all directories say of the last stop; −1 unless they agree, and all logs are here.
+    def broker_epochs(self, paths: list[str]) -> tuple[int, ...]:
+        """What all directories say of the last stop; nothing unless they agree, and all logs are
+        here.
 
         Raises:
             StorageFailedError: none is.
@@ -249,9 +249,9 @@ class Loader:
         if not live:
             first = next(iter(offline.values()))
             raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
-        epochs = {log_dir.broker_epoch for log_dir in live}
+        epochs = {log_dir.broker_epochs for log_dir in live}
         agreed = len(epochs) == 1 and not offline and not self._directories.unavailable()
-        return epochs.pop() if agreed else clean_shutdown.UNKNOWN_BROKER_EPOCH
+        return epochs.pop() if agreed else ()
 
     def _fail(self, log_dir: LogDir, doing: str, error: Exception) -> None:
         if not isinstance(error, StorageFailedError):

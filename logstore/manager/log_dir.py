@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -69,7 +69,7 @@ class LogDir:
 
     Attributes:
         clean: the last stop was an orderly one.
-        broker_epoch: what the marker of that stop says, or −1.
+        broker_epochs: what the marker of that stop says (``clean_shutdown.read_epochs``).
         logs: changed only under the lock of ``Directories``.
         unavailable: why logs that were found could not be opened; changed as ``logs``.
         creating: logs that are about to come.
@@ -82,7 +82,7 @@ class LogDir:
         self.offsets = OffsetCheckpoints(path, storage)
         self.creations = CreationFiles(path, storage)
         self.clean = False
-        self.broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
+        self.broker_epochs: tuple[int, ...] = ()
         self.logs: dict[TopicPartition, ReplicaLog] = {}
         self.unavailable: dict[TopicPartition, LogUnavailableError] = {}
         self.creating = 0
@@ -131,9 +131,7 @@ class LogDir:
                 logger.warning("%s is no regular file; it is %s", path, os.path.basename(aside))
 
     def _remove_marker(self) -> None:
-        epoch = clean_shutdown.read(self._marker, self._storage)
-        if epoch is not None:
-            self.broker_epoch = epoch
+        self.broker_epochs = clean_shutdown.read_epochs(self._marker, self._storage) or ()
         # Gone, durably, before anything is loaded: a crash while loading is unclean (F-47). The
         # same sync settles the names that a process left behind when it died.
         self.clean = clean_shutdown.remove(self._marker, self._storage)
@@ -211,7 +209,7 @@ class LogDir:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, broker_epoch: int, threads: int) -> None:
+    def close(self, broker_epochs: Sequence[int], threads: int) -> None:
         """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
 
         Without the marker, which an error leaves out, and a log that is unavailable, the next
@@ -231,7 +229,8 @@ class LogDir:
             self.offsets.write(LOG_START, self.items, moved_start)
             self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
             if not self.unavailable:  # the marker would speak of these logs, too
-                clean_shutdown.write(self._marker, broker_epoch, self._storage)
+                *earlier, last = broker_epochs or (clean_shutdown.UNKNOWN_BROKER_EPOCH,)
+                clean_shutdown.write(self._marker, last, self._storage, earlier)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", self.path, error)
 

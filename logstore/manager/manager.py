@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
@@ -118,7 +118,7 @@ class LogManager:
             loader.open_all(paths)
             self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
             unfinished = loader.load_all()
-            self._previous_broker_epoch = loader.broker_epoch(paths)
+            self._broker_epochs = loader.broker_epochs(paths)
             # Before a name can be used: what an interrupted creation left may be anywhere.
             self._topics.finish_creations(unfinished)
             self._topics.settle_configs()
@@ -164,7 +164,14 @@ class LogManager:
         −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966), and where a
         log is unavailable.
         """
-        return self._previous_broker_epoch
+        epochs = self._broker_epochs
+        return epochs[-1] if epochs else clean_shutdown.UNKNOWN_BROKER_EPOCH
+
+    @property
+    def broker_epochs(self) -> tuple[int, ...]:
+        """As ``previous_broker_epoch``, with those before it since which nothing was lost either,
+        ascending: a controller may know one of them, and not the later ones."""
+        return self._broker_epochs
 
     @property
     def logs(self) -> dict[TopicPartition, ReplicaLog]:
@@ -391,7 +398,11 @@ class LogManager:
 
     # -- closing -------------------------------------------------------------------------------
 
-    def close(self, broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH) -> None:
+    def close(
+        self,
+        broker_epoch: int = clean_shutdown.UNKNOWN_BROKER_EPOCH,
+        earlier_broker_epochs: Sequence[int] = (),
+    ) -> None:
         """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
 
         A directory in which a log could not be closed gets no marker: its next start recovers.
@@ -400,6 +411,7 @@ class LogManager:
         Args:
             broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). Where a
                 directory failed it is not written: the next start may do without that directory.
+            earlier_broker_epochs: those before it, for ``broker_epochs``.
         """
         self._topics.claims.close()  # who creates or deletes comes to an end, and nobody after
         with self._closing:
@@ -410,11 +422,12 @@ class LogManager:
                 self._housekeeping.stop()
             if self._flusher is not None:
                 self._flusher.close()
-            if self._directories.offline():
-                broker_epoch = clean_shutdown.UNKNOWN_BROKER_EPOCH
+            named = broker_epoch != clean_shutdown.UNKNOWN_BROKER_EPOCH
+            believed = named and not self._directories.offline()
+            epochs = (*earlier_broker_epochs, broker_epoch) if believed else ()
             try:
                 for log_dir in self._directories.live():
-                    log_dir.close(broker_epoch, self._threads)
+                    log_dir.close(epochs, self._threads)
             finally:
                 self._release()
 

@@ -20,7 +20,7 @@ from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
 from replication.partition.isr_changes import IsrChanges
 from replication.partition.role import Leadership, Role
 from replication.state import UNKNOWN_EPOCH
-from replication.truncation import diverging_epoch
+from replication.truncation import cannot_be_compared, diverging_epoch
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
@@ -129,8 +129,7 @@ class Leader(IsrChanges):
         start, end = seen.log_start_offset, seen.log_end_offset
         high_watermark, stable = seen.high_watermark, seen.last_stable_offset
         if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
-            found = self._find_epoch(role, log, part)
-            parted = diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch)
+            parted = self._diverging(role, log, part, replica_id)
             if parted is not None:
                 start = log.log_start_offset  # not older than what was found
                 return FetchRead(b"", high_watermark, stable, start, end, parted)
@@ -187,14 +186,20 @@ class Leader(IsrChanges):
                 raise NotLeaderOrFollowerError(f"{self.tp}: a fetch of an earlier {replica_id}")
         return role, log
 
-    def _find_epoch(self, role: Role, log: ReplicaLog, part: FetchPartition) -> EpochEndOffset:
+    def _diverging(
+        self, role: Role, log: ReplicaLog, part: FetchPartition, replica_id: int
+    ) -> EpochEndOffset | None:
+        """Where the log of whoever fetches parts from ours; None: not before the fetch offset."""
         found = EpochEndOffset(*log.end_offset_for_epoch(part.last_fetched_epoch))
         seen = log.snapshot
         self._confirm(role, log)
-        start, end = seen.log_start_offset, seen.log_end_offset
-        if found.end_offset < 0 or part.fetch_offset < start:
-            raise OffsetOutOfRangeError(str(self.tp), part.fetch_offset, start, end)
-        return found
+        start, end, fetch_offset = seen.log_start_offset, seen.log_end_offset, part.fetch_offset
+        if found.end_offset < 0 or fetch_offset < start:
+            raise OffsetOutOfRangeError(str(self.tp), fetch_offset, start, end)
+        # A consumer has no state of producers that it could have from records of another leader.
+        if replica_id >= 0 and cannot_be_compared(found, fetch_offset, start):
+            return found
+        return diverging_epoch(found, fetch_offset, part.last_fetched_epoch)
 
     def fetch_limit(
         self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
@@ -209,10 +214,9 @@ class Leader(IsrChanges):
         else:
             limit = seen.high_watermark
         start, end = seen.log_start_offset, seen.log_end_offset
-        if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
-            found = self._find_epoch(role, log, part)
-            if diverging_epoch(found, part.fetch_offset, part.last_fetched_epoch):
-                return FetchLimit(True, 0)
+        asks = part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end)
+        if asks and self._diverging(role, log, part, replica_id) is not None:
+            return FetchLimit(True, 0)
         if part.fetch_offset >= limit:
             # Beyond the log end, after a truncation, the caller must be told; beyond the
             # high watermark only it waits on.

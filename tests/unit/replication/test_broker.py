@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from logstore.errors import LogstoreError
+from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage
-from logstore.manager import LogManager
 from replication.broker import Broker, BrokerEvent, BrokerState, next_state
 from replication.config import ReplicationConfig
 from replication.coordination import nodes
