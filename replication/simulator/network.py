@@ -30,7 +30,7 @@ class Weather:
     cut: dict[Link, str] = field(default_factory=dict)  # -> the fault kind
     clogged: dict[Link, int] = field(default_factory=dict)  # -> until when, µs
     slow: dict[int, int] = field(default_factory=dict)  # node -> µs more for each answer to it
-    held: dict[Link, int] = field(default_factory=dict)  # -> until when a message of it is, µs
+    held: dict[Link, int] = field(default_factory=dict)  # -> when the last late one comes, µs
 
 
 class Call:
@@ -127,10 +127,13 @@ class Network:
     def hold(self, message: Message, delay_us: int) -> None:
         """Let a message go later, past those that leave meanwhile."""
         until_us = self._scheduler.now_us + delay_us
-        link = (message.source, message.target)
-        self.weather.held[link] = max(until_us, self.weather.held.get(link, 0))
+        self._note_late(message.source, message.target, until_us)
         label = f"late {type(message.content).__name__}"
         self._scheduler.at(until_us, None, label, lambda: message.go(message.content))
+
+    def _note_late(self, source: int, target: int, until_us: int) -> None:
+        held = self.weather.held
+        held[source, target] = max(until_us, held.get((source, target), 0))
 
     def heal(self) -> None:
         self.weather = Weather(held=self.weather.held)  # what is on its way comes
@@ -217,6 +220,7 @@ class Network:
         if self.weather.rates and self._hits("F-3"):
             self.on_repeat(request)
             again = at_us + self._late()
+            self._note_late(call.sender.node, receiver, again)
             scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
 
     def _arrive(self, call: Call, request: Request) -> None:

@@ -124,6 +124,8 @@ class _Run:
 
     def _missing(self) -> str:
         world = self.world
+        if not self.cluster.network.is_calm:
+            return "messages are on their way"
         return (
             what_is_missing(self.cluster, self.oracle)
             or world.lives.what_is_missing(late_copies=self._requests_come_late())
