@@ -71,6 +71,7 @@ class Troubles:
             return
         except (CorruptMessageError, InvalidRecordError) as error:
             logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
+            state.resume()  # a log that has to begin inside a batch did so before it was looked at
             self.delay([state])
         except ResourceBusyError as error:  # nothing was done, or only not made durable
             logger.warning("%s: again later: %s", state.tp, error)

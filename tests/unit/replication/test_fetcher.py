@@ -438,6 +438,19 @@ class TestAnswers:
         assert (stage.follower.log().log_start_offset, stage.end) == (3, 3)
         assert stage.fetch_request().partitions[0].fetch_offset == 3
 
+    def test_a_log_that_begins_inside_a_batch_which_is_bad(self) -> None:
+        """The log has begun there when the batch is refused; what is fetched next fits it."""
+        stage = following(TP, records=5)
+        stage.reply(fetched(diverging_epoch=EpochEndOffset(0, 8), log_start_offset=8))
+        assert stage.fetch_request().partitions[0].fetch_offset == 8
+        stage.reply(fetched(records=batch(7, 3, epoch=5), log_start_offset=8))
+        assert stage.end == 7
+        stage.runtime.advance(BACKOFF_MS)
+        assert stage.fetch_request().partitions[0].fetch_offset == 7
+        stage.reply(fetched(records=batch(7, 3, epoch=1), log_start_offset=8, high_watermark=10))
+        assert (stage.end, stage.hw) == (10, 10)
+        assert not stage.manager.failed_partitions
+
     def test_role_changed_under_way(self) -> None:
         """The partition leads by now, though its fetcher was not told yet: nothing is done to it,
         and it does not count as failed."""
