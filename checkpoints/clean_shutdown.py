@@ -72,8 +72,11 @@ def read_epochs(path: str, files: Files) -> tuple[int, ...] | None:
         CheckpointFailedError: the medium refused.
     """
     data = _content(path, files)
-    if data is None:
-        return None
+    return None if data is None else parse_epochs(data)
+
+
+def parse_epochs(data: bytes) -> tuple[int, ...]:
+    """The broker epochs in the content of a marker, as of ``read_epochs``."""
     try:
         content = json.loads(data)
         epochs = (*content.get("earlierEpochs", ()), content["brokerEpoch"])

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from checkpoints.checkpoint_file import MAX_I64, frame, parse_entries
+from checkpoints.clean_shutdown import parse_epochs
 from checkpoints.files import Files
 from checkpoints.meta_properties import parse_properties
 from checkpoints.partition_metadata import PartitionMetadata, topic_id_to_text
@@ -94,6 +95,9 @@ def check_clean_marker(data: bytes) -> Iterator[Problem]:
         yield warning("F-46", 1, UNKNOWN, message)
         return
     whole = all(type(value) is int and -1 <= value <= MAX_I64 for value in values)
+    if "earlierEpochs" in fields:
+        del fields["earlierEpochs"]
+        whole = whole and bool(parse_epochs(data))
     if not whole or values[0] != 0 or len(fields) != len(_MARKER_FIELDS):
         yield warning("F-46", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has")
 

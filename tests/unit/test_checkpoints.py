@@ -631,6 +631,24 @@ def test_the_marker_counts_whatever_is_in_it(data: bytes, epoch: int) -> None:
     assert clean_shutdown.read(PATH, disk) == epoch
 
 
+def test_marker_names_earlier_epochs() -> None:
+    disk = disk_with(None)
+    clean_shutdown.write(PATH, 25, disk, [4, 17])
+    assert clean_shutdown.read_epochs(PATH, disk) == (4, 17, 25)
+    assert clean_shutdown.read(PATH, disk) == 25
+    assert disk.read_file(PATH) == b'{"version":0,"brokerEpoch":25,"earlierEpochs":[4,17]}'
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    ["[17,4]", "[25]", "[26]", "[-1]", "[true]", '["4"]', "[null]", "4", "null", '{"4":5}', "[[]]"],
+)
+def test_earlier_epochs_that_cannot_be(earlier: str) -> None:
+    disk = disk_with(f'{{"version":0,"brokerEpoch":25,"earlierEpochs":{earlier}}}'.encode())
+    assert clean_shutdown.exists(PATH, disk)
+    assert clean_shutdown.read_epochs(PATH, disk) == ()
+
+
 def test_marker_written_and_removed() -> None:
     disk = disk_with(None)
     assert not clean_shutdown.exists(PATH, disk)

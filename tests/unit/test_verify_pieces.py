@@ -21,6 +21,7 @@ from logstore.verify import entries, scan
 from logstore.verify.entries import Entry, IndexEntries
 from logstore.verify.report import Problem
 from logstore.verify.scan import SegmentJob, SegmentResult, VerifyOptions, verify_segment
+from logstore.verify.text_files import check_clean_marker
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "data"
 SEEDS = st.integers(0, 2**32)
@@ -173,3 +174,18 @@ def test_faults_of_an_index(suffix: str) -> None:
         found += same_in_small_pieces(storage, PARTITION) > 0
         patch(storage, path, position, data[position : position + 1])
     assert found > 20
+
+
+@pytest.mark.parametrize(
+    ("marker", "problems"),
+    [
+        (b'{"version":0,"brokerEpoch":25}', 0),
+        (b'{"version":0,"brokerEpoch":-1}', 0),
+        (b'{"version":0,"brokerEpoch":25,"earlierEpochs":[4,17]}', 0),
+        (b'{"version":0,"brokerEpoch":25,"earlierEpochs":[40]}', 1),
+        (b'{"version":0,"brokerEpoch":25,"more":1}', 1),
+        (b"[0,0]", 1),
+    ],
+)
+def test_what_a_marker_of_a_clean_stop_may_say(marker: bytes, problems: int) -> None:
+    assert len(list(check_clean_marker(marker))) == problems

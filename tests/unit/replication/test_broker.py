@@ -17,6 +17,7 @@ from replication.errors import DuplicateBrokerRegistrationError
 from replication.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    LeaderAndIsrRequest,
     MetadataRequest,
     Response,
 )
@@ -53,14 +54,20 @@ class Stage:
         self.sessions: list[EmbeddedCoordinator] = []
         self.fatal: list[LogstoreError] = []
         self.stopped: list[str] = []
-        self.broker = Broker(
-            1, directories or ["/logs"], connect=self._connect, transport=self.transport,
+        self._directories = directories or ("/logs",)
+        self.broker = self.again()
+
+    def again(self) -> Broker:
+        """The next life of the broker, or its first."""
+        broker = Broker(
+            1, self._directories, connect=self._connect, transport=self.transport,
             runtime=self.runtime, storage=self.storage,
             config=ReplicationConfig(initial_broker_registration_timeout_ms=10_000),
             run_later=lambda task: task(), on_fatal=self.fatal.append,
         )  # fmt: skip
-        self.broker.start()
+        broker.start()
         self.runtime.advance(100)
+        return broker
 
     def _connect(self) -> EmbeddedCoordinator:
         self.sessions.append(self.store.connect())
@@ -168,7 +175,7 @@ def test_a_part_that_cannot_be_closed_is_not_the_end_of_the_end(
 ) -> None:
     stage = Stage()
 
-    def fail(**arguments: object) -> None:
+    def fail(*arguments: object) -> None:
         raise RuntimeError("no")
 
     monkeypatch.setattr(stage.broker.log_manager, "close", fail)
@@ -201,6 +208,44 @@ def test_a_clean_stop_is_proven_by_the_latest_registration() -> None:
     assert stage.stopped == ["first"]
     again = LogManager(["/logs"], storage=stage.storage)
     assert again.previous_broker_epoch == epoch + 5
+    again.close()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_life_of_which_no_controller_heard(told: bool) -> None:
+    """It started after a clean stop and ends in one: the controller may know the life before it
+    only, and whatever that one had is there."""
+    stage = Stage()
+    first = stage.broker.broker_epoch
+    stage.stop(controlled=False)
+    second = stage.again()
+    assert second.log_manager.previous_broker_epoch == first
+    if told:
+        request = LeaderAndIsrRequest(7, 1, second.broker_epoch, (), (), 1)
+        assert second.replica_manager.leader_and_isr(request).error_code is ErrorCode.NONE
+    stage.broker = second
+    stage.stop(controlled=False)
+    third = stage.again()
+    assert third.log_manager.previous_broker_epoch == second.broker_epoch
+    node = stage.admin.get(nodes.broker_path(1))
+    assert node is not None
+    registration = nodes.decode_broker(1, node.data)
+    assert registration.continues(second.broker_epoch)
+    assert registration.continues(first) is not told
+
+
+def test_a_life_that_never_joined_keeps_the_proof() -> None:
+    stage = Stage()
+    first = stage.broker.broker_epoch
+    stage.stop(controlled=False)
+    stage.store.crash()
+    second = stage.again()
+    assert second.state is S.STARTING
+    stage.broker = second
+    stage.stop(controlled=False)
+    stage.runtime.advance(5000)
+    again = LogManager(["/logs"], storage=stage.storage)
+    assert again.broker_epochs == (first,)
     again.close()
 
 

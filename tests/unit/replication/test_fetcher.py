@@ -430,6 +430,26 @@ class TestAnswers:
         assert ours.local_log().log_start_offset == 3
         assert ours.local_log().producers.empty
 
+    def test_it_may_part_where_nothing_is_to_be_cut(self) -> None:
+        """Our log ends where the leader's begins."""
+        stage = Stage()
+        stage.lead(0)
+        stage.hold()
+        ours = stage.follower.partition()
+        stage.follower.become(FOLLOWER, 1)
+        for sequence in range(3):
+            ours.append_as_leader(produced(7, sequence, transactional=True), 1)
+        stage.leader.become(LEADER, 2)
+        stage.produce(5)
+        stage.leader.log().update_high_watermark(5)
+        stage.leader.partition().delete_records(3)
+        stage.follow(2)
+        stage.settle()
+        stage.assert_equal_logs()
+        assert ours.local_log().producers.empty
+        ours.local_log().update_high_watermark(5)
+        assert ours.local_log().last_stable_offset == 5
+
     def test_what_both_have_stays_though_the_leader_deleted_it(self) -> None:
         stage = following(TP, records=5)
         stage.reply(fetched(diverging_epoch=EpochEndOffset(0, 4), log_start_offset=3))
