@@ -122,8 +122,8 @@ def altered_config(
             config.pop(key, None)
         elif value is None:
             raise ResponseError(ErrorCode.INVALID_REQUEST, f"{key} without a value")
-        elif operation is AlterConfigOp.SET:
-            config[key] = value
+        elif not isinstance(value, str) or operation is AlterConfigOp.SET:
+            config[key] = value  # checked below, with the others
         elif key not in LISTS:
             raise ResponseError(ErrorCode.INVALID_CONFIG, f"{key} is not a list")
         else:

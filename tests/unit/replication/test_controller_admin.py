@@ -220,6 +220,7 @@ class TestConfiguration:
             ((AlterableConfig(MIN_ISR, 2),), E.INVALID_CONFIG),  # type: ignore[arg-type]
             ((AlterableConfig(MIN_ISR, "2", OP.APPEND),), E.INVALID_CONFIG),
             ((AlterableConfig("cleanup.policy", "delete", OP.SUBTRACT),), E.INVALID_CONFIG),
+            ((AlterableConfig("cleanup.policy", 5, OP.APPEND),), E.INVALID_CONFIG),  # type: ignore[arg-type]
             ((AlterableConfig(THROTTLED, "here"),), E.INVALID_CONFIG),
             ((AlterableConfig(MIN_ISR),), E.INVALID_REQUEST),
             ((AlterableConfig(MIN_ISR, "2"), AlterableConfig(MIN_ISR, "3")), E.INVALID_REQUEST),
