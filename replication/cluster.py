@@ -58,17 +58,20 @@ class Cluster(LocalBrokers):
 
     # -- topics --------------------------------------------------------------------------------
 
-    def _ask_once(self, request: Request) -> Any:
+    def _controller_id(self) -> int:
         controller = self.client.controller_id()
         if controller < 0:
             raise NotControllerError("there is no controller now")
+        return controller
+
+    def _ask(self, controller: int, request: Request) -> Any:
         response: Any = self.client.call(controller, request, 30.0)
         if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
             raise NotControllerError(f"broker {controller} is not controller any more")
         return response
 
     def _ask_controller(self, request: Request) -> Any:
-        return self.client.retry(lambda: self._ask_once(request), 30.0)
+        return self.client.retry(lambda: self._ask(self._controller_id(), request), 30.0)
 
     def _ask_again(self, request: Request, done: ErrorCode) -> TopicResponse:
         """``done`` is how the controller answers what is carried out already: after a try without
@@ -77,8 +80,9 @@ class Cluster(LocalBrokers):
 
         def attempt() -> TopicResponse:
             nonlocal in_doubt
+            controller = self._controller_id()
             before, in_doubt = in_doubt, True
-            response = self._ask_once(request)
+            response = self._ask(controller, request)
             assert isinstance(response, TopicResponse)
             if response.error_code is ErrorCode.REQUEST_TIMED_OUT:
                 raise error_for(response.error_code, response.error_message)

@@ -22,7 +22,6 @@ class Excuse(Enum):
     REPEATED_WRITE = "a write that the network repeated"
     FORGOTTEN = "records that a replica forgot"
     STORAGE_ERROR = "an error of a disk that was told to fail"
-    LATE_DELETION = "a deletion that came late"
     DAMAGE_REPORTED = "damage reported on a damaged disk"
 
 

@@ -5,6 +5,7 @@ Nothing of one life may show in another: that is looked at when everything has h
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,7 +22,6 @@ from replication.messages import (
     Response,
     TopicResponse,
 )
-from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.plan import Operation
 from replication.simulator.scheduler import US_PER_MS
 
@@ -47,6 +47,7 @@ class Lives:
         self.exists = False
         self._world = world
         self._there = False  # or its deletion was not confirmed
+        self._topic_id: uuid.UUID | None = None  # of the present life, as soon as that is known
         self._wanted = 0  # lives that were asked for
         self._busy = False
         self._written = 0
@@ -64,8 +65,14 @@ class Lives:
         if self._there:
             self.exists = False
             self._acknowledged.clear()
+            known = self._world.controllers_topic(NAME)
+            if self._topic_id is None and known is not None:
+                self._topic_id = known.topic_id
+            if self._topic_id is None:  # nobody can say what is to be deleted
+                self._later(partial(self._go_on, step))
+                return
             self._world.counters["topics deleted"] += 1
-            self._ask(DeleteTopicRequest(NAME), partial(self._deleted, step))
+            self._ask(DeleteTopicRequest(None, self._topic_id), partial(self._deleted, step))
         else:
             self._create(step)
 
@@ -80,8 +87,8 @@ class Lives:
         self._world.scheduler.after(AGAIN_MS * US_PER_MS, admin.process, "admin", task)
 
     def _deleted(self, step: Operation, code: ErrorCode | None) -> None:
-        if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-            self._there = False
+        if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+            self._there, self._topic_id = False, None
             self._later(partial(self._create, step))
         else:
             self._later(partial(self._go_on, step))
@@ -108,6 +115,7 @@ class Lives:
             code is ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None and not topic.deleting
         ):
             self.exists, self._there, self.number = True, True, self.number + 1
+            self._topic_id = None if topic is None else topic.topic_id
             self._world.counters["topics made"] += 1
             self._world.scheduler.note(f"{NAME} begins its life {self.number}")
             if self.number < self._wanted:
@@ -141,12 +149,8 @@ class Lives:
 
     # -- the end -------------------------------------------------------------------------------
 
-    def what_is_missing(self, *, late_copies: bool) -> str:
-        """Why its replicas are not all in sync; empty when they are, or it never was.
-
-        Args:
-            late_copies: as for ``violations``. A deletion names no topic id either.
-        """
+    def what_is_missing(self) -> str:
+        """Why its replicas are not all in sync; empty when they are, or it never was."""
         if not self._wanted:
             return ""
         world = self._world
@@ -154,10 +158,7 @@ class Lives:
             return f"{NAME} is not made"
         topic = world.controllers_topic(NAME)
         if topic is None:
-            if not late_copies:
-                return f"{NAME} is not in the tree"
-            Excuses(world.counters).use(Excuse.LATE_DELETION)
-            return ""
+            return f"{NAME} is not in the tree"
         for tp, replicas in topic.replicas.items():
             ends = set()
             for broker_id in replicas:

@@ -128,7 +128,7 @@ class _Run:
             return "messages are on their way"
         return (
             what_is_missing(self.cluster, self.oracle)
-            or world.lives.what_is_missing(late_copies=self._requests_come_late())
+            or world.lives.what_is_missing()
             or world.transactions.what_is_missing()
         )
 

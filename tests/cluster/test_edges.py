@@ -25,7 +25,7 @@ from replication.errors import (
     ReplicationError,
     UnknownPartitionError,
 )
-from replication.messages import DeleteTopicRequest
+from replication.messages import CreatePartitionsRequest, DeleteTopicRequest
 from replication.state import BrokerRegistration
 from tests.coordinator_faults import LosingService
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
@@ -306,6 +306,20 @@ def quiet(stop: Callable[[int], None], broker_id: int = 0) -> None:
         stop(broker_id)
     except LogstoreError:  # it is down already
         return
+
+
+def test_a_refusal_is_no_success_where_nothing_was_asked_before() -> None:
+    """There was no controller at the first try; what the next one refuses is refused."""
+    with Cluster(1) as cluster:
+        cluster.create_topic("t", 2)
+        known, looks = cluster.client.controller_id, itertools.count()
+        cluster.client.controller_id = (  # type: ignore[method-assign]
+            lambda: known() if next(looks) else -1
+        )
+        request = CreatePartitionsRequest("t", 2)
+        answer = cluster._ask_again(request, ErrorCode.INVALID_PARTITIONS)
+        assert answer.error_code is ErrorCode.INVALID_PARTITIONS
+        assert next(looks) == 2
 
 
 def test_another_process_with_its_id_is_named(tmp_path: Path) -> None:
