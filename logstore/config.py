@@ -96,10 +96,10 @@ def _parse(key: str, value: object, default: object) -> object:
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]
-        if isinstance(default, int):
-            return int(text)
-        if isinstance(default, float):
-            return float(text)
+        if isinstance(default, int | float):
+            if "_" in text:  # which only Python reads as a number
+                raise ValueError
+            return int(text) if isinstance(default, int) else float(text)
     except (KeyError, ValueError):
         raise ConfigError(f"{key} = {value!r} is not a {type(default).__name__}") from None
     if isinstance(default, tuple):

@@ -217,6 +217,7 @@ class TestConfiguration:
             ((AlterableConfig("no.such.key", None, OP.DELETE),), E.INVALID_CONFIG),
             ((AlterableConfig(MIN_ISR, "0"),), E.INVALID_CONFIG),
             ((AlterableConfig(MIN_ISR, "many"),), E.INVALID_CONFIG),
+            ((AlterableConfig(MIN_ISR, "1_0"),), E.INVALID_CONFIG),
             ((AlterableConfig(MIN_ISR, 2),), E.INVALID_CONFIG),  # type: ignore[arg-type]
             ((AlterableConfig(MIN_ISR, "2", OP.APPEND),), E.INVALID_CONFIG),
             ((AlterableConfig("cleanup.policy", "delete", OP.SUBTRACT),), E.INVALID_CONFIG),
