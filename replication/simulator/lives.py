@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
+from logstore.log.replica import ReplicaLog
 from replication.client import Outcome as Sent
 from replication.client import SendResult
 from replication.error_codes import ErrorCode
 from replication.messages import (
+    AlterableConfig,
+    CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
+    IncrementalAlterConfigsRequest,
     Request,
     Response,
     TopicResponse,
@@ -53,6 +57,10 @@ class Lives:
         self._written = 0
         self._settled: dict[bytes, int] = {}  # value -> the life in which its write came to an end
         self._acknowledged: dict[tuple[TopicPartition, int], bytes] = {}  # of the present life
+        self._partitions = 0  # that the present life has at least, as the controller said
+        # How often it was to be configured, whether all of that was confirmed, and how the present
+        # life was last.
+        self._configured, self._is_configured, self._segment_bytes = 0, True, ""
 
     def make_anew(self, step: Operation) -> None:
         """Delete it if it is there, and create it; again and again until that is done."""
@@ -63,7 +71,7 @@ class Lives:
 
     def _go_on(self, step: Operation) -> None:
         if self._there:
-            self.exists = False
+            self.exists, self._partitions, self._segment_bytes = False, 0, ""
             self._acknowledged.clear()
             known = self._world.controllers_topic(NAME)
             if self._topic_id is None and known is not None:
@@ -125,6 +133,43 @@ class Lives:
         else:
             self._later(partial(self._create, step))
 
+    # -- changes -------------------------------------------------------------------------------
+
+    def grow(self, step: Operation) -> None:
+        """By one or two partitions, as many as are known."""
+        topic = self._world.controllers_topic(NAME)
+        if not self.exists or topic is None:
+            return
+        count, life = len(topic.replicas) + 1 + step.size % 2, self.number
+
+        def answered(code: ErrorCode | None) -> None:
+            if code is ErrorCode.NONE and self.exists and life == self.number:
+                self._world.counters["topics grown"] += 1
+                self._partitions = max(self._partitions, count)
+
+        self._ask(CreatePartitionsRequest(NAME, count), answered)
+
+    def reconfigure(self, step: Operation) -> None:
+        """Only the latest change counts, and only if it and those before it were confirmed."""
+        if not self.exists:
+            return
+        self._configured += 1
+        number, life, before = self._configured, self.number, self._is_configured
+        self._is_configured = False
+        value = str(SEGMENT_BYTES[step.size % len(SEGMENT_BYTES)])
+
+        def answered(code: ErrorCode | None) -> None:
+            if not self.exists or life != self.number or number != self._configured:
+                return
+            # A controller that stops half-way refuses, and may have done it.
+            self._is_configured = before and code is ErrorCode.NONE
+            if self._is_configured:
+                self._world.counters["topics reconfigured"] += 1
+                self._segment_bytes = value
+
+        config = AlterableConfig("segment.bytes", value)
+        self._ask(IncrementalAlterConfigsRequest(NAME, (config,)), answered)
+
     # -- load ----------------------------------------------------------------------------------
 
     def produce(self, step: Operation) -> None:
@@ -160,7 +205,7 @@ class Lives:
         if topic is None:
             return f"{NAME} is not in the tree"
         for tp, replicas in topic.replicas.items():
-            ends = set()
+            ends, leaders = set(), 0
             for broker_id in replicas:
                 broker = world.cluster.machines[broker_id].broker
                 partition = None if broker is None else broker.replica_manager.partitions.get(tp)
@@ -168,9 +213,12 @@ class Lives:
                     return f"{tp}: b{broker_id} has no replica"
                 if partition.log.topic_id != topic.topic_id:
                     return f"{tp}: b{broker_id} has a log of topic {partition.log.topic_id}"
+                leaders += partition.is_leader
                 if partition.is_leader and len(partition.isr.committed) < len(replicas):
                     return f"{tp}: not all are in the ISR {partition.isr.committed}"
                 ends.add((partition.log.log_end_offset, partition.log.high_watermark))
+            if leaders != 1:
+                return f"{tp}: {leaders} brokers lead"
             if len(ends) > 1 or any(end != mark for end, mark in ends):
                 return f"{tp}: log ends and high watermarks are {sorted(ends)}"
         return ""
@@ -186,7 +234,19 @@ class Lives:
         topic = self._world.controllers_topic(NAME)
         if topic is None:
             return []
+        if len(topic.replicas) < self._partitions:
+            return [
+                f"I-28 {NAME}: {self._partitions} partitions were made, {topic.replicas} are left"
+            ]
         for tp, replicas in topic.replicas.items():
+            if self._segment_bytes and self._is_configured and not late_copies:
+                for broker_id in replicas:
+                    used = self._log(broker_id, tp).config.segment_bytes
+                    if str(used) != self._segment_bytes:
+                        return [
+                            f"I-28 {tp}: b{broker_id} rolls at {used} bytes, configured are "
+                            f"{self._segment_bytes}"
+                        ]
             logs = {b: self._values(b, tp) for b in replicas}
             first = logs[replicas[0]]
             for broker_id, values in logs.items():
@@ -205,12 +265,15 @@ class Lives:
                         return [f"I-28 {tp}: {value!r} was written to life {life}, at {offset} now"]
         return []
 
-    def _values(self, broker_id: int, tp: TopicPartition) -> dict[int, bytes]:
+    def _log(self, broker_id: int, tp: TopicPartition) -> ReplicaLog:
         machine = self._world.cluster.machines[broker_id]
         assert machine.broker is not None
-        log = machine.broker.log_manager.get(*tp)
+        return machine.broker.log_manager.get(*tp)
+
+    def _values(self, broker_id: int, tp: TopicPartition) -> dict[int, bytes]:
+        machine = self._world.cluster.machines[broker_id]
         data = b""
-        for segment in log.segments:
+        for segment in self._log(broker_id, tp).segments:
             node = machine.disk.peek(segment.log_path)
             data += b"" if node is None else bytes(node.data[: segment.size])
         return {record.offset: bytes(record.value or b"") for record in read_records(data)}

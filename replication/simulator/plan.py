@@ -15,7 +15,7 @@ from replication.simulator.kinds import KINDS
 FLUSH_MODES = ("ack", "os")
 OPERATIONS = (
     "produce", "consume", "elect", "delete-records", "stop", "reassign", "transaction", "make-anew",
-    "produce-anew",
+    "produce-anew", "grow", "reconfigure",
 )  # fmt: skip
 MAX_BROKERS = 7
 
@@ -92,7 +92,8 @@ class Operation:
 
     Attributes:
         kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
-            ``reassign``, ``transaction``, ``make-anew`` and ``produce-anew`` (``lives``).
+            ``reassign``, ``transaction``; ``make-anew``, ``produce-anew``, ``grow`` and
+            ``reconfigure`` (``lives``).
         client: which producer or consumer; the broker for ``stop``.
         size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
         records: in one batch; for ``consume`` how many polls.

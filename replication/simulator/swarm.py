@@ -43,6 +43,8 @@ def draw_plan(seed: int, options: Options) -> Plan:
             segment_bytes, racks = story.segment_bytes or segment_bytes, story.racks
             if story.silent_from_ms is not None:
                 operations = [o for o in operations if o.at_ms < story.silent_from_ms]
+    if any(step.kind == "make-anew" for step in operations):
+        operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
     return Plan(
         seed, options.truncation, flush, brokers, partitions, min_isr, idempotent,
         tuple(sorted(faults, key=lambda fault: fault.at_ms)),
@@ -106,6 +108,15 @@ def _operations(
                 )
             )  # fmt: skip
     return found
+
+
+def _changes_of_topics(rng: random.Random, brokers: int, duration: int) -> list[Operation]:
+    """Of the topic that is made anew."""
+    return [
+        Operation(rng.randrange(duration), kind, rng.randrange(brokers), size=rng.randrange(100))
+        for kind in ("grow", "reconfigure")
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
 
 
 # -- faults -------------------------------------------------------------------------------------

@@ -312,6 +312,10 @@ class World:
                 self.reassign(tp, step.size)
             case "make-anew":
                 self.lives.make_anew(step)
+            case "grow":
+                self.lives.grow(step)
+            case "reconfigure":
+                self.lives.reconfigure(step)
             case "produce-anew":
                 self.lives.produce(step)
             case "transaction":
