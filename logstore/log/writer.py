@@ -361,7 +361,9 @@ class LogWriter:
         """Steps 5 to 12 of F-161. ``leader_epoch`` None keeps offsets and epochs (a follower)."""
         data, analysis, append_time = prepared
         size, leo = analysis.size, self.log_end_offset
-        if size > self.core.config.segment_bytes:
+        # What a leader has its followers take: its segments may be of a time with larger ones.
+        most = MAX_INT if leader_epoch is None else self.core.config.segment_bytes
+        if size > most:
             raise RecordListTooLargeError(
                 f"an append of {size} bytes is above segment.bytes {self.core.config.segment_bytes}"
             )
