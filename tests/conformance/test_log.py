@@ -315,9 +315,8 @@ class TestUnifiedLog:
             log.append_as_follower(batch(30, 1))
             assert [s.base_offset for s in log.segments] == [0, 10, 30]
             assert [record.offset for record in log.records()] == list(range(31))
-        with Disk(segment_bytes=1000).open() as log:
-            with pytest.raises(RecordListTooLargeError):
-                log.append_as_leader(large, 0)
+        with Disk(segment_bytes=1000).open() as log, pytest.raises(RecordListTooLargeError):
+            log.append_as_leader(batch(0, 20), 0)
 
     def test_compacted_topic_constraints(self) -> None:
         """testCompactedTopicConstraints: records without key are refused (F-171)."""
