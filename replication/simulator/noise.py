@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from logstore.errors import ResourceBusyError, StorageFailedError
+from logstore.errors import CorruptDataError, ResourceBusyError, StorageFailedError
 from replication.errors import FencedLeaderEpochError, KafkaStorageError
 from replication.messages import Request
 from replication.simulator.cluster import DISK_FAILS
@@ -100,6 +100,9 @@ class LogWatch(logging.Handler):
         storage = isinstance(error, KafkaStorageError | StorageFailedError | ResourceBusyError)
         if storage and DISK_FAILS & self._planned:
             self._excuses.use(Excuse.STORAGE_ERROR)
+            return
+        if isinstance(error, CorruptDataError) and DAMAGES & self._planned:
+            self._excuses.use(Excuse.DAMAGE_REPORTED)
             return
         place = error.__traceback__
         while place is not None and place.tb_next is not None:

@@ -23,6 +23,8 @@ class Entry(NamedTuple):
     epoch: int
     crc: int
 
+_MOST_RECORDS = 1 << 16  # of a batch: no schedule writes so many
+
 
 class Shadow:
     """One replica of one incarnation.
@@ -73,8 +75,8 @@ class Shadow:
             while position + _HEADER.size <= size:
                 base, length, epoch, _, crc, _, delta = _HEADER.unpack_from(data, position)
                 position += _PREFIX + length
-                if length <= 0 or position > size:
-                    break
+                if length <= 0 or position > size or not 0 <= delta < _MOST_RECORDS:
+                    break  # damage
                 entry = Entry(base, base + delta, epoch, crc)
                 for offset in range(base, entry.last + 1):
                     self.entries[offset] = entry
