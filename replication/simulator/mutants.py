@@ -470,6 +470,26 @@ def epoch_not_assigned_at_election() -> list[Patch]:
     return [Patch(ReplicaLog, "assign_epoch", lambda self, epoch, start_offset=None: None)]
 
 
+@_mutant
+def what_the_leader_deleted_is_kept() -> list[Patch]:
+    """A follower keeps records that nobody can compare any more, below its leader's log start."""
+    told = FetchState.truncate_as_told
+
+    def mutant(self: FetchState, answer: Any, rule: Any, leader_log_start: int = -1) -> bool:
+        return told(self, answer, rule)
+
+    return [
+        Patch(FetchState, "truncate_as_told", mutant),
+        Patch(leader_module, "cannot_be_compared", lambda found, fetch_offset, log_start: False),
+    ]
+
+
+@_mutant
+def configuration_change_not_applied() -> list[Patch]:
+    """A log that is open goes on with the configuration that it was opened with."""
+    return [Patch(ReplicaLog, "reconfigure", lambda self, config: None)]
+
+
 # -- elections and incarnations -----------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ class Entry(NamedTuple):
     epoch: int
     crc: int
 
+
 _MOST_RECORDS = 1 << 16  # of a batch: no schedule writes so many
 
 

@@ -23,6 +23,7 @@ FOUND = {
     "broker-epoch-not-checked": 312013887,
     "clean-marker-kept": 312014416,
     "committed-writes-time-out": 312013650,
+    "configuration-change-not-applied": 312013669,
     "consumers-read-uncommitted": 312013655,
     "control-requests-of-earlier-incarnations": 312013651,
     "deposed-controller-writes": 312013960,
