@@ -240,7 +240,7 @@ class Loader:
 
     def broker_epochs(self, paths: list[str]) -> tuple[int, ...]:
         """What all directories say of the last stop; nothing unless they agree, and all logs are
-        here.
+        here as that stop left them.
 
         Raises:
             StorageFailedError: none is.
@@ -251,7 +251,10 @@ class Loader:
             raise StorageFailedError(", ".join(paths), "open any log directory", str(first))
         epochs = {log_dir.broker_epochs for log_dir in live}
         agreed = len(epochs) == 1 and not offline and not self._directories.unavailable()
-        return epochs.pop() if agreed else ()
+        intact = all(
+            not log.recovery_report.clean_doubt for log_dir in live for _, log in log_dir.items()
+        )
+        return epochs.pop() if agreed and intact else ()
 
     def _fail(self, log_dir: LogDir, doing: str, error: Exception) -> None:
         if not isinstance(error, StorageFailedError):

@@ -162,7 +162,7 @@ class LogManager:
         """The epoch under which this broker last stopped in order, as every directory has it.
 
         −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966), and where a
-        log is unavailable.
+        log is unavailable, or not as that stop left it.
         """
         epochs = self._broker_epochs
         return epochs[-1] if epochs else clean_shutdown.UNKNOWN_BROKER_EPOCH

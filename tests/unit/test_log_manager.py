@@ -262,6 +262,21 @@ class TestBrokerEpoch:
         with machine.start() as manager:
             assert manager.previous_broker_epoch == -1
 
+    def test_is_unknown_where_a_log_is_not_as_the_stop_left_it(self) -> None:
+        """Whole batches are cut off it: the marker says nothing of what is left."""
+        machine = Machine()
+        with machine.start() as manager:
+            log = manager.get_or_create("t", 0)
+            for value in (b"one", b"two"):
+                log.append([(None, value)])
+            path = log.segments[0].log_path
+            manager.close(broker_epoch=7)
+        data = machine.storage.read_file(path)
+        machine.storage.write_file(path, bytes(20) + data[20:])
+        with machine.start() as manager:
+            assert manager.get("t", 0).recovery_report.bytes_cut
+            assert manager.previous_broker_epoch == -1
+
     @pytest.mark.parametrize("operation", ["list", "read"])
     def test_is_unknown_when_a_directory_is_offline(self, operation: str) -> None:
         """What the lost directory held may be lost: nobody may count on this broker's logs."""
