@@ -133,12 +133,13 @@ class Decisions:
         """``gone`` brokers are not up, or not yet as the incarnation they are now (R-59, R-64).
 
         They leave every ISR. Those of ``unclean`` came back without proof of a clean stop and
-        leave every ELR too (R-70).
+        leave every ELR too (R-70). Nobody is elected uncleanly yet, as one of ``gone`` that is
+        coming back may have everything: ``elect_leaderless`` follows.
         """
 
         def after(tp: TopicPartition) -> PartitionRegistration:
             isr = [r for r in self._context.partitions[tp].isr if r not in gone]
-            return self.decide(tp, isr=isr, unclean=unclean)
+            return self.decide(tp, mode=Mode.ONLINE, isr=isr, unclean=unclean)
 
         return self._changes(self._on(gone), after)
 

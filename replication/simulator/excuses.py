@@ -18,6 +18,7 @@ class Excuse(Enum):
     WRITE_UNDER_WAY = "a write under way at the end"
     NOT_SYNCED_YET = "a record that waits for its sync"
     DAMAGED = "a damaged disk"
+    ELECTED_UNCLEANLY = "a record that an unclean election lost"
     DELETED = "deleted records"
     REPEATED_WRITE = "a write that the network repeated"
     FORGOTTEN = "records that a replica forgot"

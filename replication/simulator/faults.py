@@ -9,8 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from checkpoints.types import TopicPartition
 from logstore.testing.faulty import CrashMode
 from replication.coordination import nodes
+from replication.messages import ElectionType, ElectLeadersRequest
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.coordinator import (
     CARRIED_OUT,
@@ -19,6 +21,7 @@ from replication.simulator.coordinator import (
     Fate,
     Silence,
 )
+from replication.simulator.kinds import UNCLEAN_ELECTION
 from replication.simulator.moments import CONTROLLER, LEADER, Moments, with_roles
 from replication.simulator.network import Link
 from replication.simulator.plan import Fault
@@ -32,9 +35,19 @@ CLIENT_NODES = range(-20, -9)  # where clients sit in the network
 
 
 class Injector:
-    """One schedule's faults. ``struck`` counts by kind what really happened."""
+    """One schedule's faults.
 
-    def __init__(self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str]) -> None:
+    Args:
+        struck: counts by kind what really happened.
+        followed: the partitions whose every record is followed, and may be lost where a plan says
+            so.
+    """
+
+    def __init__(
+        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
+        followed: tuple[TopicPartition, ...],
+    ) -> None:  # fmt: skip
+        self._followed = followed
         self._cluster = cluster
         self._scheduler = scheduler
         self._struck = struck
@@ -61,6 +74,7 @@ class Injector:
             "F-32": self._crash_controller,
             "F-33": self._pause_controller,
             "F-49": self._depose_controller,
+            UNCLEAN_ELECTION: self._elect_uncleanly,
             "F-34": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,
@@ -342,6 +356,15 @@ class Injector:
         """Its node is removed, as operators do who want another controller; its session lives."""
         if self._cluster.coordinator.remove(nodes.CONTROLLER):
             self._struck["F-49"] += 1
+
+    def _elect_uncleanly(self, fault: Fault) -> None:
+        """An admin wants a leader at any price, where there is none."""
+        controller = self._cluster.controller
+        broker = None if controller is None else self._cluster.machines[controller].broker
+        if broker is not None:
+            self._struck[fault.kind] += 1
+            request = ElectLeadersRequest(ElectionType.UNCLEAN, self._followed)
+            broker.handle(request, lambda response: None)
 
     def _pause_controller(self, fault: Fault) -> None:
         controller = self._cluster.controller

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
 from replication.messages import ProduceRequest, Request
+from replication.simulator.unclean import Losses
 
 if TYPE_CHECKING:
     from replication.simulator.transactions import Transaction
@@ -41,16 +42,18 @@ class Write:
 class History:
     """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
     first value any consumer read at an offset (I-6). ``repeated``: values of requests that the
-    network carried out twice: of the two answers the client had one. ``read_by``: offsets by
-    reader and partition."""
+    network carried out twice: of the two answers the client had one. ``read_by``: what each
+    reader got last at an offset, by reader and partition. ``losses``: what of all this may be
+    gone."""
 
     writes: list[Write] = field(default_factory=list)
     acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     seen: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
     deleted_below: dict[TopicPartition, int] = field(default_factory=dict)
     repeated: set[bytes] = field(default_factory=set)
-    read_by: dict[tuple[str, TopicPartition], set[int]] = field(default_factory=dict)
+    read_by: dict[tuple[str, TopicPartition], dict[int, bytes]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
 
     def write_of(self, value: bytes) -> Write:
         return self.writes[int(value.split(b".", 1)[0])]
@@ -73,16 +76,25 @@ class History:
         if outcome is Outcome.OK and write.acks == -1 and offset >= 0:
             known = self.acknowledged.setdefault(write.tp, {})
             for number, value in enumerate(write.values):
-                before = known.setdefault(offset + number, value)
+                before = self._instead_of_lost(write.tp, known, offset + number, value)
                 if before != value:
                     self.violations.append(
                         f"I-1 {write.tp}: offset {offset + number} was acknowledged twice, for "
                         f"{before!r} and {value!r}"
                     )
 
+    def _instead_of_lost(
+        self, tp: TopicPartition, known: dict[int, bytes], offset: int, value: bytes
+    ) -> bytes:
+        """What was known first at an offset; ``value`` where either of the two is lost."""
+        before = known.setdefault(offset, value)
+        if before != value and self.losses.took(tp, offset, before):
+            before = known[offset] = value
+        return value if self.losses.took(tp, offset, value) else before
+
     def read(self, tp: TopicPartition, offset: int, value: bytes, reader: str) -> None:
-        self.read_by.setdefault((reader, tp), set()).add(offset)
-        before = self.seen.setdefault(tp, {}).setdefault(offset, value)
+        self.read_by.setdefault((reader, tp), {})[offset] = value
+        before = self._instead_of_lost(tp, self.seen.setdefault(tp, {}), offset, value)
         if before != value:
             self.violations.append(
                 f"I-6 {tp}: {reader} reads {value!r} at offset {offset}, where {before!r} was read"

@@ -25,6 +25,7 @@ from replication.simulator.durability import Durability
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.recoveries import Recoveries
 from replication.simulator.shadow import Entry, Shadow
+from replication.simulator.unclean import UncleanElections
 from replication.simulator.wakeups import Wakeups
 from replication.state import UNKNOWN_EPOCH, PartitionRegistration
 
@@ -43,6 +44,7 @@ class View:
     undone: dict[int, Entry] = field(default_factory=dict)  # by a cut that may not be durable yet
     led_from: int = -1  # the high watermark at which its leadership began
     state: tuple[object, ...] = ()
+    began_in: int = -1  # leader epoch in which its process made its log
 
 
 class Oracle:
@@ -70,6 +72,9 @@ class Oracle:
         cluster.network.on_answer = self._answered
         self._durability = Durability(cluster, self.excuses, self._violated, self._shadow_of)
         self.asked = self._durability.asked  # to be told of every request that is sent
+        self.unclean = UncleanElections(
+            cluster, self.committed, self.excuses, self.counters, self._violated, self._shadow_of
+        )
         self._recoveries = Recoveries(self.counters, self.excuses)
         self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
         self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -115,6 +120,7 @@ class Oracle:
             view = views.get(tp)
             if view is None or view.shadow.log is not log:
                 view = self._open(machine, tp, log)
+                view.began_in = partition.leader_epoch
             state = (
                 log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
                 partition.role,
@@ -331,6 +337,7 @@ class Oracle:
                 f"{log.log_end_offset}, high watermark {high_watermark}"
             )
             view.led_from = high_watermark
+            self.unclean.leads(tp, machine.broker_id, partition.leader_epoch)
             registration = self.registrations.get(tp)
             if registration is not None and registration.leader_epoch == partition.leader_epoch:
                 self._check_committed(
@@ -361,7 +368,11 @@ class Oracle:
         leader's own, and with the ELR that of the controller, which may have elected another."""
         committed, shadow = self.committed[tp], view.shadow
         new = []
-        for offset in range(max(shadow.start, view.high_watermark if view.leads else 0), end):
+        offsets = range(max(shadow.start, view.high_watermark if view.leads else 0), end)
+        if self.unclean.is_overtaken(tp, partition.leader_epoch):
+            self.unclean.commits_late(tp, shadow, filter(shadow.entries.get, offsets))
+            return
+        for offset in offsets:
             entry = shadow.entries.get(offset)
             if entry is None:
                 continue
@@ -377,9 +388,10 @@ class Oracle:
                 return
         if not new:
             return
+        self.unclean.committed(tp, shadow, new)
         registration = self.registrations.get(tp)
         members = dict.fromkeys(
-            m for m in partition.isr.committed if not self._has_restarted(partition, m)
+            m for m in partition.isr.committed if not self._has_begun_anew(partition, tp, m)
         )
         if registration is not None:
             members.update(dict.fromkeys((*registration.isr, *registration.elr)))
@@ -397,14 +409,18 @@ class Oracle:
                     )  # fmt: skip
                     return
 
-    def _has_restarted(self, leader: Partition, broker_id: int) -> bool:
+    def _has_begun_anew(self, leader: Partition, tp: TopicPartition, broker_id: int) -> bool:
         """Since the last fetch that the leader knows of.
 
         A fetch may arrive after its sender lost power, and counts as if it had come before: the
         replica is one of those that may forget (KIP-966), and no promise relies on it any more
-        once the controller has taken it out of the ISR.
+        once the controller has taken it out of the ISR. The same holds where the partition was
+        moved away from its sender and back, of which this leader has not heard.
         """
         known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
+        view = self._live_view(broker_id, tp)
+        if view is not None and view.began_in > leader.leader_epoch:
+            return True
         return (
             known is not None
             and broker is not None
@@ -443,6 +459,7 @@ class Oracle:
     # -- the controller's tree -----------------------------------------------------------------
 
     def _look_at_tree(self, tree: Tree) -> None:
+        self.unclean.looked(tree)
         for broker_id in self._cluster.machines:
             known = tree.get(nodes.broker_epoch_path(broker_id))
             if known is not None:
@@ -487,6 +504,7 @@ class Oracle:
                 self.counters["ISR expansions"] += 1
             if now.elr and not before.elr:
                 self.counters["ELR used"] += 1
+        self.unclean.registered(tree, tp, before, now)
         present = tree.get(nodes.CONTROLLER_EPOCH)
         assert present is not None
         # In one event a controller may write, find itself removed and be elected again.

@@ -46,6 +46,7 @@ KINDS: dict[str, str] = {
     "F-37": "coordinator crash",
     "F-38": "leader epoch flipped in transit",
     "F-49": "controller removed by hand",
+    "F-50": "unclean election",
 }
 
 
@@ -53,14 +54,17 @@ def _range(first: int, last: int) -> tuple[str, ...]:
     return tuple(f"F-{number}" for number in range(first, last + 1))
 
 
+UNCLEAN_ELECTION = "F-50"
+
 GROUPS: dict[str, tuple[str, ...]] = {
-    "all": tuple(KINDS),
+    "all": (*_range(1, 38), "F-49"),  # after which nothing acknowledged may be lost
     "net": (*_range(1, 11), "F-38"),
     "crash": (*_range(12, 18), "F-34"),
     "disk": _range(19, 28),
     "clock": _range(29, 31),
     "controller": ("F-32", "F-33", "F-49"),
     "coordinator": _range(35, 37),
+    "unclean": (UNCLEAN_ELECTION,),
     "none": (),
 }
 # Kinds that are not asked for but happen inside another one.

@@ -28,6 +28,7 @@ from logstore.log.producer_checks import ProducerUpdates
 from logstore.log.writer import Cut, LogWriter
 from logstore.manager.opener import LogOpener
 from logstore.segment import Segment
+from replication import election as election_module
 from replication import replica_manager as replica_manager_module
 from replication import waiting as waiting_module
 from replication.controller import partitions as decisions_module
@@ -540,6 +541,36 @@ def election_outside_isr() -> list[Patch]:
         return change(now, acceptable, **rest)
 
     return [Patch(decisions_module, "change", mutant)]
+
+
+@_mutant
+def unclean_election_before_isr() -> list[Patch]:
+    """Where an unclean election is allowed, a stale replica comes before the online ISR."""
+    elect = election_module.elect
+
+    def mutant(replicas: Any, isr: Any, elr: Any, leader: Any, last: Any, acceptable: Any,
+               mode: Mode = Mode.ONLINE) -> Any:  # fmt: skip
+        if mode is Mode.UNCLEAN and not acceptable(leader):
+            for replica in replicas:
+                if replica not in (*isr, *elr) and acceptable(replica):
+                    return election_module.Elected(replica, unclean=True)
+        return elect(replicas, isr, elr, leader, last, acceptable, mode)
+
+    return [Patch(election_module, "elect", mutant)]
+
+
+@_mutant
+def unclean_election_of_whoever_is_back_first() -> list[Patch]:
+    """Nobody waits with it until those that are coming back count as candidates."""
+
+    def mutant(self: Any, gone: Any, unclean: Any) -> Any:
+        def after(tp: Any) -> Any:
+            isr = [r for r in self._context.partitions[tp].isr if r not in gone]
+            return self.decide(tp, isr=isr, unclean=unclean)
+
+        return self._changes(self._on(gone), after)
+
+    return [Patch(Decisions, "fence", mutant)]
 
 
 @_mutant

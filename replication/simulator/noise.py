@@ -18,6 +18,7 @@ from replication.simulator.cluster import DISK_FAILS
 from replication.simulator.excuses import Excuse, Excuses
 from replication.simulator.plan import Plan
 from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
+from replication.simulator.unclean import ELECTIONS
 
 WARNED = "warned: "
 
@@ -85,7 +86,7 @@ class LogWatch(logging.Handler):
         if reason.kinds and not strikes:
             self._found.append(f"I-29 without a reason: {record.getMessage()}")
         if reason.forgetting:
-            if self._forgets:
+            if self._forgets or self._counters[ELECTIONS]:
                 self._excuses.use(Excuse.FORGOTTEN)
             else:
                 self._found.append(f"I-29 nobody forgot anything: {record.getMessage()}")

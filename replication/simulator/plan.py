@@ -133,6 +133,7 @@ class Plan:
     mutant: str | None = None
     racks: bool = False  # consumers read from the replica of theirs (KIP-392)
     poll_bytes: int = 1000  # a consumer gets of a partition at a time
+    unclean: bool = False  # the topic may elect a leader outside its ISR
     violation: str = ""  # what it once found; for people
 
     def to_json(self) -> str:

@@ -22,6 +22,7 @@ from replication.simulator.scheduler import US_PER_MS, Process, Scheduler
 from replication.simulator.swarm import draw_plan
 from replication.simulator.validations import check_read, is_quiescent, validate, what_is_missing
 from replication.simulator.workload import World
+from replication.state import UNKNOWN_EPOCH
 
 TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
@@ -58,10 +59,11 @@ class _Run:
         self.cluster = SimCluster(plan, self.scheduler, self.struck)
         self.oracle = Oracle(self.cluster, self.partitions)
         self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
-        self.injector = Injector(self.cluster, self.scheduler, self.struck)
+        self.injector = Injector(self.cluster, self.scheduler, self.struck, tuple(self.partitions))
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
         self.pace = Pace(self.scheduler, self.errors.append)
         self.cluster.network.on_send = self._sent
+        self.world.history.losses = self.oracle.unclean.losses
         self.cluster.network.on_repeat = self.world.history.note_repeated
         self.events = Events(self.scheduler, self.cluster, self.errors, self._look)
 
@@ -158,6 +160,8 @@ class _Run:
             for number in range(self.plan.partitions)
         )
         config = {"min.insync.replicas": str(self.plan.min_isr)}
+        if self.plan.unclean:
+            config["unclean.leader.election.enable"] = "true"
         request = CreateTopicRequest(TOPIC, self.plan.partitions, replicas, assignment, config)
         broker.handle(request, answers.append)
         self.events.wait(
@@ -199,11 +203,19 @@ class _Run:
 
         def what_is_missing() -> str:
             for tp in self.partitions:
-                end = max(self.oracle.committed[tp], default=-1) + 1
+                committed = self.oracle.committed[tp]
+                end = max(committed, default=-1) + 1
                 for consumer in world.consumers:
-                    offset = consumer.core.positions[tp].offset or 0
+                    position = consumer.core.positions[tp]
+                    offset = position.offset or 0
                     if offset < end:
                         return f"{consumer.name} comes to {offset} of {tp}, which ends at {end}"
+                    if (
+                        self.oracle.unclean.allowed
+                        and committed
+                        and position.epoch not in (UNKNOWN_EPOCH, committed[end - 1].epoch)
+                    ):
+                        return f"{consumer.name} is at the end of what was {tp}"
             return ""
 
         def are_done() -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
+from logstore.errors import CorruptBatchError
+from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
 from replication.simulator.disk import SimDisk
 
@@ -83,6 +86,24 @@ class Shadow:
                     self.entries[offset] = entry
                 self._position = position
                 yield entry
+
+    def values_at(self, offset: int) -> dict[int, bytes]:
+        """Offset -> value of the records in the batch that holds ``offset``, as it is on the disk;
+        a control batch has none."""
+        entry = self.entries[offset]
+        for segment in self.log.segments:
+            node, position, size = self.disk.peek(segment.log_path), 0, segment.size
+            while node is not None and position + _HEADER.size <= size:
+                base, length, *_ = _HEADER.unpack_from(node.data, position)
+                end = position + _PREFIX + length
+                if length <= 0 or end > size:
+                    break
+                if base == entry.base:
+                    with suppress(CorruptBatchError):  # a bit of it flipped since it was written
+                        records = read_records(bytes(node.data[position:end]))
+                        return {record.offset: bytes(record.value or b"") for record in records}
+                position = end
+        return {}
 
     def first_not_durable(self) -> int | None:
         """Base offset of the first batch of which a power loss now may take bytes."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from replication.simulator.coordinator import CARRIED_OUT, CRASH, NOT_CARRIED_OUT
+from replication.simulator.kinds import UNCLEAN_ELECTION
 from replication.simulator.moments import (
     AFTER_THE_CALL,
     ANSWERED,
@@ -225,6 +226,31 @@ def last_one_standing(stage: Stage) -> None:
     stage.time(2000, 2300)
 
 
+def unclean_election(stage: Stage) -> None:
+    """The whole ISR is gone, and a replica that was left behind is elected; then the others come
+    back, or a leader that was cut off hears of it (KIP-320: who read on notices)."""
+    rng = stage.rng
+    stale, other, leader = rng.sample(stage.brokers[:3], 3)
+    stage.write(0, 300, 8, (-1, -1, 1))
+    stage.cut(stage.time(80, 200), stale, rng.randint(700, 1000), other, leader)
+    stage.write(300, 1000, 10, (-1, -1, 1))
+    for at_ms in (400, 700, 900, 1500, 2100):
+        stage.operations.append(
+            Operation(stage.time(at_ms, at_ms + 100), "consume", rng.randrange(2), records=4)
+        )
+    away = rng.randint(700, 1300)
+    stage.fault(stage.time(800, 950), "F-12", other, away)
+    if rng.random() < 0.4:  # clients still reach it
+        links = (COORDINATOR, other, stale)
+        stage.cut(stage.time(850, 1000), leader, away, *links)
+    else:
+        stage.fault(stage.time(850, 1000), "F-12", leader, away + rng.choice((-300, 0, 300)))
+    for at_ms in (1300, 1600):  # where the topic does not allow it by itself
+        stage.fault(stage.time(at_ms, at_ms + 200), UNCLEAN_ELECTION, -1)
+    stage.write(1000, 2400, 12, (-1, -1, 1))
+    stage.time(2400, 2600)
+
+
 def restarts(stage: Stage) -> None:
     """One broker stops and starts many times, in order or not (S-31, S-40, F-47)."""
     rng = stage.rng
@@ -413,13 +439,16 @@ STORIES: tuple[Callable[[Stage], None], ...] = (
 )  # fmt: skip
 
 
-def tell(rng: random.Random, brokers: int, producers: int, partitions: int, start_ms: int) -> Stage:
+def tell(
+    rng: random.Random, brokers: int, producers: int, partitions: int, start_ms: int,
+    stories: tuple[Callable[[Stage], None], ...] = STORIES,
+) -> Stage:  # fmt: skip
     """One story, begun at ``start_ms``. Needs three brokers."""
     order = [*range(brokers)]
     if rng.random() < 0.4:
         rng.shuffle(order)
     stage = Stage(rng, tuple(order), producers, partitions, start_ms)
-    story = rng.choice(STORIES)
+    story = rng.choice(stories)
     story(stage)
     if story not in CUTTING and rng.random() < ENDING_RATE and stage.silent_from_ms is None:
         stage.start_ms = stage.end_ms

@@ -6,14 +6,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from replication.simulator.kinds import PART_OF, expand
+from replication.simulator.kinds import PART_OF, UNCLEAN_ELECTION, expand
 from replication.simulator.moments import GROWS, SHRINKS
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
-from replication.simulator.stories import tell
+from replication.simulator.stories import STORIES, tell, unclean_election
 from replication.simulator.workload import CONSUMERS
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
 STORY_RATE = 0.9  # of the schedules
+UNCLEAN_RATE = 0.7  # of the stories, where unclean elections are asked for
+UNFIT_FOR_LOSSES = ("transaction", "delete-records")
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -31,10 +33,12 @@ def draw_plan(seed: int, options: Options) -> Plan:
     segment_bytes = rng.choice((300, 500, 900, 4000))
     faults = _faults(rng, options, brokers, duration)
     racks = False
+    allowed = expand(options.faults)
+    loses = UNCLEAN_ELECTION in allowed
     operations = _operations(rng, options, len(idempotent), partitions, brokers, duration)
     if brokers >= 3 and rng.random() < STORY_RATE:
-        story = tell(rng, brokers, len(idempotent), partitions, rng.randrange(100))
-        allowed = expand(options.faults)
+        stories = (unclean_election,) if loses and rng.random() < UNCLEAN_RATE else STORIES
+        story = tell(rng, brokers, len(idempotent), partitions, rng.randrange(100), stories)
         if all(fault.kind in allowed for fault in story.faults):
             # What else strikes is less: too much at once, and nothing goes as it is told.
             faults = [f for f in faults if rng.random() < 0.4] + story.faults
@@ -43,6 +47,8 @@ def draw_plan(seed: int, options: Options) -> Plan:
             segment_bytes, racks = story.segment_bytes or segment_bytes, story.racks
             if story.silent_from_ms is not None:
                 operations = [o for o in operations if o.at_ms < story.silent_from_ms]
+    if loses:  # a marker may be lost, or a log begin above what is elected
+        operations = [o for o in operations if o.kind not in UNFIT_FOR_LOSSES]
     if any(step.kind == "make-anew" for step in operations):
         operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
     return Plan(
@@ -51,6 +57,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
         tuple(sorted(operations, key=lambda step: step.at_ms)),
         duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
         options.mutant, rng.random() < 0.3 or racks, rng.choice((100, 1000, 10_000)),
+        unclean=loses and rng.random() < 0.7,
     )  # fmt: skip
 
 
@@ -172,6 +179,8 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         return Fault(at_ms, kind, broker, length, float(rng.randrange(300)))
     if number == 26:
         return Fault(at_ms, kind, broker, length, float(rng.choice((1, 5, 40))))
+    if number == 50:
+        return Fault(at_ms, kind, -1)
     if number in (29, 33):
         return Fault(at_ms, kind, -1 if number == 33 else broker, length)
     if number == 30:

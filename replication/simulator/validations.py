@@ -122,14 +122,14 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
         if offset < max(content.start, history.deleted_below.get(tp, 0)):
             continue
         held = content.values.get(offset)
-        if held != value:
+        if held != value and not history.losses.took(tp, offset, value):
             return [f"I-1 {tp}: {value!r} was acknowledged at {offset}, where now {held!r} is"]
     held_values = set(content.values.values())
     if tp not in history.deleted_below:
         for write in history.writes:  # also where nobody knows at which offset
             if write.tp == tp and write.outcome is Outcome.OK and write.acks == -1:
                 for value in write.values:
-                    if value not in held_values:
+                    if value not in held_values and not history.losses.took_value(tp, value):
                         return [f"I-1 {tp}: {value!r} was acknowledged, and is nowhere"]
     if content.start > history.deleted_below.get(tp, 0):
         return [f"I-1 {tp}: the log starts at {content.start}, and nobody deleted that far"]
@@ -139,7 +139,9 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
 def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[str]:
     """I-6."""
     for offset, value in history.seen.get(tp, {}).items():
-        if offset >= content.start and content.values.get(offset) != value:
+        if offset < content.start or history.losses.took(tp, offset, value):
+            continue
+        if content.values.get(offset) != value:
             return [f"I-6 {tp}: {value!r} was read at {offset}: {content.values.get(offset)!r}"]
     return []
 
@@ -193,6 +195,8 @@ def _check_producers(tp: TopicPartition, content: Content, history: History) -> 
     for write in history.writes:
         if write.producer and write.tp == tp and write.outcome is Outcome.OK:
             offset = offsets.get(write.values[0], -1)
+            if offset < 0 and history.losses.took_value(tp, write.values[0]):
+                continue
             if offset < last.get(write.producer, -1):
                 return [
                     f"I-20 {tp}: {write.values[0]!r} is before what {write.producer} sent first"
@@ -209,14 +213,14 @@ def _is_of_idempotent(history: History, value: bytes) -> bool:
 
 def check_read(oracle: Oracle, cluster: SimCluster, history: History) -> list[str]:
     """I-6: once a consumer has come to the end, it has passed over nothing."""
-    for (reader, tp), offsets in history.read_by.items():
+    for (reader, tp), read in history.read_by.items():
         if tp in history.deleted_below:
             continue  # it may have come too late
         content = Content(cluster.machines[oracle.registrations[tp].leader], tp)
         for offset, value in content.values.items():
             transaction = history.write_of(value).transaction
-            if offset not in offsets and transaction is None:
+            if read.get(offset) != value and transaction is None:
                 return [f"I-6 {tp}: {reader} never read {value!r} at {offset}"]
-            if offset not in offsets and transaction is not None and transaction.commits:
+            if read.get(offset) != value and transaction is not None and transaction.commits:
                 return [f"I-6 {tp}: {reader} never read {value!r} at {offset}, committed"]
     return []

@@ -141,6 +141,19 @@ def test_unclean_election_where_the_topic_wants_it() -> None:
     assert b.controller.stats.unclean_leader_elections == 1
 
 
+def test_no_unclean_election_while_one_that_has_everything_comes_back() -> None:
+    """R-59, R-69: the new incarnation is no candidate yet when the old one leaves the ISR."""
+    b = Brokers()
+    b.create(assignment=((2, 3),), unclean_leader_election_enable="true")
+    b.kill(3)
+    b.start(3)
+    assert b.partition().isr == (2,)
+    b.bounce(2, clean=True)
+    now = b.partition()
+    assert (now.leader, now.isr, now.recovery_state) == (2, (2,), RecoveryState.RECOVERED)
+    assert b.controller.stats.unclean_leader_elections == 0
+
+
 def test_a_new_incarnation_is_told_everything_and_the_old_one_nothing() -> None:
     """R-52: requests carry the epoch of the incarnation they are for."""
     b = Brokers()
