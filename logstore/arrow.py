@@ -10,7 +10,8 @@ values each. Where compressed batches unpack to more, ``read_columns`` raises
 ``ResultTooLargeError`` instead of returning a part: the schema does not depend on the data, and
 ``large_binary`` would. ``PartitionLog.to_arrow`` yields as many record batches as it takes.
 
-pyarrow is imported at the first call; install it with ``logstore[arrow]``.
+pyarrow, the extra ``arrow``, is imported at the first call; where it is missing, that is a
+``ConfigError``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from logstore.errors import CorruptBatchError, ResultTooLargeError
+from logstore.extras import Extra, load
 from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE
 from logstore.format.reader import MAX_OFFSET, ReadOptions, fill_columns
 from logstore.kernels import DECODE_FULL, ColumnBuilder
@@ -32,13 +34,21 @@ _ALL = 2**62
 _COLUMN_BYTES_MAX = 2**31 - 1
 
 
+def load_pyarrow() -> Any:
+    """The library.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    return load("pyarrow", Extra.ARROW, "Arrow columns")
+
+
 @lru_cache
 def schema(
     *, keys: bool = True, values: bool = True, timestamps: bool = True, headers: bool = False
 ) -> pyarrow.Schema:
     """The schema of ``read_columns`` with the same arguments."""
-    import pyarrow as pa
-
+    pa = load_pyarrow()
     fields = [pa.field("offset", pa.int64(), nullable=False)]
     if timestamps:
         fields.append(pa.field("timestamp", pa.int64(), nullable=False))
@@ -100,15 +110,14 @@ def to_record_batch(
 
     The four flags are those that the builder was made with.
     """
-    import pyarrow as pa
-
+    pa = load_pyarrow()
     rows = builder.rows
     buffers: dict[str, Any] = {
         name: None if buffer is None else pa.py_buffer(buffer)
         for name, buffer in builder.finish().items()
     }
 
-    def strings(name: str, kind: pa.DataType, count: int) -> pa.Array:
+    def strings(name: str, kind: pyarrow.DataType, count: int) -> pyarrow.Array:
         parts = [buffers.get(f"{name}_{part}") for part in ("validity", "offsets", "data")]
         return pa.Array.from_buffers(kind, count, parts)
 
@@ -140,8 +149,7 @@ def to_record_batch(
 
 def _as_text(names: pyarrow.Array) -> pyarrow.Array:
     """Header keys as strings; what is not UTF-8 is replaced, as Kafka's reader does."""
-    import pyarrow as pa
-
+    pa = load_pyarrow()
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

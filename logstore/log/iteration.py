@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from logstore.arrow import to_record_batch
+from logstore.arrow import load_pyarrow, to_record_batch
 from logstore.errors import CorruptBatchError, CorruptDataError
 from logstore.format.reader import ReadOptions, fill_columns, fill_records
 from logstore.kernels import DECODE_END, DECODE_FULL, DECODE_LIMIT, ColumnBuilder
@@ -208,6 +208,7 @@ def column_portions(
 
     Memory stays bounded by one window and one record batch.
     """
+    load_pyarrow()  # what is missing is told now, by an empty log too
     builder = ColumnBuilder(headers=headers)
 
     def fill(

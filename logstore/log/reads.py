@@ -95,7 +95,8 @@ class LogReads(LogState):
     ) -> Iterator[Any]:
         """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``).
 
-        Raises as ``records``; the record batches before the damage were given.
+        Raises as ``records``; the record batches before the damage were given. Without the extra
+        ``arrow`` it is a ``ConfigError``.
         """
         return column_portions(self._readers, start_offset, end_offset, headers=headers)
 

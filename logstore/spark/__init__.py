@@ -1,15 +1,14 @@
 """Spark reads, writes and verifies log directories: docs/spark.md, docs/spark-cluster.md.
 
-Needs the extra: ``pip install 'logstore[spark]'`` and a JDK 17 or newer. Importing this package
+Needs the extra ``spark`` (`logstore.extras`) and a JDK 17 or newer. Importing this package
 imports neither pyspark nor pyarrow; the first use of a name does.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from logstore.errors import ConfigError
+from logstore.extras import Extra, load
 
 if TYPE_CHECKING:
     from logstore.spark.sessions import register, session, settings
@@ -30,14 +29,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("pyspark", "pyarrow"):
-            raise
-        raise ConfigError(
-            f"logstore.spark needs the package {error.name}: pip install 'logstore[spark]'"
-        ) from None
+    value = getattr(load(_HOMES[name], Extra.SPARK, "logstore.spark"), name)
     globals()[name] = value
     return value
 

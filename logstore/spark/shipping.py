@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import logstore
 from logstore.errors import ConfigError
+from logstore.extras import Extra, requirement
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -129,8 +130,8 @@ def check_workers(spark: SparkSession) -> list[Worker]:
         where = f"the workers on {worker.host}, Python {worker.python},"
         if worker.missing:
             raise ConfigError(
-                f"{where} have no package {worker.missing}: install logstore[spark] there, or send "
-                "it with session(master, conf=shipped(package_archive(path)))"
+                f"{where} have no package {worker.missing}: install {requirement(Extra.SPARK)} "
+                "there, or send it with session(master, conf=shipped(package_archive(path)))"
             )
         if worker.version != logstore.__version__:
             raise ConfigError(

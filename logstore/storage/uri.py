@@ -14,6 +14,7 @@ from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from logstore.errors import ConfigError
+from logstore.extras import Extra, load
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 
@@ -44,24 +45,16 @@ def open_storage(uri: str) -> tuple[Storage, str]:
 def _open_arrow(base: str) -> tuple[Storage, str]:
     """The storage for all paths below ``base``, and what they begin with (``s3://bucket``)."""
     place = shown(base).rstrip("/")
-    try:
-        from pyarrow import fs
-
-        from logstore.storage.arrow_fs import ArrowStorage
-    except ModuleNotFoundError as error:
-        if error.name != "pyarrow":
-            raise
-        raise ConfigError(
-            f"{place}: other than local paths need the package pyarrow: "
-            "pip install 'logstore[arrow]'"
-        ) from None
+    feature = f"{place}: a path that is not local"
+    fs = load("pyarrow.fs", Extra.ARROW, feature)
+    arrow_fs = load("logstore.storage.arrow_fs", Extra.ARROW, feature)
     try:
         filesystem, root = fs.FileSystem.from_uri(base)
     except (OSError, ValueError, NotImplementedError) as error:
         reason = str(error).replace(base, place).partition("\n")[0]
         raise ConfigError(f"{place}: {reason}") from None
     scheme = urlsplit(base).scheme + _SEPARATOR
-    return ArrowStorage(filesystem, scheme), scheme + root.rstrip("/")
+    return arrow_fs.ArrowStorage(filesystem, scheme), scheme + root.rstrip("/")
 
 
 def join_uri(uri: str, name: str) -> str:

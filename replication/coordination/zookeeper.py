@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from checkpoints.loggers import get_logger
-from logstore.errors import ConfigError
+from logstore.extras import Extra, load
 from replication.coordination.base import (
     ANY_VERSION,
     Check,
@@ -82,16 +82,8 @@ class ZooKeeper:
         deliver: Deliver | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        try:
-            from replication.coordination import kazoo_client
-        except ModuleNotFoundError as error:
-            if error.name != "kazoo":
-                raise
-            raise ConfigError(
-                "ZooKeeper needs the package kazoo: pip install 'logstore[zookeeper]'"
-            ) from None
         self.hosts = hosts
-        self._kazoo = kazoo_client
+        self._kazoo = load("replication.coordination.kazoo_client", Extra.ZOOKEEPER, "ZooKeeper")
         self._session_timeout_ms = session_timeout_ms
         self._request_timeout_ms = request_timeout_ms or session_timeout_ms
         self._connect_timeout_ms = connect_timeout_ms

@@ -683,15 +683,3 @@ def test_a_url_that_names_no_coordinator(url: str) -> None:
 def test_unknown_schemes_are_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="known are: embedded, zookeeper"):
         open_coordinator("etcd://127.0.0.1")
-
-
-def test_without_kazoo_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "kazoo", None)
-    monkeypatch.delitem(sys.modules, "replication.coordination.kazoo_client", raising=False)
-    import replication.coordination
-
-    monkeypatch.delattr(replication.coordination, "kazoo_client", raising=False)
-    with pytest.raises(ConfigError, match=r"logstore\[zookeeper\]"):
-        open_coordinator("zookeeper://127.0.0.1:1")

@@ -58,7 +58,7 @@ for name in logstore.spark.__all__:
         print(type(error).__name__, error)
 """
     lines = set(run(code, PYTHONPATH=str(ROOT)).splitlines())
-    text = f"logstore.spark needs the package {missing}: pip install 'logstore[spark]'"
+    text = f"logstore.spark needs the package {missing}: pip install 'pylogstore[spark]'"
     assert lines <= {f"ConfigError {text}"}
     assert lines or missing == "pyarrow"
 

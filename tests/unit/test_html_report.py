@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from logstore.errors import ConfigError
 from logstore.testing import ManualClock
 from logstore.verify import Finding, PartitionReport, Severity, VerifyReport
 from logstore.verify.html import page as pages
@@ -371,10 +369,3 @@ def test_the_file_is_replaced_in_one_step(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         write_report(VerifyReport(), tmp_path / "nowhere" / "report.html")
-
-
-def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "logstore.verify.html")
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ConfigError, match=r"needs the package jinja2: pip install 'logstore\[rep"):
-        import logstore.verify.html  # noqa: F401

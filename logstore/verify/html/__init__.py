@@ -3,7 +3,7 @@
 ``write_report`` writes it, ``render`` gives it as text. The page names no other resource and its
 content policy forbids all of them; scripts and styles run only with the checksums that are written
 into the page, so that nothing in a topic, a path or a message can become one. Without scripts
-everything is there but sorting and filtering. Needs jinja2: ``pip install 'logstore[report]'``.
+everything is there but sorting and filtering. Needs jinja2: the extra ``report``.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from importlib.resources import files
 from checkpoints.files import OsFiles, replace_file
 from logstore import __version__
 from logstore.clock import Clock, SystemClock
-from logstore.errors import ConfigError
+from logstore.extras import Extra, missing
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 except ModuleNotFoundError as error:
-    raise ConfigError(
-        f"the HTML report needs the package {error.name}: pip install 'logstore[report]'"
-    ) from None
+    raise missing("the HTML report", str(error.name).partition(".")[0], Extra.REPORT) from None
 
 from logstore.verify.html import page as pages
 from logstore.verify.html import plots, text
