@@ -155,7 +155,7 @@ cdef inline bint is_hole(const Table *t, int64_t i) noexcept nogil:
 
 
 cdef inline bint is_odd(const Table *t, int64_t i) noexcept nogil:
-    """Whether ``rules.check_header`` has something to say of a batch."""
+    """Whether ``batch_rules.check_header`` has something to say of a batch."""
     cdef int64_t attributes = t.attributes[i]
     cdef bint control
     if t.magic[i] < 2:

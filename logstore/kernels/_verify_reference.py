@@ -53,7 +53,7 @@ class _Row(NamedTuple):
 
     @property
     def is_odd(self) -> bool:
-        """Whether ``rules.check_header`` has something to say."""
+        """Whether ``batch_rules.check_header`` has something to say."""
         codec = self.attributes & _CODEC_MASK
         if self.magic < 2:
             return codec >= _ZSTD

@@ -18,11 +18,11 @@ from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import CRC_POSITION, parse_header
 from logstore.format.reader import batch_records
 from logstore.kernels import BatchSurvey, survey_batches
+from logstore.verify.batch_rules import MAGIC, EpochRun, OffsetOrder, Row, check_header
 from logstore.verify.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.ranges import ContentDigests
 from logstore.verify.records import check_content
 from logstore.verify.report import UNKNOWN, error, info
-from logstore.verify.rules import MAGIC, EpochRun, OffsetOrder, Row, check_header
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
 from logstore.verify.table import (
     ATTRIBUTES,

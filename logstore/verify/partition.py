@@ -31,6 +31,12 @@ from logstore.errors import InvalidTopicError
 from logstore.format import filenames
 from logstore.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
+from logstore.verify.batch_rules import (
+    EpochRun,
+    check_epoch_entries,
+    check_epochs,
+    check_first_epoch,
+)
 from logstore.verify.ends import (
     LogDirFacts,
     TailFound,
@@ -52,12 +58,6 @@ from logstore.verify.report import (
     error,
     info,
     warning,
-)
-from logstore.verify.rules import (
-    EpochRun,
-    check_epoch_entries,
-    check_epochs,
-    check_first_epoch,
 )
 from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions, file_name
 from logstore.verify.text_files import ReadOnce, check_epoch_form, check_metadata

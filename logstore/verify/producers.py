@@ -13,8 +13,8 @@ from typing import NamedTuple
 from logstore.format.header import add_sequence
 from logstore.format.index_entry import AbortedTransaction
 from logstore.format.producer_snapshot import ProducerSnapshotEntry
+from logstore.verify.batch_rules import Row
 from logstore.verify.report import UNKNOWN, Problem, error, warning
-from logstore.verify.rules import Row
 
 PRODUCERS_MAX = 50_000
 """Producers, and aborted transactions, kept per segment: what bounds the memory of a check."""

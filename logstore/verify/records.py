@@ -14,8 +14,8 @@ from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.format.reader import batch_records
 from logstore.kernels import DECODE_END, ColumnBuilder, section_fits, unfit_batches
+from logstore.verify.batch_rules import MAGIC, Row, check_records
 from logstore.verify.report import Problem, error, warning
-from logstore.verify.rules import MAGIC, Row, check_records
 from logstore.verify.table import BatchTable
 
 _ROWS_MAX = 65_536

@@ -1,291 +1,118 @@
-"""Pure checks on batch headers, offsets, records and marks: values in, problems out.
+"""The rules by which a verification names what it finds, one row for each.
 
-Nothing here reads a file or knows a partition, so that another walker, such as a Spark job over
-segments, can ask the same questions. What each rule means is in docs/verify.md.
+The numbers are those of docs/verify.md. What breaks a rule says so in its own words; here is what
+the rule asks for.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
-from logstore.format import attributes as bits
-from logstore.format.compression import Compression
-from logstore.verify.report import UNKNOWN, Problem, error, warning
+from logstore.verify.report import Severity
 
-MAX_RELATIVE_OFFSET = 2**31 - 1
-_KNOWN_BITS = 0x7F
-MAGIC = 2
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
-class Row(NamedTuple):
-    """One batch header, as a row of the kernels' table; ``position`` is a byte of the file."""
+class Rule(NamedTuple):
+    """``severities``: those that a finding of this rule may have, the worst first."""
 
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    base_timestamp: int
-    max_timestamp: int
-    leader_epoch: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    attributes: int
-    record_count: int
-    magic: int
-
-    @property
-    def end(self) -> int:
-        return self.position + self.size
-
-    @property
-    def is_control(self) -> bool:
-        return self.magic == MAGIC and bool(self.attributes & bits.CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return self.magic == MAGIC and bool(self.attributes & bits.TRANSACTIONAL)
-
-    @property
-    def has_hole(self) -> bool:
-        """Compaction took records out of it, or set its delete horizon (F-92, F-95)."""
-        return self.magic == MAGIC and (
-            self.record_count != self.last_offset - self.base_offset + 1
-            or bool(self.attributes & bits.DELETE_HORIZON)
-        )
+    id: str
+    severities: tuple[Severity, ...]
+    sentence: str
 
 
-def check_header(row: Row) -> Iterator[Problem]:
-    """Fields that contradict each other though the checksum is right (F-54 … F-75)."""
-    at = row.position, row.base_offset
-    codec = row.attributes & bits.CODEC_MASK
-    if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
-        yield error("F-65", *at, f"codec {codec} does not exist in magic {row.magic}")
-    if row.magic < MAGIC:
-        return
-    if row.attributes & ~_KNOWN_BITS:
-        yield warning("F-70", *at, f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}")
-    span = row.last_offset - row.base_offset + 1
-    if row.record_count > span:
-        yield error("F-61", *at, f"{row.record_count} records for {span} offsets")
-    if not row.record_count and row.size > 61:
-        yield error("F-92", *at, f"no records, but {row.size - 61} bytes behind the header")
-    yield from _check_producer(row)
-    plain_times = not row.attributes & (bits.LOG_APPEND_TIME | bits.DELETE_HORIZON)
-    if plain_times and not row.has_hole and row.max_timestamp < row.base_timestamp:
-        message = f"largest timestamp {row.max_timestamp} is below the first {row.base_timestamp}"
-        yield warning("F-57", *at, message)
+_ROWS = (
+    # the .log: headers
+    Rule("F-49", (_E,), "A batch begins at the offset where the one before it ends."),
+    Rule("F-50", (_E,), "The length of a batch leads to the next batch."),
+    Rule("F-51", (_E,), "A leader epoch is not negative."),
+    Rule("F-52", (_E,), "The magic byte is one that exists, and the checksum matches with it."),
+    Rule("F-53", (_E,), "The checksum of a batch matches its bytes."),
+    Rule("F-55", (_E,), "The offsets of records lie inside their batch."),
+    Rule("F-57", (_W,), "The largest timestamp of a batch is that of its records."),
+    Rule("F-59", (_W,), "A batch with a producer id has a producer epoch."),
+    Rule("F-60", (_W,), "Data of a producer has a sequence, and a control batch has none."),
+    Rule("F-61", (_E,), "A batch has no more records than offsets, and a header that can be."),
+    Rule("F-65", (_E,), "The codec of a batch exists."),
+    Rule("F-67", (_W,), "A transactional batch has a producer."),
+    Rule("F-70", (_W,), "Only known bits of the attributes are set."),
+    Rule("F-92", (_E,), "A batch without records has no content."),
+    Rule("F-219", (_W,), "Batches between others that have a leader epoch have one."),
+    # the .log: records
+    Rule("F-73", (_E, _W), "Records are encoded as their lengths say, and fill their batch."),
+    Rule("F-75", (_W,), "Timestamps of records are not negative, other than -1 for none."),
+    Rule("F-80", (_E,), "A control batch holds a control record of a known form."),
+    Rule("F-82", (_E,), "Compressed content unpacks to the records that its header counts."),
+    Rule("F-98", (_E,), "The checksum of a message of an older format matches its bytes."),
+    Rule("F-100", (_E,), "A message of an older format, and what is wrapped in it, can be read."),
+    Rule("F-101", (_E,), "A compressed wrapper has the offset of its last message."),
+    Rule("F-102", (_W,), "A compressed wrapper has the largest timestamp of its messages."),
+    # the .log: order, epochs, producers
+    Rule("F-203", (_E,), "Batches have the leader epoch that leader-epoch-checkpoint says."),
+    Rule("F-243", (_E,), "Offsets are at most 2^31-1 above the base of their segment."),
+    Rule("F-307", (_I,), "Gaps in a compacted log are normal."),
+    Rule("I-4", (_E, _W, _I), "Replicas have the same batches below their high watermarks."),
+    Rule("I-8", (_E,), "Leader epochs never fall."),
+    Rule("I-11", (_E, _W), "Offsets ascend inside the range of their segment, without a gap."),
+    # the .log: its end
+    Rule("F-106", (_E, _W, _I), "A log ends with a whole batch; a crash may leave a torn one."),
+    Rule("F-107", (_E, _W, _I), "A log ends with a whole batch; a crash may leave zeros."),
+    Rule("F-222", (_E, _W), "A log reaches its recovery point; a clean stop flushes all of it."),
+    Rule("F-258", (_E,), "Behind a clean shutdown a log ends with a whole batch."),
+    Rule("F-264", (_E,), "A log reaches its log start offset."),
+    Rule("F-290", (_W,), "A log reaches the offset that the cleaner has on file."),
+    Rule("I-5", (_E, _W), "A log reaches its high watermark, which lies inside it."),
+    # indexes
+    Rule("F-113", (_E,), "An entry leads to a batch, and names the end of one appended there."),
+    Rule("F-114", (_E,), "The entries of an offset index ascend."),
+    Rule("F-117", (_E, _W), "Up to the offset of an entry no timestamp is larger than its own."),
+    Rule("F-118", (_E,), "The entries of a time index ascend."),
+    Rule("F-135", (_W,), "The time index of a segment that is done ends with its last entry."),
+    Rule("F-137", (_W,), "An index that takes no more entries has no zeros behind them."),
+    Rule("F-141", (_W,), "An index ends with a whole entry."),
+    Rule("F-241", (_W,), "An index has a log beside it."),
+    Rule("F-242", (_W,), "A log with data has both indexes beside it."),
+    # producers and transactions
+    Rule("F-121", (_E,), "A transaction index has the offsets that the log says."),
+    Rule("F-122", (_E,), "A transaction index has an entry for each aborted transaction, alone."),
+    Rule("F-124", (_E, _W), "A transaction index ends with a whole entry of a known version."),
+    Rule("F-126", (_E,), "A snapshot of producers has a matching checksum, and lies above them."),
+    Rule("F-182", (_W,), "A snapshot has the epoch and last batch of a producer."),
+    Rule("F-193", (_W,), "A snapshot has the open transaction of a producer."),
+    Rule("F-201", (_W,), "A snapshot does not lie above the end of the log."),
+    # epochs and checkpoints
+    Rule("F-31", (_E, _W), "An offset checkpoint has the form of one, an entry per partition."),
+    Rule("F-33", (_E,), "leader-epoch-checkpoint has the form of one."),
+    Rule("F-249", (_W,), "The epochs on file begin and end inside the log."),
+    Rule("F-289", (_I,), "A partition that is being deleted loses its entry."),
+    Rule("S-54", (_W, _I), "The epochs on file begin where those of the log do."),
+    Rule("S-55", (_W,), "An entry of a checkpoint has a partition in the directory."),
+    # metadata and directories
+    Rule("F-3", (_I,), "Directories that are being deleted, or are strays, are not looked into."),
+    Rule("F-6", (_E,), "A directory in a log directory has the name of a partition."),
+    Rule("F-10", (_W,), "A log directory has meta.properties."),
+    Rule("F-16", (_W,), "A file of a segment is named by 20 digits of its base offset."),
+    Rule("F-24", (_W, _I), "A roll is settled; leftovers go with the next start."),
+    Rule("F-26", (_I,), "A write that was cut short leaves a temporary file."),
+    Rule("F-36", (_E, _W), "partition.metadata has the form of one."),
+    Rule("F-37", (_E,), "All partitions of a topic have one topic id."),
+    Rule("F-39", (_E, _W), "meta.properties has the form of one."),
+    Rule("F-41", (_I,), "Directories of one cluster are compared with each other."),
+    Rule("F-46", (_W,), "The marker of a clean shutdown is empty, or has a known form."),
+    Rule("F-288", (_I,), "A broker may delete files while they are looked at."),
+    # this library's own files, and what is left out
+    Rule("L-1", (_W,), "A small file is written as its writers write it."),
+    Rule("L-2", (_E, _W), "A cursor fits the log that it speaks of."),
+    Rule("L-3", (_E, _W, _I), "clean-stop fits the log that it speaks of."),
+    Rule("L-4", (_E, _W), "topic.properties has known values, the same in all partitions."),
+    Rule("L-5", (_E, _W, _I), "A topic whose creation was interrupted fits its partitions."),
+    Rule("L-6", (_E,), "A file is not larger than its format allows."),
+    Rule("L-7", (_E, _W), "What has the name of a file is a regular file."),
+    Rule("I-18", (_I,), "All is checked that fits into the memory of a check."),
+    Rule("S-50", (_W,), "A batch unpacks to no more than the limit."),
+)  # fmt: skip
 
+RULES = {rule.id: rule for rule in _ROWS}
+"""By their ids."""
 
-def _check_producer(row: Row) -> Iterator[Problem]:
-    """F-75; a batch of the Raft metadata log is a control batch without a producer."""
-    at = row.position, row.base_offset
-    if row.producer_id >= 0:
-        if row.producer_epoch < 0:
-            yield warning("F-59", *at, f"producer {row.producer_id} without an epoch")
-        if row.base_sequence < 0 and not row.is_control:
-            yield warning("F-60", *at, f"producer {row.producer_id} without a sequence")
-    elif row.is_transactional:
-        yield warning("F-67", *at, "transactional, but without a producer id")
-    if row.is_control and row.base_sequence != UNKNOWN:
-        yield warning("F-60", *at, f"a control batch with sequence {row.base_sequence}")
-
-
-def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
-    """Offsets and timestamps of the decoded records against their header (F-55, F-57, F-75)."""
-    at = row.position, row.base_offset
-    if not len(offsets):
-        return
-    if offsets[0] < row.base_offset or offsets[-1] > row.last_offset:
-        message = f"records have offsets {offsets[0]}…{offsets[-1]}, the batch ends at "
-        yield error("F-55", *at, message + str(row.last_offset))
-    if row.magic < MAGIC and row.attributes & bits.LOG_APPEND_TIME:
-        return
-    largest = max(timestamps)
-    if largest != row.max_timestamp and row.magic > 0:
-        message = f"largest timestamp {row.max_timestamp}, the records have {largest}"
-        yield warning("F-57", *at, message)
-    if min(timestamps) < UNKNOWN:
-        yield warning("F-75", *at, f"a record has timestamp {min(timestamps)}")
-
-
-class Placed(NamedTuple):
-    """The offsets of a batch as its neighbours prove them."""
-
-    base_offset: int
-    last_offset: int
-    problems: tuple[Problem, ...]
-
-
-@dataclass(slots=True)
-class OffsetOrder:
-    """Offsets of consecutive batches of a segment ascend, inside its range (I-11).
-
-    Neither base offset nor order is under a checksum (F-62): which of two batches is wrong is told
-    by the one that follows. ``expected`` is the next offset, −1 when damage has hidden it. Gaps
-    are kept in ``gaps``, since only compaction makes them normal: ``(position, offset, missing)``.
-    """
-
-    segment_base: int
-    next_base: int = UNKNOWN
-    expected: int = UNKNOWN
-    gap_count: int = 0
-    gaps: list[tuple[int, int, int]] = field(default_factory=list)
-    out_of_range: int = 0
-    gaps_kept: int = 100
-
-    def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
-        """Past batches that ascend inside the segment, up to the offset ``end``."""
-        self.gap_count += gap_count
-        self.gaps.extend(islice(gaps, self.gaps_kept - len(self.gaps)))
-        self.expected = end
-
-    def place(self, row: Row, following: int) -> Placed:
-        """Judge one batch; ``following`` is the base offset of the next one, −1 if unknown."""
-        base, last, expected = row.base_offset, row.last_offset, self.expected
-        hidden_first = row.magic < MAGIC and row.record_count < 0  # a legacy wrapper (F-103)
-        problems: list[Problem] = []
-        delta = last - base
-        if expected >= 0 and base != expected and not (hidden_first and base > expected):
-            if following >= 0 and following == expected + delta + 1:
-                problems.append(self._moved(row, expected))
-                base, last = expected, expected + delta
-            elif base < expected:
-                message = f"starts below the offset {expected} due here"
-                problems.append(error("I-11", row.position, base, message))
-                if following != last + 1:
-                    base, last = expected, expected + delta
-            elif expected + delta < following <= last:
-                problems.append(self._moved(row, expected))
-                base = last = following - 1
-            elif last - self.segment_base <= MAX_RELATIVE_OFFSET:
-                self.gap_count += 1
-                if len(self.gaps) < self.gaps_kept:
-                    self.gaps.append((row.position, expected, base - expected))
-        if not problems:
-            problems.extend(self._in_range(row))
-        self.expected = last + 1
-        return Placed(base, last, tuple(problems))
-
-    def _moved(self, row: Row, expected: int) -> Problem:
-        message = f"base offset {row.base_offset}: the batches around it leave room for {expected}"
-        return error("F-49", row.position, expected, message)
-
-    def _in_range(self, row: Row) -> Iterator[Problem]:
-        """Inside ``[segment base, next base)``, told once: an overlap has many such batches."""
-        base, position = row.base_offset, row.position
-        relative = row.last_offset - self.segment_base
-        if base < self.segment_base:
-            message = f"below the base {self.segment_base} of its segment"
-        elif 0 <= self.next_base <= row.last_offset:
-            message = f"the segment reaches into the next one, which begins at {self.next_base}"
-        elif relative > MAX_RELATIVE_OFFSET:
-            yield error("F-243", position, base, f"{relative} offsets above the segment base")
-            return
-        else:
-            return
-        self.out_of_range += 1
-        if self.out_of_range == 1:
-            yield error("I-11", position, base, message)
-
-
-@dataclass(frozen=True, slots=True)
-class EpochRun:
-    """Consecutive batches of one leader epoch: ``[first offset, last offset]``."""
-
-    epoch: int
-    position: int
-    first_offset: int
-    last_offset: int
-    segment_base: int = UNKNOWN
-
-
-def check_epochs(
-    runs: Sequence[EpochRun], cache: Sequence[tuple[int, int]] | None
-) -> Iterator[tuple[EpochRun, Problem]]:
-    """Leader epochs never fall (I-8), and agree with ``leader-epoch-checkpoint`` (F-203).
-
-    ``cache`` is None when the file is of no use. Below its first entry it says nothing (F-255).
-    """
-    highest = UNKNOWN
-    known = [run for run in runs if run.epoch != UNKNOWN]
-    for index, run in enumerate(known):
-        following = known[index + 1 : index + 3]
-        at = run.position, run.first_offset
-        cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
-        if run.epoch < UNKNOWN:
-            yield run, error("F-51", *at, f"leader epoch {run.epoch} is negative")
-        elif cached is not None and cached != run.epoch:
-            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {cached}"
-            yield run, error("F-203", *at, message)
-        elif begins is not None and begins != run.epoch:
-            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {begins}"
-            yield run, error("F-203", *at, message + " where it begins")
-        elif run.epoch < highest:
-            yield run, error("I-8", *at, f"leader epoch {run.epoch} after {highest}")
-        elif cached is None and _stands_out(run, following, highest):
-            message = f"leader epoch {run.epoch}: the batches behind it have {following[0].epoch}"
-            yield run, error("I-8", *at, message)
-        else:
-            highest = run.epoch
-    if highest >= 0 and len(known) < len(runs):
-        run = next(run for run in runs if run.epoch == UNKNOWN)
-        message = "leader epoch −1 between batches that have one"
-        yield run, warning("F-219", run.position, run.first_offset, message)
-
-
-def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
-    """Whether of a run and the lower one behind it the first is wrong: the third run decides, or
-    the number of offsets."""
-    if not following or not highest <= following[0].epoch < run.epoch:
-        return False
-    if len(following) > 1:
-        return following[1].epoch < run.epoch
-    return run.last_offset - run.first_offset < following[0].last_offset - following[0].first_offset
-
-
-def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
-    """The epoch that the checkpoint gives an offset; None below its first entry.
-
-    An epoch that begins inside a run is another one than the run's, at its first or its last
-    offset. Only the first entry may start inside: it moves with the log start.
-    """
-    at = bisect_right(cache or (), offset, key=lambda entry: entry[1])
-    return cache[at - 1][0] if cache and at else None
-
-
-def check_epoch_entries(entries: Sequence[tuple[int, int]], end_offset: int) -> Iterator[Problem]:
-    """Entries ascend in both numbers and start inside the log (F-203, F-249); line numbers."""
-    previous = (UNKNOWN, UNKNOWN)
-    for line, (epoch, start) in enumerate(entries, 3):
-        if epoch <= previous[0] or start <= previous[1]:
-            message = f"epoch {epoch} at {start} after epoch {previous[0]} at {previous[1]}"
-            yield error("F-203", line, start, message)
-        elif start > end_offset:
-            message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
-            yield warning("F-249", line, start, message)
-        previous = epoch, start
-
-
-def check_first_epoch(
-    runs: Sequence[EpochRun], entries: Sequence[tuple[int, int]], log_start: int
-) -> Iterator[Problem]:
-    """Of a log that was closed cleanly: the checkpoint begins where the log does.
-
-    It is cut when the log start moves, and every batch with an epoch has got its entry before.
-    """
-    _, first = entries[0]
-    if first < log_start:
-        message = f"begins at {first}, below the log start offset {log_start}"
-        yield warning("F-249", 3, first, message)
-        return
-    for run in runs:
-        from_offset = max(run.first_offset, log_start)
-        if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
-            message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
-            yield warning("S-54", 3, first, message)
-            return
+__all__ = ["RULES", "Rule"]

@@ -21,13 +21,13 @@ from logstore.kernels import (
 )
 from logstore.resync import WHOLE_BATCH_MAX
 from logstore.storage.base import File, Storage
+from logstore.verify.batch_rules import MAGIC
 from logstore.verify.checks import SegmentChecks
 from logstore.verify.damage import CRC_FROM, ZEROS, diagnose
 from logstore.verify.entries import IndexEntries, used_size
 from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck
 from logstore.verify.ranges import CompareSpec, RangeDigest
 from logstore.verify.report import UNKNOWN, Problem, error, warning
-from logstore.verify.rules import MAGIC
 from logstore.verify.segment import (
     Problems,
     SegmentJob,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from logstore.format import filenames
 from logstore.storage.base import File, Storage
+from logstore.verify.batch_rules import EpochRun
 from logstore.verify.fingerprint import Fingerprint
 from logstore.verify.producers import ProducerFacts
 from logstore.verify.ranges import CompareSpec, RangeDigest
 from logstore.verify.report import UNKNOWN, Problem
-from logstore.verify.rules import EpochRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from logstore.format import filenames
+from logstore.verify.batch_rules import EpochRun
 from logstore.verify.narrow import Piece, Place
 from logstore.verify.partition import PartitionCheck
 from logstore.verify.ranges import RangeDigest
 from logstore.verify.report import UNKNOWN, Finding, PartitionReport, Severity
-from logstore.verify.rules import EpochRun
 from logstore.verify.segment import SegmentResult
 
 _EPOCH_RULES = frozenset(("F-51", "F-203", "F-219", "I-8"))

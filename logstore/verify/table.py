@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 from logstore.kernels import SCAN_COLUMNS, scan_batches
-from logstore.verify.rules import Row
+from logstore.verify.batch_rules import Row
 
 ROWS = 4096
 _COLUMNS = len(SCAN_COLUMNS)

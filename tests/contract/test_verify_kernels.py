@@ -1,6 +1,6 @@
 """The kernels of a verification: native and plain Python say the same, and what the rules say.
 
-The rules of ``logstore.verify.rules`` look at one batch after the other; a kernel looks at a whole
+The rules of ``logstore.verify.batch_rules`` look at one batch after the other; a kernel looks at a whole
 table, and may only pass over what they would pass over.
 """
 
@@ -22,7 +22,7 @@ from logstore.kernels import _reference
 from logstore.kernels import _verify_reference as reference
 from logstore.kernels import _vocabulary as v
 from logstore.types import Record
-from logstore.verify.rules import OffsetOrder, Row, check_header, check_records
+from logstore.verify.batch_rules import OffsetOrder, Row, check_header, check_records
 
 native = pytest.importorskip("logstore.kernels._verify")
 
