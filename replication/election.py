@@ -62,12 +62,13 @@ def elect(
     for replica in order:
         if valid(replica):
             return Elected(replica)
-    if not isr and not elr and last_known_leader != NO_LEADER and acceptable(last_known_leader):
+    if not isr and not elr and last_known_leader in replicas and acceptable(last_known_leader):
         return Elected(last_known_leader, unclean=True)
     if mode is Mode.UNCLEAN:
-        for replica in replicas:
+        # Rather one that has everything, although the ISR is not empty: none of it can lead.
+        for replica in sorted(replicas, key=lambda replica: replica not in elr):
             if acceptable(replica):
-                return Elected(replica, unclean=True)
+                return Elected(replica, unclean=replica not in elr)
     return Elected(NO_LEADER)
 
 
@@ -122,10 +123,11 @@ def change(
         if elected.unclean:
             target_isr, target_elr, recovery = (leader,), (), RecoveryState.RECOVERING
         elif leader not in target_isr:  # from the ELR
+            others = (*target_elr, *target_isr)
             target_isr = (leader,)
             # Where one replica is enough, what is committed from now on is not on the others.
             stay = len(target_isr) < min_isr
-            target_elr = tuple(r for r in target_elr if stay and r != leader)
+            target_elr = tuple(r for r in others if stay and r != leader)
     shrunk_assignment = any(r not in target_replicas for r in now.replicas)
     bumps = leader != now.leader or elected.unclean or shrunk_assignment
     after = now._replace(

@@ -61,6 +61,10 @@ class FetcherManager:
             self._fetchers[key] = Fetcher(name, leader_id, self._env)
         return self._fetchers[key]
 
+    def is_fetched(self, tp: TopicPartition) -> bool:
+        """It was added, and not removed since; it may have failed."""
+        return tp in self._fetcher_of
+
     def remove_fetchers(
         self, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, InitialFetchState]:

@@ -147,6 +147,8 @@ class ReplicaManager:
         lag_ms = self._config.replica_lag_time_max_ms
         self._isr_expiration.every(max(1, lag_ms // 2), self._look_at_leaderships)  # R-32
         self._background.care_for(self.log_manager)
+        retention_ms = self.log_manager.broker_config.log_retention_check_interval_ms
+        self._background.every(retention_ms, self._clean_up)
 
     def shutdown(self) -> None:
         """Stop replicating and answer all that waits; high watermarks are written (R-29).
@@ -170,6 +172,17 @@ class ReplicaManager:
     def begin_controlled_shutdown(self) -> None:
         """R-17: what this broker loses from now on it does not follow any more."""
         self._roles.shutting_down = True
+
+    def _clean_up(self) -> None:
+        """Retention of what has a role: the configuration of its topic came with that. By the
+        defaults a log without one might lose what its topic keeps."""
+        for partition in self._hosted:
+            log = partition.log
+            try:
+                if log is not None and not log.failed:
+                    log.delete_old_segments()
+            except LogstoreError as error:
+                logger.error("retention of %s: %s", partition.tp, error)
 
     def _look_at_leaderships(self) -> None:
         for partition in self._hosted:
@@ -247,9 +260,6 @@ class ReplicaManager:
                 self._config.high_watermark_checkpoint_interval_ms,
                 self.log_manager.checkpoint_high_watermarks,
             )
-            # Not before: by the defaults it may delete what a topic keeps.
-            interval_ms = self.log_manager.broker_config.log_retention_check_interval_ms
-            self._background.every(interval_ms, self.log_manager.clean_up)
         return response
 
     def _throttle(self, topic: str, config: Mapping[str, str]) -> None:

@@ -17,6 +17,7 @@ from logstore.errors import (
 )
 from logstore.manager import LogManager
 from replication.error_codes import ErrorCode
+from replication.errors import KafkaStorageError
 from replication.fetcher_manager import FetcherManager
 from replication.fetcher_state import InitialFetchState
 from replication.hosted import HostedPartitions
@@ -205,10 +206,11 @@ class RoleChanges:
                 continue
             if not self._should_fetch(change):
                 idle.append(change.tp)
-            elif rose:
+            elif rose or not self._fetchers.is_fetched(change.tp):  # an earlier try got stuck
                 begun.append(change)
             if rose:
                 ended.append(change.tp)
+            self._keep_what_is_due(partition, codes)
         # What a fetcher still applies comes before the question where to begin.
         self._fetchers.remove_fetchers([*ended, *idle])
         initial = {}
@@ -219,6 +221,14 @@ class RoleChanges:
                 codes[change.tp] = self._give_up(self._partitions.create(change.tp), error)
         self._fetchers.add_fetchers(initial)
         return ended
+
+    def _keep_what_is_due(self, partition: Partition, codes: Codes) -> None:
+        """A follower that is fetched meanwhile tells its leader no more than under the old limit;
+        the next append syncs it, too."""
+        try:
+            partition.keep_what_is_due()
+        except (ResourceBusyError, KafkaStorageError) as error:
+            codes[partition.tp] = self._give_up(partition, error)
 
     def _should_fetch(self, change: PartitionChange) -> bool:
         new = change.registration

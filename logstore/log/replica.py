@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from logstore.config import MAX_LONG
+from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import InvariantError, LogstoreError
 from logstore.kernels import AppendInfo
 from logstore.log.news import News
@@ -129,6 +129,11 @@ class ReplicaLog(PartitionLog):
         info = self._writer.append_as_follower(leader_epoch, data)
         self._flusher.after_append(info.last_offset)
         return info
+
+    def configure(self, config: LogConfig) -> None:
+        """As ``reconfigure``, but for the sync: what ``flush.messages`` does not allow to stay
+        unsynced any more waits for ``flush_what_is_due``, and is not in ``kept_end_offset``."""
+        self._maintenance.reconfigure(config)
 
     def flush_what_is_due(self) -> None:
         """Sync what ``flush.messages`` does not allow to wait, after an append that could not.

@@ -48,7 +48,8 @@ class Decisions:
         """``election.change`` with what the context knows.
 
         A broker in controlled shutdown is no candidate, but it goes on leading where nobody else
-        can (R-65). A reassignment completes as soon as the ISR holds all targets (R-62).
+        can (R-65) without a loss: nobody is elected uncleanly while it leads. A reassignment
+        completes as soon as the ISR holds all targets (R-62).
 
         Args:
             mode: by default online, or unclean where the topic wants that (R-59).
@@ -66,7 +67,7 @@ class Decisions:
 
         def decided(
             acceptable: IsAcceptable, isr: Collection[int] | None,
-            replicas: tuple[int, ...],
+            replicas: tuple[int, ...], mode: Mode,
         ) -> PartitionRegistration:  # fmt: skip
             return change(
                 now, acceptable, min_isr=context.min_isr(tp.topic, len(replicas), min_isr),
@@ -76,13 +77,15 @@ class Decisions:
 
         replicas = now.replicas if move is None else move.replicas
         acceptable: IsAcceptable = may_lead
-        after = decided(acceptable, isr, replicas)
-        if after.leader == NO_LEADER and now.leader in context.shutting_down:
-            acceptable = _either(may_lead, now.leader, context.is_online(now.leader, tp))
-            after = decided(acceptable, isr, replicas)
+        stays = now.leader in context.shutting_down and context.is_online(now.leader, tp)
+        mode = Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
+        after = decided(acceptable, isr, replicas, mode)
+        if after.leader == NO_LEADER and stays:
+            acceptable = _either(may_lead, now.leader)
+            after = decided(acceptable, isr, replicas, mode)
         target = self._target(tp) if move is None else move.target
         if target and set(target) <= set(after.isr):
-            completed = decided(acceptable, [r for r in after.isr if r in target], target)
+            completed = decided(acceptable, [r for r in after.isr if r in target], target, mode)
             if completed.leader != NO_LEADER or after.leader == NO_LEADER:
                 after = completed
         return after
@@ -335,8 +338,8 @@ class Decisions:
         return changes
 
 
-def _either(acceptable: IsAcceptable, leader: int, is_up: bool) -> IsAcceptable:
-    return lambda broker: acceptable(broker) or (is_up and broker == leader)
+def _either(acceptable: IsAcceptable, leader: int) -> IsAcceptable:
+    return lambda broker: acceptable(broker) or broker == leader
 
 
 def _is_news(item: AlterPartitionItem, now: PartitionRegistration) -> bool:

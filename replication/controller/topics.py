@@ -253,8 +253,9 @@ def move_to(tp: TopicPartition, target: tuple[int, ...] | None, context: Control
     One that is under way is given up: its new replicas leave, unless they are wanted again.
 
     Raises:
-        ResponseError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT,
-            NO_REASSIGNMENT_IN_PROGRESS.
+        ResponseError: UNKNOWN_TOPIC_OR_PARTITION, NO_REASSIGNMENT_IN_PROGRESS;
+            INVALID_REPLICA_ASSIGNMENT: as ``check_replicas``; or all who have everything would
+            leave, and what is committed with them.
     """
     if not context.is_active(tp):
         raise ResponseError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -268,7 +269,12 @@ def move_to(tp: TopicPartition, target: tuple[int, ...] | None, context: Control
         target = original
     check_replicas(target, context)
     removing = tuple(r for r in original if r not in target)
-    return Move(target, target + removing, tuple(r for r in target if r not in original), removing)
+    replicas = target + removing
+    now = context.partitions[tp]
+    trusted = now.isr or now.elr or now.replicas
+    if not any(replica in replicas for replica in trusted):
+        raise _invalid(f"nobody of {list(trusted)}, who alone have everything, would stay")
+    return Move(target, replicas, tuple(r for r in target if r not in original), removing)
 
 
 def _invalid(message: str) -> ResponseError:

@@ -94,6 +94,14 @@ class Follower(Replica):
                 log.maybe_increment_log_start_offset(leader_log_start)
             return (log.high_watermark, log.log_start_offset) != before
 
+    def keep_what_is_due(self) -> None:
+        """Sync what a lower ``flush.messages`` does not allow to stay unsynced any more.
+
+        Raises:
+            KafkaStorageError, ResourceBusyError: it is not durable.
+        """
+        self._storage(self.local_log().flush_what_is_due)
+
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
         """R-138. The caller sees to it that the checkpoints learn of it before anything is fetched
         behind the cut (``LogManager.checkpoint_cuts``)."""

@@ -38,7 +38,13 @@ class Partition(Leader, Follower):
         Raises:
             KafkaStorageError: the log could not be opened, or the epoch not be written.
             InconsistentTopicIdError: the log here belongs to another topic of that name.
+            ResourceBusyError: the same for now; or the role is taken, and what may not stay
+                unsynced any more is not durable yet (``keep_what_waits``).
         """
+        changed = self._lead(change)
+        return self.keep_what_waits() or changed
+
+    def _lead(self, change: PartitionChange) -> bool:
         new = change.registration
         with self._lock:
             before = self.role
@@ -89,7 +95,13 @@ class Partition(Leader, Follower):
         return True
 
     def make_follower(self, change: PartitionChange) -> bool:
-        """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew."""
+        """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew. What may not
+        stay unsynced any more waits for ``ReplicaLog.flush_what_is_due``.
+
+        Raises:
+            KafkaStorageError, InconsistentTopicIdError, ResourceBusyError: as ``make_leader``; the
+                role is not taken.
+        """
         new = change.registration
         with self._lock:
             if self._is_old(change):
@@ -125,7 +137,7 @@ class Partition(Leader, Follower):
         if change.topic_id is not None:
             self._storage(log.assign_topic_id, change.topic_id)
         if log.config is not config and log.config != config:
-            log.reconfigure(config)
+            self._storage(log.configure, config)
         self.log = log
         return log
 

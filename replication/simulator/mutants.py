@@ -488,7 +488,7 @@ def what_the_leader_deleted_is_kept() -> list[Patch]:
 @_mutant
 def configuration_change_not_applied() -> list[Patch]:
     """A log that is open goes on with the configuration that it was opened with."""
-    return [Patch(ReplicaLog, "reconfigure", lambda self, config: None)]
+    return [Patch(ReplicaLog, "configure", lambda self, config: None)]
 
 
 # -- elections and incarnations -----------------------------------------------------------------

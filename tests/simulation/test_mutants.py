@@ -19,7 +19,7 @@ FOUND = {
     "acknowledged-before-high-watermark": 312013652,
     "acknowledged-before-sync": 312013651,
     "append-wakes-no-follower": 312013650,
-    "asks-on-without-settling": 312013727,
+    "asks-on-without-settling": 312014433,
     "broker-epoch-not-checked": 312013887,
     "clean-marker-kept": 312014416,
     "committed-writes-time-out": 312013650,

@@ -9,6 +9,7 @@ from replication.error_codes import ErrorCode
 from replication.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
+    ElectionType,
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )
@@ -152,6 +153,23 @@ def test_no_unclean_election_while_one_that_has_everything_comes_back() -> None:
     now = b.partition()
     assert (now.leader, now.isr, now.recovery_state) == (2, (2,), RecoveryState.RECOVERED)
     assert b.controller.stats.unclean_leader_elections == 0
+
+
+def test_no_unclean_election_beside_a_leader_that_stops() -> None:
+    """R-65: it leads on with all that is committed, and only its end makes another one leader."""
+    b = Brokers()
+    b.create(assignment=((2, 3),), unclean_leader_election_enable="true")
+    b.kill(3)
+    b.start(3)
+    before = b.partition()
+    assert before.isr == (2,)
+    assert b.shut_down(2).remaining == (T0,)
+    assert b.partition() == before
+    assert b.elect(ElectionType.UNCLEAN, T0) == {T0: ErrorCode.ELECTION_NOT_NEEDED}
+    assert b.alter((2,)).error_code is ErrorCode.NONE
+    assert b.partition().leader == 2
+    b.kill(2)
+    assert (b.partition().leader, b.controller.stats.unclean_leader_elections) == (3, 1)
 
 
 def test_a_new_incarnation_is_told_everything_and_the_old_one_nothing() -> None:

@@ -327,6 +327,31 @@ class TestReassignment:
         assert (b.topic().adding, b.topic().removing) == ({}, {})
         assert [s.tp for s in stops_of(b, 3)] == [T0]
 
+    @pytest.mark.parametrize("target", [None, (3, 1)])
+    @pytest.mark.parametrize("alive", [True, False])
+    def test_the_only_one_that_has_everything_stays(
+        self, target: tuple[int, ...] | None, alive: bool
+    ) -> None:
+        """Its replica would be deleted, and what is committed with it."""
+        b = Brokers(4)
+        b.create(assignment=((2, 3),))
+        b.reassign((4, 1))
+        b.alter((2, 3, 4))
+        b.alter((2, 4))
+        b.kill(2)
+        assert b.partition().isr == (4,)
+        if not alive:
+            b.kill(4)
+        before, topic = b.partition(), b.topic()
+        assert b.reassign(target) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert (b.partition(), b.topic()) == (before, topic)
+        assert not stops_of(b, 4)
+        if alive:
+            b.check()
+            b.alter((4, 3))
+            assert b.reassign(target) is ErrorCode.NONE
+            assert 4 not in b.partition().replicas
+
     def test_a_replica_whose_broker_is_down_goes_when_it_is_back(self) -> None:
         """Nobody remembers it: it is not among all that the broker should have."""
         b = Brokers(4)

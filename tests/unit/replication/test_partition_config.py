@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Mapping
 
 import pytest
 
+from checkpoints.types import TopicPartition
 from logstore.config import MAX_LONG
+from logstore.errors import ResourceBusyError
+from logstore.log import ReplicaLog
 from replication.error_codes import ErrorCode
 from replication.messages import AlterPartitionResult
 from replication.partition import Partition
@@ -55,6 +60,73 @@ def test_what_may_not_stay_unsynced_any_more_is_synced(leader: int) -> None:
     host.lead(epoch=epoch, leader=leader, config={"flush.messages": "1"})
     assert not log.unflushed
     assert log.recovery_point == log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_nobody_waits_for_that_sync(leader: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync takes as long as the disk wants: the partition serves meanwhile."""
+    host = Host(log_config={"flush.messages": MAX_LONG})
+    host.lead(epoch=5)
+    host.append(1)
+    partition = host.lead(epoch=6, leader=leader)
+    taken: list[bool] = []
+
+    def flush(log: ReplicaLog) -> None:
+        taker = threading.Thread(target=lambda: taken.append(partition._lock.acquire(timeout=0.2)))
+        taker.start()
+        taker.join()
+
+    monkeypatch.setattr(ReplicaLog, "flush_what_is_due", flush)
+    host.lead(epoch=6, leader=leader, config={"flush.messages": "1"})
+    assert taken == [True]
+
+
+def test_a_leader_commits_nothing_more_before_that_sync() -> None:
+    host = Host(log_config={"flush.messages": MAX_LONG})
+    partition = host.lead(epoch=5, isr=(1,), config=TWO)
+    host.append(3)
+    assert partition.high_watermark == 0
+    host.storage.fail("sync", "*.log", error=errno.EMFILE, times=2)
+    order = host.change(epoch=5, isr=(1,), config={"flush.messages": "1"})
+    assert host.order(order).partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
+    assert partition.is_leader
+    assert (partition.min_isr, partition.high_watermark) == (1, 0)
+    assert host.order(order).partitions == ((TP, ErrorCode.NONE),)
+    assert partition.high_watermark == 3
+
+
+def test_a_follower_goes_on_after_a_shortage() -> None:
+    """The controller asks again, with nothing new in it."""
+    host = Host(log_config={"flush.messages": MAX_LONG})
+    host.lead(epoch=5)
+    host.append(1)
+    host.follow(epoch=6)
+    (fetcher,) = host.manager.fetchers.fetchers
+    host.storage.fail("sync", "*.log", error=errno.EMFILE, times=2)
+    order = host.change(epoch=6, leader=2, config={"flush.messages": "1"})
+    assert host.order(order).partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
+    assert host.order(order).partitions == ((TP, ErrorCode.NONE),)
+    assert host.manager.fetchers.fetchers == (fetcher,)
+    assert fetcher.partitions() == [TP]
+    assert not host.partition().local_log().unflushed
+
+
+def test_a_follower_that_could_not_take_its_role_is_fetched_when_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host = Host()
+    host.follow(epoch=6)
+    order = host.change(epoch=6, leader=2, config={"segment.bytes": "5000"})
+    with monkeypatch.context() as short:
+        short.setattr(ReplicaLog, "configure", _short)
+        assert host.order(order).partitions == ((TP, ErrorCode.REPLICA_NOT_AVAILABLE),)
+    assert host.order(order).partitions == ((TP, ErrorCode.NONE),)
+    (fetcher,) = host.manager.fetchers.fetchers
+    assert fetcher.partitions() == [TP]
+
+
+def _short(log: ReplicaLog, config: object) -> None:
+    raise ResourceBusyError(log.directory, "configure", "too many open files")
 
 
 def test_fewer_replicas_are_enough_for_a_write_that_waits() -> None:
@@ -123,3 +195,21 @@ def test_retention_waits_for_the_configurations() -> None:
     again.lead(epoch=6, replicas=(1,), config={"retention.ms": "500"})
     again.runtime.advance(3_600_000)
     assert again.log_manager.get(*TP).log_start_offset > 0
+
+
+def test_retention_leaves_alone_what_has_no_configuration() -> None:
+    """The first list of roles may lack a topic whose nodes nobody can read."""
+    other = TopicPartition("orders", 1)
+    config, defaults = {"retention.ms": "-1"}, {"retention.ms": 1000, "segment.bytes": 200}
+    host = Host(log_config=defaults)
+    for tp in (TP, other):
+        host.lead(tp, epoch=5, replicas=(1,), config=config)
+        for _ in range(4):
+            host.produce({tp: batch(value=bytes(60))}, acks=1)
+    host.manager.shutdown()
+    host.log_manager.close()
+    again = Host(storage=host.storage, runtime=host.runtime, log_config=defaults)
+    again.lead(other, epoch=6, replicas=(1,), config={"retention.ms": "500"})
+    again.runtime.advance(3_600_000)
+    assert again.log_manager.get(*TP).log_start_offset == 0
+    assert again.log_manager.get(*other).log_start_offset > 0
