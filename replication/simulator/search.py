@@ -63,6 +63,7 @@ def run_seeds(
             if stop_early and results[-1].failed:
                 break
     finally:
+        gc.collect()  # before the next call freezes what is left here, which nothing would collect
         gc.unfreeze()
         if enabled:
             gc.enable()

@@ -27,7 +27,7 @@ from replication.simulator.network import SOCKET_TIMEOUT_MS, Network, SimTranspo
 from replication.simulator.plan import Options, Plan, plan_size
 from replication.simulator.run import run_plan, run_seed
 from replication.simulator.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
-from replication.simulator.search import search
+from replication.simulator.search import run_seeds, search
 from replication.simulator.shrink import number_of, shrink
 from replication.simulator.swarm import draw_plan
 from replication.simulator.unclean import ELECTIONS
@@ -243,6 +243,13 @@ class TestDeterminism:
         for seed in range(70, 73):
             run_seed(seed, Options(faults=("crash",)))
         assert clusters() <= before
+
+    def test_nothing_stays_in_memory_between_calls_of_few_schedules(self) -> None:
+        gc.collect()
+        results = [run_seeds(seed, 1, Options(faults=("crash",))) for seed in range(70, 73)]
+        left = sum(isinstance(item, SimCluster) for item in gc.get_objects())
+        assert len(results) == 3
+        assert left == 0
 
     @pytest.mark.slow
     def test_the_seed_of_hashes_does_not_matter(self) -> None:
