@@ -1,7 +1,20 @@
-"""``python -m logstore``."""
+"""The command ``logstore``, and ``python -m logstore``.
+
+Worker processes import this module again, so that they too find our packages first.
+"""
 
 from __future__ import annotations
 
-from logstore.cli import main
+from logstore import siblings
 
-main(prog_name="logstore")
+siblings.prefer()
+
+
+def run() -> None:
+    from logstore.cli import main
+
+    main(prog_name="logstore")
+
+
+if __name__ == "__main__":
+    run()

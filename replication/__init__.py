@@ -6,7 +6,6 @@ them, behind the seams ``Transport``, ``Coordinator`` and ``Runtime``. See docs/
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,7 +37,9 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    from logstore import siblings
+
+    value = getattr(siblings.load(_HOME_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -1,39 +1,28 @@
-"""Pytest fixtures for code that talks to a replicated log; loaded by pytest itself.
-
-``logstore_cluster`` is three brokers in this process on ``tmp_path``; ``make_logstore_cluster``
-builds others (arguments as ``Cluster``). All are closed when the test ends.
-"""
+"""Clusters for tests; as pytest fixtures they are in ``logstore.pytest_plugin``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-if TYPE_CHECKING:
-    from replication.cluster import Cluster
+from replication.cluster import Cluster
 
 
-@pytest.fixture
-def make_logstore_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """``make(brokers=3, **options)`` -> ``Cluster``, each in its own directory."""
-    from replication.cluster import Cluster
+@contextmanager
+def clusters(directory: Path) -> Iterator[Callable[..., Cluster]]:
+    """Gives ``make(brokers=3, **options)`` -> ``Cluster``; in the end all are closed."""
+    with ExitStack() as opened:
+        made = 0
 
-    clusters: list[Cluster] = []
+        def make(brokers: int = 3, **options: Any) -> Cluster:
+            nonlocal made
+            options.setdefault("directory", directory / f"cluster-{made}")
+            made += 1
+            return opened.enter_context(Cluster(brokers, **options))
 
-    def make(brokers: int = 3, **options: Any) -> Cluster:
-        options.setdefault("directory", tmp_path / f"cluster-{len(clusters)}")
-        clusters.append(Cluster(brokers, **options))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.close()
+        yield make
 
 
-@pytest.fixture
-def logstore_cluster(make_logstore_cluster: Callable[..., Cluster]) -> Cluster:
-    """Three brokers, numbered 0 to 2."""
-    return make_logstore_cluster()
+__all__ = ["clusters"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from logstore import siblings
 from logstore.errors import LogstoreError
 
 _BATCH_SECONDS_MAX = 0.002  # a batch takes no longer, as long as nothing else is known
@@ -39,12 +41,13 @@ class Victim:
     """A running writer. Leaving the ``with`` block ends it in any case."""
 
     def __init__(self, directory: str, records: int, partitions: int, batch: int) -> None:
-        arguments = [directory, *map(str, (records, partitions, batch))]
+        arguments = [os.path.abspath(directory), *map(str, (records, partitions, batch))]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "logstore.demo.writer", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            cwd=siblings.ROOT,  # where ``-m`` looks first
         )
         self.heard = Heard(flushed=[0] * partitions)
         self._quickest = _BATCH_SECONDS_MAX
