@@ -1,5 +1,5 @@
-# make demo    the main job on real flights        make test   all tests
-# Both make .venv on first use. Needed beforehand: Python 3.11+, a C compiler, a JDK 17+.
+# `make help` says what there is. Targets make .venv on first use. Needed beforehand: Python 3.11+ and
+# a C compiler; a JDK 17+ for Spark and for the tests.
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,53 +20,59 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 # More than this and the machine, not the code, decides how long the tests take.
 WORKERS ?= 2
 
-.PHONY: demo test test-slow crash fuzz sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow crash fuzz sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
 
-demo: need-jdk $(VENV)/.demo
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "ARGS='…' is handed on: make demo ARGS=--no-spark; make test ARGS=tests/unit"
+
+# Without the act of Spark it takes neither PySpark nor a JDK.
+demo: $(if $(filter --no-spark,$(ARGS)),$(VENV)/.flights,need-jdk $(VENV)/.demo) ## the main job, on real flights
 	$(BIN)/logstore demo $(ARGS)
 
-test: need-jdk $(VENV)/.test
+test: need-jdk $(VENV)/.test ## all tests
 	$(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
 
-test-slow: need-jdk $(VENV)/.test
+test-slow: need-jdk $(VENV)/.test ## and those that take minutes each
 	LOGSTORE_SLOW=1 $(PYTEST) -n $(WORKERS) --dist loadscope $(ARGS)
 
-crash: $(VENV)/.test
+crash: $(VENV)/.test ## long searches: crash points, kill -9, lives of topics
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
 
-fuzz: $(VENV)/.test
+fuzz: $(VENV)/.test ## long searches: hostile directories
 	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
 
 # Kernels with every check of the compiler, beside the ordinary ones: fuzzers, then their tests.
-sanitize: $(VENV)/.test $(VENV)/.dev need-sanitizers
+sanitize: $(VENV)/.test $(VENV)/.dev need-sanitizers ## fuzzers and tests of kernels with sanitizers
 	CC="$(CC)" LOGSTORE_SANITIZE=1 $(BIN)/python setup.py -q build
 	rm -rf $(SANITIZED)/tests && cp -R tests pyproject.toml $(SANITIZED)
 	$(IN_SANITIZED) -m tests.fuzz.kernels --rounds $(or $(ROUNDS),500) --seed $(or $(SEED),1)
 	$(IN_SANITIZED) -m pytest -q -p no:cacheprovider $(or $(ARGS),$(KERNEL_TESTS))
 
-check: lint types imports
+check: lint types imports ## all three
 
-lint: $(VENV)/.dev
+lint: $(VENV)/.dev ## style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/.dev
+types: $(VENV)/.dev ## mypy, strict
 	$(BIN)/mypy
 
-imports: $(VENV)/.dev
+imports: $(VENV)/.dev ## checkpoints <- logstore <- replication
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench ## speed, against other libraries in the same run
 	@mkdir -p bench/results
 	$(PYTEST) bench --benchmark-only --benchmark-json=bench/results/run.json $(ARGS)
 
-build: $(VENV)/.dev
+build: $(VENV)/.dev ## a wheel in dist/, tagged manylinux
 	rm -rf build dist
-	$(BIN)/python -m build --wheel --outdir dist .
+	PYTHON=$(abspath $(BIN)/python) .ci/wheel . dist
 
-clean:
+clean: ## remove .venv and what was built
 	rm -rf $(VENV) build dist *.egg-info */kernels/*.so */kernels/_*.c
 
 # -- the environment ------------------------------------------------------------------------------
@@ -97,11 +103,12 @@ need-jdk:
 	  echo "On Debian: apt-get install openjdk-17-jdk-headless" >&2; exit 1; }
 
 # One stamp for each set of extras; the kernels are rebuilt when their sources change.
+EXTRAS_flights := flights
 EXTRAS_demo := demo
 EXTRAS_test := demo,test
 EXTRAS_dev := dev
 EXTRAS_bench := demo,test,bench
-$(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: \
+$(VENV)/.flights $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: \
 		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
 	@touch $@

@@ -10,7 +10,8 @@ from setuptools import Extension, find_packages, setup
 
 KERNELS = "logstore/kernels"
 # No -march: crc32c.c picks the instructions of the machine it runs on.
-FLAGS = ["-O3", "-fwrapv", "-fno-strict-aliasing"]
+FLAGS = ["-O3", "-g0", "-fwrapv", "-fno-strict-aliasing"]
+LINK_FLAGS = ["-Wl,-s"] if sys.platform == "linux" else []  # symbols would be two thirds of a wheel
 # `make sanitize`: the same kernels with every check of the compiler, in a tree of their own.
 SANITIZE = os.environ.get("LOGSTORE_SANITIZE", "") not in ("", "0")
 SANITIZED = "build/sanitize"
@@ -21,6 +22,7 @@ if SANITIZE:
     # Python's own flags say -fwrapv, which would hide an overflow: the last word counts.
     FLAGS = ["-O1", "-g", "-fno-wrapv", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
     FLAGS += SANITIZERS
+    LINK_FLAGS = SANITIZERS
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
 
@@ -36,7 +38,7 @@ extensions = [
         include_dirs=[KERNELS],
         depends=glob(f"{KERNELS}/*.h") + glob(f"{KERNELS}/*.pxd"),
         extra_compile_args=FLAGS,
-        extra_link_args=SANITIZERS if SANITIZE else [],
+        extra_link_args=LINK_FLAGS,
     )
     for source in sorted(glob(f"{KERNELS}/_*.pyx"))
 ]
@@ -45,7 +47,7 @@ extensions += [
         module_of(source),
         [source],
         extra_compile_args=FLAGS,
-        extra_link_args=SANITIZERS if SANITIZE else [],
+        extra_link_args=LINK_FLAGS,
     )
     for source in sorted(glob("replication/kernels/_*.pyx"))
 ]

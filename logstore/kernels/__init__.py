@@ -1,7 +1,8 @@
 """The hot loops, twice: native, and in plain Python for machines without a build.
 
 ``LOGSTORE_KERNELS=native`` or ``=reference`` in the environment forces one; ``IMPLEMENTATION``
-says which one is in use. What each function promises is written in ``_reference.py``.
+says which one is in use. ``LOGSTORE_CRC32C=portable`` keeps the native ones from the processor's
+instructions for checksums. What each function promises is written in ``_reference.py``.
 """
 
 from __future__ import annotations

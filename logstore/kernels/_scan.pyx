@@ -62,6 +62,11 @@ def crc32c_variant(int number, data, uint32_t value=0):
     return function(value, &view[0] if view.shape[0] else NULL, view.shape[0])
 
 
+def crc32c_chosen():
+    """The number of the variant in use, for tests."""
+    return int(logstore_crc32c != logstore_crc32c_variant(0))
+
+
 # ---- varints ----
 
 def encode_varint(int32_t n):

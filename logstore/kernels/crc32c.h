@@ -1,7 +1,8 @@
 /* CRC-32C (Castagnoli) for magic-2 batches and CRC-32 (IEEE) for magic 0 and 1: rules F-53, F-317.
  *
  * Both take and return the finished value, as zlib's crc32() does: start with 0, and feed the
- * result back in to go on.  The fastest variant for this processor is chosen when the module loads.
+ * result back in to go on.  The fastest variant for this processor is chosen when the module loads;
+ * LOGSTORE_CRC32C=portable in the environment keeps it to the tables.
  */
 #ifndef LOGSTORE_CRC32C_H
 #define LOGSTORE_CRC32C_H

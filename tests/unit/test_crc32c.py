@@ -1,7 +1,12 @@
 """CRC-32C vectors of RFC 3720, appendix B.4, and every variant against crcmod."""
 
+import os
 import random
+import shutil
+import subprocess
+import sys
 import zlib
+from pathlib import Path
 
 import crcmod.predefined
 import pytest
@@ -84,3 +89,65 @@ def test_a_strided_buffer_is_refused():
     for function in (_scan.crc32c, _reference.crc32c):
         with pytest.raises(BufferError):
             function(memoryview(b"123456789")[::2])
+
+
+# --- the hardware path switched off
+
+KERNELS = Path(_reference.__file__).parent
+DRIVER = r"""
+#include <stdio.h>
+#include "crc32c.h"
+
+int main(void)
+{
+    static uint8_t data[1 << 16];
+    size_t size = fread(data, 1, sizeof data, stdin);
+    const uint8_t *parts[4] = {data, data + 1, data + 2, data + size / 2};
+    size_t sizes[4] = {size, size - 1, size / 2, size - size / 2};
+    uint32_t four[4];
+    logstore_crc32c_four(parts, sizes, four);
+    printf("%u %u %u %u %u %u %d %d\n", logstore_crc32c(0, data, size),
+           logstore_crc32(0, data, size), four[0], four[1], four[2], four[3],
+           logstore_crc32c == logstore_crc32c_variant(0), logstore_crc32c_variant(1) != NULL);
+    return 0;
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+@pytest.mark.parametrize(
+    ("flags", "wish", "portable"),
+    [([], "", False), ([], "portable", True), (["-DLOGSTORE_PORTABLE"], "", True)],
+    ids=["as it is", "switched off when loaded", "not compiled"],
+)
+def test_what_a_compiler_makes_of_it(tmp_path, flags, wish, portable):
+    (tmp_path / "driver.c").write_text(DRIVER)
+    strict = ["-O2", "-Wall", "-Wextra", "-Werror", f"-I{KERNELS}", *flags]
+    sources = [str(tmp_path / "driver.c"), str(KERNELS / "crc32c.c")]
+    subprocess.run(["cc", *strict, *sources, "-o", str(tmp_path / "driver")], check=True)
+    for size in (8, 63, 900, 30_000):
+        data = random.Random(size).randbytes(size)
+        half = size // 2
+        parts = [data, data[1:], data[2 : 2 + half], data[half:]]
+        told = subprocess.run(
+            [str(tmp_path / "driver")],
+            input=data, capture_output=True, check=True, env=os.environ | {"LOGSTORE_CRC32C": wish},
+        )  # fmt: skip
+        *values, by_tables, has_hardware = map(int, told.stdout.split())
+        assert values == [ORACLE(data), zlib.crc32(data), *map(ORACLE, parts)]
+        hardware = "-DLOGSTORE_PORTABLE" not in flags and _scan.crc32c_variant(1, b"") is not None
+        assert has_hardware == hardware
+        assert by_tables == (portable or not hardware)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wish", ["portable", ""])
+def test_the_kernels_do_as_they_are_told(wish):
+    code = "from logstore.kernels import _scan; print(_scan.crc32c_chosen(), _scan.crc32c(b'123'))"
+    told = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, check=True, env=os.environ | {"LOGSTORE_CRC32C": wish},
+    )  # fmt: skip
+    hardware = not wish and _scan.crc32c_variant(1, b"") is not None
+    assert told.stdout.split() == [b"%d" % hardware, b"%d" % ORACLE(b"123")]
