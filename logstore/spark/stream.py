@@ -35,9 +35,18 @@ from logstore.spark.options import Options, ReadOptions
 from logstore.spark.planning import OffsetRange, plan_tasks, resolve_all
 from logstore.spark.segment_reader import read_task
 from logstore.spark.splits import Task
-from logstore.spark.stream_log import LogView
-from logstore.spark.stream_offsets import Mark, Marks, from_json, share, to_json
-from logstore.spark.transactions import aborted_transactions
+from logstore.spark.stream_log import LogView, Resumption, topic_id
+from logstore.spark.stream_offsets import (
+    Mark,
+    Marks,
+    began_from,
+    from_json,
+    is_first,
+    share,
+    to_json,
+)
+from logstore.spark.transactions import aborted_transactions, last_stable_offset
+from logstore.storage.uri import shown
 from logstore.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -115,7 +124,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
         self._clock = clock or SystemClock()
-        self._views: dict[PartitionLayout, LogView] = {}
+        self._views: dict[tuple[PartitionLayout, str], LogView] = {}
         self._latest: dict[TopicPartition, int] = {}
         self._target: dict[TopicPartition, int] | None = None  # of a query that is to end
         self._waiting_since_ns: int | None = None
@@ -124,9 +133,11 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what there is -------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where ``startingOffsets`` says, by default the end; asked for once, without a checkpoint.
+        """Where ``startingOffsets`` says, by default the end.
 
-        Partitions that appear later are read from offset 0.
+        Spark keeps it nowhere, and asks again after a restart until a micro-batch was committed. So
+        the first micro-batch is planned at once, even an empty one, and its end says where it
+        began. Partitions that appear later are read from offset 0.
         """
         return self._looking(self._start)
 
@@ -135,7 +146,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read.check_named(views)
         ranges = resolve_all((view.layout for view in views.values()), read)
         starts = {tp: wanted.start for tp, wanted in zip(views, ranges, strict=True)}
-        return to_json(_marks(views, starts))
+        return to_json(_marks(views, starts), first=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_offsets
@@ -144,12 +155,17 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` itself when there is nothing to read yet."""
         marks = from_json(start)
-        return self._looking(lambda views: self._next(views, marks, limit) or start)
+        ends = self._looking(lambda views: self._next(views, marks, limit))
+        if is_first(start):
+            return to_json(marks if ends is None else ends, began=marks)
+        return start if ends is None or ends == marks else to_json(ends)
 
-    def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> dict[str, Any] | None:
-        for tp in sorted(set(marks) - set(views)):
+    def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> Marks | None:
+        """The marks of all partitions at the end of the next micro-batch; ``None`` to wait."""
+        unselected = {tp: mark for tp, mark in marks.items() if not self._selected(tp)}
+        for tp in sorted(set(marks) - set(views) - set(unselected)):
             self._lost(_gone(tp, marks[tp]))
-        resumed = self._resume(views, marks)
+        resumed = {tp: found.offset for tp, found in self._resume(views, marks).items()}
         if self._target is not None:  # what appeared since is for the next run
             resumed = {tp: at for tp, at in resumed.items() if tp in marks or tp in self._target}
         ends = {tp: max(at, self._end(tp, views[tp])) for tp, at in resumed.items()}
@@ -163,10 +179,16 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = {
             tp: marks[tp]
             for tp, offset in offsets.items()
-            if tp in marks and marks[tp].offset == resumed[tp] == offset
+            if tp in marks
+            and marks[tp].offset == resumed[tp] == offset
+            and views[tp].is_of(marks[tp])
         }
         moved = {tp: offset for tp, offset in offsets.items() if tp not in kept}
-        return to_json(kept | _marks(views, moved))
+        return unselected | kept | _marks(views, moved, resumed, marks)
+
+    def _selected(self, tp: TopicPartition) -> bool:
+        """Whether the options of this run want it; if not, its mark is kept for another run."""
+        return self._options.read.selection.takes(*tp, True)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: where the logs ended at the last look."""
@@ -193,12 +215,18 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
         # A listing that did not change, sizes and all, is not looked into again: a log cut and
         # written anew to the same size is found out when it next grows.
-        views = dict(zip(layouts, at_once(self._view, layouts), strict=True))
-        self._views = {layout: view for layout, view in views.items() if view.settled}
-        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views.values()}
+        views = at_once(self._view, layouts)
+        self._views = {
+            (layout, view.topic_id): view
+            for layout, view in zip(layouts, views, strict=True)
+            if view.settled
+        }
+        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
 
     def _view(self, layout: PartitionLayout) -> LogView:
-        return self._views.get(layout) or LogView.of(layout, self._options.read)
+        found = topic_id(layout)
+        view = self._views.get((layout, found))
+        return view or LogView.of(layout, found, self._options.read)
 
     def _end(self, tp: TopicPartition, view: LogView) -> int:
         if self._target is None:
@@ -221,13 +249,13 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what was lost -------------------------------------------------------------------------
 
-    def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, int]:
+    def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, Resumption]:
         """Where each partition is to be read on; one that is new, from offset 0."""
-        found = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
-        for _, loss in found:
-            if loss is not None:
-                self._lost(loss)
-        return {tp: offset for tp, (offset, _) in zip(views, found, strict=True)}
+        resumed = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
+        for found in resumed:
+            if found.loss is not None:
+                self._lost(found.loss)
+        return dict(zip(views, resumed, strict=True))
 
     def _lost(self, loss: DataLossError) -> None:
         if self._options.read.fail_on_data_loss or not self._last_look:
@@ -238,38 +266,66 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch; after a failure of one that was planned before."""
-        starts, ends = from_json(start), from_json(end)
+        starts, ends = began_from(start, end), from_json(end)
         return self._looking(lambda views: self._planned(views, starts, ends))
 
     def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[InputPartition]:
-        for tp in sorted(set(ends) - set(views)):
-            self._lost(_gone(tp, ends[tp]))
-        resumed = self._resume({tp: view for tp, view in views.items() if tp in ends}, starts)
-        unread = {tp: views[tp] for tp, at in sorted(resumed.items()) if at < ends[tp].offset}
-        self._resume(unread, ends)  # tells of a log that was cut, or written anew, since then
-        committed = self._options.read.read_committed
+        moved = {tp for tp, mark in ends.items() if starts.get(tp) != mark}
+        for tp in sorted(moved - set(views)):
+            self._lost(_gone(tp, ends[tp]) if self._selected(tp) else _left_out(tp, ends[tp]))
+        there = {tp: view for tp, view in sorted(views.items()) if tp in moved}
+        unread = {
+            tp: (there[tp], found.offset)
+            for tp, found in self._resume(there, starts).items()
+            if found.remade or found.offset < ends[tp].offset
+        }
+        # What was cut since then is not read: the next micro-batch goes on where both part.
+        still = self._resume({tp: view for tp, (view, _) in unread.items()}, ends)
         ranges = [
-            OffsetRange(
-                view.layout,
-                resumed[tp],
-                ends[tp].offset,
-                tuple(aborted_transactions(view.layout)) if committed else (),
-            )
-            for tp, view in unread.items()
+            self._range(view, at, min(still[tp].offset, ends[tp].offset))
+            for tp, (view, at) in unread.items()
+            if not still[tp].remade
         ]
-        return [Task(splits) for splits in plan_tasks(ranges, self._options.read)]
+        wanted = [found for found in ranges if found.start < found.end]
+        return [Task(splits) for splits in plan_tasks(wanted, self._options.read)]
+
+    def _range(self, view: LogView, start: int, end: int) -> OffsetRange:
+        layout = view.layout
+        if not self._options.read.read_committed or start >= end:
+            return OffsetRange(layout, start, end)
+        # Planned with other options, it may reach into a transaction whose end is not known.
+        if end > view.readable_end and (stable := last_stable_offset(layout, end)) < end:
+            raise ConfigError(
+                f"{shown(layout.uri)}: the micro-batch planned before ends at offset {end}, and a "
+                f"transaction is open since {stable}: finish it with isolation=read_uncommitted, "
+                "with which it was planned, and change the option then"
+            )
+        return OffsetRange(layout, start, end, tuple(aborted_transactions(layout)))
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         return read_task(partition, self._options.read.settings(), self._schema)
 
 
-def _marks(views: Views, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, Mark]:
-    found = at_once(lambda item: views[item[0]].mark(item[1]), list(offsets.items()))
-    return dict(zip(offsets, found, strict=True))
+def _marks(
+    views: Views,
+    offsets: Mapping[TopicPartition, int],
+    resumed: Mapping[TopicPartition, int] | None = None,
+    before: Marks | None = None,
+) -> dict[TopicPartition, Mark]:
+    def mark(tp: TopicPartition) -> Mark:
+        return views[tp].mark(offsets[tp], (resumed or {}).get(tp, 0), (before or {}).get(tp))
+
+    return dict(zip(offsets, at_once(mark, list(offsets)), strict=True))
 
 
 def _gone(tp: TopicPartition, mark: Mark) -> DataLossError:
-    return DataLossError(str(tp), mark.offset, mark.offset, "the partition is not there any more")
+    reason = "the partition is not there any more; should it come back, it is read from its start"
+    return DataLossError(str(tp), mark.offset, mark.offset, reason)
+
+
+def _left_out(tp: TopicPartition, mark: Mark) -> DataLossError:
+    reason = "planned before, and not selected by the options any more"
+    return DataLossError(str(tp), mark.offset, mark.offset, reason)
 
 
 def stream_reader(given: Mapping[str, str], schema: StructType) -> LogstoreStreamReader:

@@ -5,12 +5,19 @@ Everything is found by way of the files, as a process that is not the writer see
 
 from __future__ import annotations
 
+import enum
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_to_text,
+)
 from logstore.format import attributes as bits
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.errors import DataLossError
@@ -18,10 +25,19 @@ from logstore.spark.layout import PartitionLayout
 from logstore.spark.options import ReadOptions
 from logstore.spark.positions import log_end_offset, readable_end, with_rolls
 from logstore.spark.segment_index import SegmentIndex
-from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, common_end
+from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, Proof, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
 
 logger = get_logger(__name__)
+
+
+class Verdict(enum.Enum):
+    """What the log says of a batch that was read."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """Compaction took the batch away, or rebuilt it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +46,7 @@ class Batch:
     appended, since records were taken out or a delete horizon was set (F-95)."""
 
     base_offset: int
+    last_offset: int
     leader_epoch: int
     crc: int
     sound: bool
@@ -61,18 +78,31 @@ def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Batc
     def cell(name: str) -> int:
         return table.cells(name)[row]
 
-    base_offset = cell("base_offset")
+    base_offset, last_offset = cell("base_offset"), cell("last_offset")
     if base_offset > offset:
         return None
-    whole = cell("last_offset") - base_offset + 1
+    whole = last_offset - base_offset + 1
     sound = BatchTable(window[table.span(row, row + 1)], check_crc=True).rows == 1
     return Batch(
         base_offset,
+        last_offset,
         cell("leader_epoch"),
         cell("crc"),
         sound,
         cell("record_count") < whole or bool(cell("attributes") & bits.DELETE_HORIZON),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where to go on after a mark, and what is lost if that is not where it ended.
+
+    ``remade``: the log is of another topic of the same name.
+    """
+
+    offset: int
+    loss: DataLossError | None = None
+    remade: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +112,18 @@ class LogView:
     ``end`` is one past its last sound batch, ``readable_end`` the first offset that must not be
     read yet: that, the high watermark or the last stable offset. The view is ``settled`` unless the
     bytes of the last batch are still to come: then the same listing may show more the next time.
+    ``topic_id`` is "" where ``partition.metadata`` is missing or malformed.
     """
 
     layout: PartitionLayout
+    topic_id: str
     end: int
     readable_end: int
     epochs: Epochs
     settled: bool
 
     @classmethod
-    def of(cls, layout: PartitionLayout, options: ReadOptions) -> LogView:
+    def of(cls, layout: PartitionLayout, topic_id: str, options: ReadOptions) -> LogView:
         """
         Raises:
             ConfigError: no high watermark is known, and ``options`` stop there.
@@ -117,42 +149,118 @@ class LogView:
             read_committed=options.read_committed,
             up_to_high_watermark=options.up_to_high_watermark,
         )
-        return cls(layout, end, min(limit, end), epochs, settled)
+        return cls(layout, topic_id, end, min(limit, end), epochs, settled)
 
-    def mark(self, offset: int) -> Mark:
-        """``offset`` with what proves later that the log before it is the same."""
+    # -- what is kept of a log -----------------------------------------------------------------
+
+    def mark(self, offset: int, since: int, before: Mark | None = None) -> Mark:
+        """``offset`` with what proves later that the log before it is the same.
+
+        ``before`` is the mark that reading went on from, at ``since``; ``None`` where there is
+        none, or none of this log.
+        """
+        earlier = list(self._sampled(offset, max(since, self.layout.log_start_offset)))
+        if before is not None and self.is_of(before):
+            known = (*before.earlier, before.proof)
+            earlier += (p for p in known if p.offset <= since and p.crc != NO_CRC)
         batch = batch_with(self.layout, offset - 1)
         if offset <= self.layout.log_start_offset or batch is None:
-            return Mark(offset)
+            return Mark.of(Proof(offset, NO_CRC), self.epochs, self.topic_id, earlier)
         epochs = [entry for entry in self.epochs if entry[0] < batch.leader_epoch]
         starts = dict(self.epochs)
         epochs.append((batch.leader_epoch, starts.get(batch.leader_epoch, batch.base_offset)))
-        return Mark.of(offset, batch.crc, epochs)
+        return Mark.of(Proof(offset, batch.crc), epochs, self.topic_id, earlier)
 
-    def resume(self, mark: Mark) -> tuple[int, DataLossError | None]:
-        """Where to go on after ``mark``, and what is lost if that is not where it ended."""
+    def _sampled(self, offset: int, lowest: int) -> Iterator[Proof]:
+        """Of batches that end 1, 2, 4 … offsets before ``offset``, down to ``lowest``."""
+        at, distance = offset - 1, 1
+        while at > lowest:
+            batch = batch_with(self.layout, at - 1)
+            if batch is not None and batch.last_offset < offset:
+                yield Proof(batch.last_offset + 1, batch.crc)
+                at = min(at, batch.base_offset + 1)
+            distance *= 2
+            at = min(at - 1, offset - distance)
+
+    # -- whether it is still the same ----------------------------------------------------------
+
+    def resume(self, mark: Mark) -> Resumption:
+        """Where to go on after ``mark``."""
         start = self.layout.log_start_offset
+        if not self.is_of(mark):
+            return self._remade(mark, start)
         if mark.offset < start:
             reason = f"deleted before they were read: the log starts at {start}"
-            return start, DataLossError(self.layout.uri, mark.offset, start, reason)
-        if mark.offset == start or (mark.crc == NO_CRC and mark.offset <= self.end):
-            return mark.offset, None
-        batch = batch_with(self.layout, mark.offset - 1) if mark.offset <= self.end else None
-        epoch = mark.epochs[-1][0] if mark.epochs else -1
-        if (
-            batch is not None
-            and batch.leader_epoch == epoch
-            and (batch.crc == mark.crc or batch.compacted)
-        ):
-            return mark.offset, None
-        if batch is None and mark.offset <= self.end:
-            return mark.offset, None  # compacted away
-        parted = common_end(mark.epochs, mark.offset, self.epochs, self.end)
-        if parted >= mark.offset and batch is not None:
-            parted = batch.base_offset  # of one epoch: how much more was cut cannot be told
-        parted = max(min(parted, self.end), start)
+            return Resumption(start, DataLossError(self.layout.uri, mark.offset, start, reason))
+        parted = self._parted(mark)
+        if parted == mark.offset:
+            return Resumption(parted)
         reason = f"cut meanwhile: the log ends at {self.end}, the same up to {parted}"
-        return parted, DataLossError(self.layout.uri, parted, mark.offset, reason)
+        return Resumption(parted, DataLossError(self.layout.uri, parted, mark.offset, reason))
+
+    def is_of(self, mark: Mark) -> bool:
+        """Whether ``mark`` may be of this log; without an id on both sides it may."""
+        return not (mark.topic_id and self.topic_id) or mark.topic_id == self.topic_id
+
+    def _remade(self, mark: Mark, start: int) -> Resumption:
+        reason = (
+            f"the topic was deleted and made anew (its id was {mark.topic_id}, and is "
+            f"{self.topic_id}): what the former one had from there on is lost, this one is read "
+            f"from offset {start}"
+        )
+        loss = DataLossError(self.layout.uri, mark.offset, mark.offset, reason)
+        return Resumption(start, loss, remade=True)
+
+    def _parted(self, mark: Mark) -> int:
+        """The offset up to which the log is known to be what was read below ``mark``."""
+        start = self.layout.log_start_offset
+        verdict = self._verdict(mark, mark.proof)
+        if verdict is Verdict.SAME:
+            return mark.offset
+        parted, known = common_end(mark.epochs, mark.offset, self.epochs, self.end)
+        parted = max(min(parted, self.end), start)
+        proofs = [proof for proof in reversed(mark.earlier) if proof.offset <= parted]
+        if known and verdict is Verdict.UNKNOWN and parted == mark.offset:
+            proofs.insert(0, mark.proof)
+        elif known and parted == mark.offset:
+            known = False  # cut within one epoch: the epochs do not tell where
+        for proof in proofs:
+            match self._verdict(mark, proof):
+                case Verdict.SAME:
+                    return parted if known else proof.offset
+                case Verdict.OTHER:
+                    known = False
+        return parted if known else start
+
+    def _verdict(self, mark: Mark, proof: Proof) -> Verdict:
+        if proof.offset <= self.layout.log_start_offset:
+            return Verdict.SAME  # nothing below it is left
+        if proof.offset > self.end:
+            return Verdict.OTHER
+        batch = batch_with(self.layout, proof.offset - 1)
+        if batch is None or proof.crc == NO_CRC:
+            return Verdict.UNKNOWN
+        epoch = mark.epoch_before(proof.offset)
+        if epoch is not None and batch.leader_epoch != epoch:
+            return Verdict.OTHER
+        if batch.crc == proof.crc:
+            return Verdict.SAME
+        return Verdict.UNKNOWN if batch.compacted else Verdict.OTHER
+
+
+def topic_id(layout: PartitionLayout) -> str:
+    """The id that ``partition.metadata`` names, as text; "" without one.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    storage, path = open_storage(join_uri(layout.uri, PARTITION_METADATA))
+    try:
+        found = PartitionMetadataFile(path, storage).read()
+    except MalformedCheckpointError as error:
+        logger.warning("taken as missing: %s", error)
+        return ""
+    return "" if found is None else topic_id_to_text(found.topic_id)
 
 
 def _epochs(layout: PartitionLayout) -> Epochs:
@@ -170,4 +278,4 @@ def _epochs(layout: PartitionLayout) -> Epochs:
     return tuple(ascending)
 
 
-__all__ = ["Batch", "LogView", "batch_with"]
+__all__ = ["Batch", "LogView", "Resumption", "batch_with", "topic_id"]

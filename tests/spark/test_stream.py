@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from logstore.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.log import ReplicaLog
 from logstore.spark.errors import DataLossError
 from logstore.spark.stream import LogstoreStreamReader, StreamOptions
-from logstore.spark.stream_offsets import Mark, common_end, from_json, share, to_json
+from logstore.spark.stream_offsets import (
+    VERSION,
+    Mark,
+    Proof,
+    common_end,
+    from_json,
+    share,
+    to_json,
+)
 from logstore.testing import ManualClock
 from logstore.types import TopicPartition
 from tests.builders import batch, marker, produced
@@ -429,7 +438,8 @@ def test_a_range_that_was_planned_and_is_gone(manager, data):
 
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_a_range_that_was_planned_and_written_anew(manager, data, epoch):
-    """A first attempt may have read what was cut: the second must not pass for the same."""
+    """A first attempt may have read what was cut: the second must not pass for the same. What is
+    there now is of the next micro-batch, so that no record comes twice."""
     log = manager.get_or_create("t", 0)
     append(log, "a", "b", "c", epoch=0)
     stream = Stream(data)
@@ -439,8 +449,10 @@ def test_a_range_that_was_planned_and_written_anew(manager, data, epoch):
     append(log, "B", "C", "D", epoch=epoch)
     with pytest.raises(DataLossError, match="cut meanwhile: the log ends at 4") as caught:
         Stream(data).read(start, end)
-    assert caught.value.end == 3
-    assert Stream(data, failOnDataLoss="false").read(start, end) == rows("a", "B", "C")
+    assert (caught.value.start, caught.value.end) == (1, 3)
+    again = Stream(data, json.dumps(end), failOnDataLoss="false")
+    assert again.read(start, end) == rows("a")
+    assert again.trigger() == rows("B", "C", "D", start=1)
 
 
 def test_retention_in_a_partition_that_is_new(manager, data):
@@ -542,7 +554,9 @@ def test_whatever_happens_what_was_read_last_of_each_offset_is_what_the_log_hold
 
 def test_offsets_survive_json():
     marks = {
-        TopicPartition("t", 1): Mark(7, 123, ((0, 0), (4, 5))),
+        TopicPartition("t", 1): Mark(
+            7, 123, ((0, 0), (4, 5)), "A" * 22, (Proof(3, 9), Proof(6, 8))
+        ),
         TopicPartition("t", 0): Mark(0),
         TopicPartition("a.b", 12): Mark(2**40, 2**32 - 1, ((3, 9),)),
     }
@@ -563,29 +577,242 @@ def test_offsets_of_another_source_are_refused(value):
 @pytest.mark.parametrize(
     ("seen", "offset", "here", "log_end", "expected"),
     [
-        (((0, 0),), 10, ((0, 0),), 7, 7),
-        (((0, 0),), 10, ((0, 0), (1, 6)), 20, 6),
-        (((0, 0), (1, 4)), 10, ((0, 0), (2, 7)), 20, 4),
-        (((0, 0), (1, 4)), 10, ((0, 0), (2, 3)), 20, 3),
-        (((2, 4),), 10, ((0, 0), (1, 3)), 20, 4),
-        (((0, 0),), 10, ((0, 0),), 20, 10),
-        ((), 10, ((0, 0),), 20, 10),
+        (((0, 0),), 10, ((0, 0),), 7, (7, True)),
+        (((0, 0),), 10, ((0, 0), (1, 6)), 20, (6, True)),
+        (((0, 0), (1, 4)), 10, ((0, 0), (2, 7)), 20, (4, True)),
+        (((0, 0), (1, 4)), 10, ((0, 0), (2, 3)), 20, (3, True)),
+        (((2, 4),), 10, ((0, 0), (1, 3)), 20, (4, False)),
+        (((4, 40), (5, 50)), 60, ((0, 0), (1, 10), (20, 15)), 200, (15, False)),
+        (((0, 0),), 10, ((0, 0),), 20, (10, True)),
+        ((), 10, ((0, 0),), 20, (10, True)),
+        (((0, 0),), 10, (), 7, (7, True)),
     ],
 )
 def test_where_two_histories_part(seen, offset, here, log_end, expected):
     assert common_end(seen, offset, here, log_end) == expected
 
 
-def test_many_epochs_leave_a_small_checkpoint(manager, data):
+def test_a_checkpoint_is_bounded_whatever_was_read():
+    epochs = [(n, n * 10) for n in range(1_000_000)]
+    proofs = [Proof(n, 2**32 - 1) for n in range(0, 10_000_000, 97)]
+    mark = Mark.of(Proof(10_000_000, 1), epochs, "A" * 22, proofs)
+    assert mark.epochs == tuple(epochs[-256:])
+    assert len(mark.earlier) < 30
+    assert len(json.dumps(to_json({T0: mark}))) < 8_000
+
+
+@pytest.mark.parametrize("cut", [0, 1, 7, 15, 39, 40, 77, 119])
+def test_a_cut_below_any_number_of_epochs_is_found_exactly(manager, data, cut):
     log = manager.get_or_create("t", 0)
     for epoch in range(40):
-        append(log, str(epoch), epoch=epoch)
+        append(log, *(f"{epoch}.{n}" for n in range(3)), epoch=epoch)
     stream = Stream(data)
     stream.trigger()
-    assert len(stream.checkpoint) < 200
-    log.truncate_to(35)
-    append(log, *map(str, range(10)), epoch=50)
-    assert_lost(stream, 35, 40, "the same up to 35")
+    log.truncate_to(cut)
+    append(log, *map(str, range(150)), epoch=50)
+    assert_lost(stream, cut, 120, f"the same up to {cut};")
+    assert [o for o, _ in lossy(data, stream).trigger()] == list(range(cut, cut + 150))
+
+
+def test_more_epochs_than_a_checkpoint_keeps_cost_exactness_and_no_record(
+    manager, data, monkeypatch
+):
+    """Where the oldest epoch that is known is above the cut, what was proven to be the same says
+    from where on everything is read again; the error names all of it."""
+    monkeypatch.setattr("logstore.spark.stream_offsets._EPOCHS_MAX", 8)
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data)
+    for epoch in range(12):
+        append(log, *["x"] * 10, epoch=epoch)
+        stream.trigger()
+    log.truncate_to(15)
+    append(log, *["y"] * 185, epoch=20)
+    with pytest.raises(DataLossError, match="cut meanwhile") as caught:
+        stream.trigger()
+    assert caught.value.start <= 15
+    assert caught.value.end == 120
+    again = lossy(data, stream).trigger()
+    assert [offset for offset, _ in again] == list(range(caught.value.start, 200))
+
+
+@pytest.mark.parametrize("cut", [0, 2, 5, 8, 9])
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_a_cut_within_one_epoch_skips_nothing(manager, data, cut, step):
+    """As after a crash: the epochs tell nothing, and the last batch tells only that it is another
+    one. Proofs of batches farther back bound what is read again."""
+    log = manager.get_or_create("t", 0)
+    stream = Stream(data)
+    append(log, *(f"old {n}" for n in range(10)))
+    while stream.trigger(ReadMaxRows(step)):
+        pass
+    log.truncate_to(cut)
+    append(log, *(f"new {n}" for n in range(cut, 20)))
+    with pytest.raises(DataLossError, match="cut meanwhile") as caught:
+        stream.trigger()
+    assert caught.value.end == 10
+    found = lossy(data, stream).trigger()
+    assert found[0][0] == caught.value.start <= cut
+    assert 10 - caught.value.start <= 4 * (10 - cut)
+    assert found == [(r.offset, r.value) for r in log.records() if r.offset >= found[0][0]]
+
+
+# ---- a topic's second life ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_topic_made_anew_is_read_from_its_start(manager, data, count, planned, caplog):
+    """With fewer, as many or more records than the one before; between two triggers, and between
+    the plan of a micro-batch and its reading."""
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), "a", "b", "c")
+    stream = Stream(data)
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    if not planned:
+        assert stream.read(start, end) == rows("a", "b", "c")
+    manager.delete("t", 0)
+    new = [f"new {n}" for n in range(count)]
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), *new)
+    stream.checkpoint = json.dumps(end)
+    going_on = lossy(data, stream)
+    if planned:
+        with pytest.raises(DataLossError, match="deleted and made anew"):
+            stream.read(start, end)
+        assert going_on.read(start, end) == []
+    assert_lost(stream, 3, 3, "t-0: offsets 3 to 3: the topic was deleted and made anew")
+    assert going_on.trigger() == rows(*new)
+    assert "its id was" in caplog.text
+    assert going_on.trigger() == []
+    assert Stream(data, going_on.checkpoint).trigger() == []
+
+
+def test_a_second_life_of_the_same_size_is_noticed_at_once(manager, data):
+    """The listing is the same, byte for byte."""
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), "a", "b")
+    stream = Stream(data)
+    stream.trigger()
+    stream.trigger()
+    manager.delete("t", 0)
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), "A", "B")
+    assert_lost(stream, 2, 2, "deleted and made anew")
+
+
+def test_a_micro_batch_of_a_second_life_is_read_again_as_it_was(manager, data):
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), *"abcdef")
+    stream = Stream(data)
+    stream.trigger()
+    manager.delete("t", 0)
+    append(manager.get_or_create("t", 0, topic_id=uuid.uuid4()), "A", "B")
+    before = json.loads(stream.checkpoint)
+    going_on = lossy(data, stream)
+    planned = going_on.reader.latestOffset(before, ALL)
+    append(manager.get("t", 0), "C")
+    for _ in range(2):
+        assert lossy(data, stream).read(before, planned) == rows("A", "B")
+
+
+# ---- restarts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest"])
+def test_a_first_micro_batch_that_failed_begins_where_it_began(manager, data, where):
+    """Spark writes no start of the first micro-batch down: after a restart it asks anew, and by
+    then the end is elsewhere."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a")
+    first = Stream(data, startingOffsets=where)
+    start = json.loads(json.dumps(first.reader.initialOffset()))
+    append(log, "b", "c")
+    end = json.loads(json.dumps(first.reader.latestOffset(start, ALL)))
+    append(log, "d")
+    again = Stream(data, startingOffsets=where)
+    asked_anew = json.loads(json.dumps(again.reader.initialOffset()))
+    skipped = 0 if where == "earliest" else 1
+    assert again.read(asked_anew, end) == rows("a", "b", "c")[skipped:]
+    again.checkpoint = json.dumps(end)
+    assert again.trigger() == rows("d", start=3)
+
+
+def test_the_end_of_a_log_is_written_down_before_there_is_something_to_read(manager, data):
+    """An empty micro-batch, once: what comes while the query is down is not passed over."""
+    log = manager.get_or_create("t", 0)
+    append(log, "a")
+    stream = Stream(data, startingOffsets="latest")
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    assert end != start
+    assert stream.read(start, end) == []
+    assert stream.reader.latestOffset(end, ALL) == end
+    append(log, "b")
+    assert Stream(data, json.dumps(end), startingOffsets="latest").trigger() == rows("b", start=1)
+
+
+def test_what_is_not_selected_for_a_while_is_kept_where_it_was(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    append(manager.get_or_create("u", 0), "b")
+    both = Stream(data, subscribe="t,u")
+    both.trigger()
+    append(manager.get("t", 0), "c")
+    append(manager.get("u", 0), "d")
+    one = Stream(data, both.checkpoint, subscribe="t")
+    assert one.trigger() == rows("c", start=1)
+    again = Stream(data, one.checkpoint, subscribe="t,u")
+    assert again.trigger() == rows("d", start=1)
+
+
+def test_what_was_planned_and_is_not_selected_any_more_is_not_passed_over(manager, data):
+    append(manager.get_or_create("t", 0), "a")
+    append(manager.get_or_create("u", 0), "b")
+    both = Stream(data, subscribe="t,u")
+    start = both.reader.initialOffset()
+    end = both.reader.latestOffset(start, ALL)
+    with pytest.raises(DataLossError, match=r"u-0.*not selected by the options any more"):
+        Stream(data, subscribe="t").read(start, end)
+
+
+def test_a_plan_that_reaches_into_an_open_transaction_is_not_read_as_committed(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a")
+    log.append_as_leader(produced(1, 0, transactional=True, value=b"open"), 0)
+    stream = Stream(data)
+    start = stream.reader.initialOffset()
+    end = stream.reader.latestOffset(start, ALL)
+    committed = Stream(data, isolation="read_committed", failOnDataLoss="false")
+    with pytest.raises(
+        ConfigError, match="open since 1: finish it with isolation=read_uncommitted"
+    ):
+        committed.read(start, end)
+    log.append_as_leader(marker(commit=False), 0, origin=_coordinator())
+    assert committed.read(start, end) == rows("a")
+
+
+# ---- the text of a checkpoint ------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_the_first_layout_is_read(manager, data):
+    log = manager.get_or_create("t", 0)
+    append(log, "a", "b")
+    written = Stream(data)
+    written.trigger()
+    found = json.loads(written.checkpoint)["seen"]["t"]["0"]
+    old = {
+        "offsets": {"t": {"0": 2}},
+        "seen": {"t": {"0": {"crc": found["crc"], "epochs": found["epochs"]}}},
+    }
+    assert Stream(data, json.dumps(old)).trigger() == []
+    append(log, "c")
+    stream = Stream(data, json.dumps(old))
+    assert stream.trigger() == rows("c", start=2)
+    assert json.loads(stream.checkpoint)["version"] == VERSION
+    log.truncate_to(0)
+    append(log, *"ABCD")
+    old_stream = Stream(data, json.dumps(old))
+    assert_lost(old_stream, 0, 2, "cut meanwhile")  # no proof but one: everything again
+
+
+def test_a_checkpoint_of_a_later_layout_is_refused():
+    with pytest.raises(ConfigError, match="version 3, known are 1 and 2: go on with the version"):
+        from_json({"version": 3, "offsets": {}, "seen": {}})
 
 
 # ---- what is refused ---------------------------------------------------------------------------
