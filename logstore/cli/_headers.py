@@ -16,7 +16,10 @@ _ROWS = 4096
 
 
 class BatchRow(NamedTuple):
-    """What a header says of its batch; ``position`` is in the file."""
+    """What a header says of its batch; ``position`` is in the file.
+
+    ``record_count`` is −1 for a compressed batch of the older formats, which does not say.
+    """
 
     position: int
     size: int
@@ -25,6 +28,7 @@ class BatchRow(NamedTuple):
     max_timestamp: int
     producer_id: int
     attributes: int
+    record_count: int
 
 
 _COLUMNS = [SCAN_COLUMNS.index(name) for name in BatchRow._fields]

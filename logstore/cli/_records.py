@@ -87,6 +87,52 @@ class PartitionReader:
                         return record.offset
         return self.latest()
 
+    def last(self, count: int) -> int:
+        """The offset of the record that has ``count - 1`` records behind it, of those that
+        ``chunks`` would give; where there are fewer, the first one's.
+
+        Headers are read twice, from the last segment backwards; memory does not grow.
+        """
+        low, left = self._log_start(), count
+        for base in reversed(self._bases()):
+            held = sum(self._wanted(base, row, low) for row in self._rows(base))
+            if held >= left:
+                return self._behind(base, held - left, low)
+            left -= held
+        return self.earliest()
+
+    def _behind(self, base: int, skip: int, low: int) -> int:
+        """The offset of the record behind ``skip`` others of the segment."""
+        for row in self._rows(base):
+            held = self._wanted(base, row, low)
+            if held > skip:
+                return self._offsets_of(base, row, low)[skip]
+            skip -= held
+        return self.latest()  # the segment was cut meanwhile
+
+    def _wanted(self, base: int, row: BatchRow, low: int) -> int:
+        """How many records of a batch are given out, by its header where that is enough."""
+        high = self.end_offset
+        if row.record_count < 0:
+            return len(self._offsets_of(base, row, low))
+        if row.last_offset < low or row.base_offset >= high or self._is_left_out(row):
+            return 0
+        if row.base_offset < low or row.last_offset >= high:
+            return len(self._offsets_of(base, row, low))
+        return row.record_count
+
+    def _is_left_out(self, row: BatchRow) -> bool:
+        if row.attributes & _CONTROL:
+            return True
+        return bool(row.attributes & _TRANSACTIONAL) and any(
+            producer == row.producer_id and first <= row.base_offset < marker
+            for producer, first, marker in self._aborted
+        )
+
+    def _offsets_of(self, base: int, row: BatchRow, low: int) -> list[int]:
+        records = self._records_of(base, row)
+        return [r.offset for r in records if low <= r.offset < self.end_offset]
+
     def keep_to_committed(self) -> None:
         """Leave out aborted transactions, and end before the first one that is still open.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,11 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail
-from logstore.cli._dump_output import to_base64
+from logstore.cli import EXIT_FINDINGS, _positions, fail
+from logstore.cli._format import BadTemplateError, Encoding, encoded, in_json, template
+from logstore.cli._numbers import COUNT, PARTITION
 from logstore.cli._records import PartitionReader, find_partitions
 from logstore.errors import CorruptBatchError
-from logstore.format.reader import MAX_OFFSET
 from logstore.storage.local import LocalStorage
 from logstore.types import Record
 
@@ -27,17 +27,25 @@ POLL_SECONDS = 0.2
 @click.command()
 @click.argument("directory", metavar="DIR")
 @click.argument("topic")
-@click.option("--partition", type=int, metavar="N", help="Only this one; else all, in order.")
+@click.option("--partition", type=PARTITION, metavar="N", help="Only this one; else all, in order.")
 @click.option(
-    "--from", "start", default="earliest", show_default=True, metavar="OFFSET|earliest|latest|@MS",
-    help="Where to begin; @MS: the first record with a timestamp of at least so many milliseconds.",
+    "--from", "start", default="earliest", show_default=True, metavar=_positions.FORMS,
+    help="Where to begin, in each partition. -N: its last N records; @TIME: the first record that "
+    "is not older, in milliseconds or as 2026-11-01T12:00+01:00, without a zone in UTC.",
 )  # fmt: skip
-@click.option("--to", "end", type=int, metavar="OFFSET", help="Stop before this offset.")
-@click.option("--max", "count", type=int, metavar="N", help="At most N records in all.")
+@click.option("--to", "end", metavar=_positions.FORMS, help="Stop before this place.")
+@click.option("--max", "count", type=COUNT, metavar="N", help="At most N records in all.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end, until interrupted.")
 @click.option(
-    "--format", "form", type=click.Choice(["lines", "json", "raw"]), default="lines",
-    help="lines: a value a line, null when it is; json: as of dump; raw: the values, one by one.",
+    "--format", "form", default="lines", metavar="lines|json|raw|TEMPLATE",
+    help="lines: a value a line, null when it is; json: as of dump; raw: the values, one by one; "
+    "else as kcat's -f: %s value, %k key, %h headers, %t topic, %p partition, %o offset, "
+    r"%T timestamp, %S and %K lengths; \n, \t, \xHH.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="As --format json.")
+@click.option(
+    "--encoding", type=click.Choice([*map(str, Encoding)]),
+    help="Of keys, values and headers [json: base64, else raw].",
 )  # fmt: skip
 @click.option("--key-separator", metavar="S", help="Lines: print the key, S and the value.")
 @click.option(
@@ -50,10 +58,12 @@ def read(
     topic: str,
     partition: int | None,
     start: str,
-    end: int | None,
+    end: str | None,
     count: int | None,
     follow: bool,
     form: str,
+    as_json: bool,
+    encoding: str | None,
     key_separator: str | None,
     committed: bool,
 ) -> None:
@@ -65,20 +75,25 @@ def read(
     before it. A deletion meanwhile is told on stderr. Damage ends the output with exit code 1.
 
     On a terminal what is not printable appears as an escape, such as \\x1b or \\n, and a backslash
-    as two; to a pipe or a file every byte goes as it is.
+    as two; to a pipe or a file every byte goes as it is. With --encoding utf-8 these escapes go
+    everywhere, and in JSON what is no UTF-8 is {"base64": "…"}.
+
+    \b
+    Example: logstore read DIR orders --from -10 --format '%T %p %o %k %s\\n'
     """
     if follow and committed:
         fail("--follow and --committed cannot be combined")
-    if count is not None and count < 1:
-        fail(f"--max {count}: at least one record")
+    for option, text in (("--from", start), ("--to", end)):
+        _positions.check(text, option)
+    chosen = None if encoding is None else Encoding(encoding)
+    out = _output("json" if as_json else form, chosen, key_separator, count)
     readers = _readers(directory, topic, partition)
-    out = _Output(terminal.Records(), form, key_separator, count)
     try:
         for reader in readers:
-            reader.end_offset = MAX_OFFSET if end is None else end
-            reader.offset = _begin(reader, start)
+            reader.end_offset = _positions.end(reader, end, "--to")
             if committed:
                 reader.keep_to_committed()
+            reader.offset = _positions.begin(reader, start, "--from", _note)
         for chunk, tp in _records(readers, follow):
             if not out.write(chunk, tp):
                 break
@@ -112,22 +127,6 @@ def _readers(directory: str, topic: str, partition: int | None) -> list[Partitio
     return [PartitionReader(storage, directory, TopicPartition(topic, p), _note) for p in found]
 
 
-def _begin(reader: PartitionReader, start: str) -> int:
-    earliest = reader.earliest()
-    if start == "earliest":
-        return earliest
-    if start == "latest":
-        return reader.latest()
-    number = start.removeprefix("@")
-    if not number.isdecimal():
-        fail(f"--from {start}: give an offset, earliest, latest, or @ and milliseconds")
-    if start != number:
-        return reader.first_at(int(number))
-    if int(number) < earliest:
-        _note(f"{reader.topic_partition} begins at offset {earliest}")
-    return max(int(number), earliest)
-
-
 def _records(
     readers: list[PartitionReader], follow: bool
 ) -> Iterator[tuple[list[Record], TopicPartition]]:
@@ -141,13 +140,45 @@ def _records(
         time.sleep(POLL_SECONDS)
 
 
+def _output(
+    form: str, encoding: Encoding | None, key_separator: str | None, count: int | None
+) -> _Output:
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    if separator is not None and form != "lines":
+        fail("--key-separator is for lines only")
+    line: Callable[[Record, TopicPartition], bytes] | None = None
+    if form == "lines":
+        line = _line(encoding or Encoding.RAW, separator)
+    elif form not in ("raw", "json"):
+        if "%" not in form:
+            fail(f"--format {form}: lines, json, raw, or a template with % in it")
+        try:
+            # A line break of the template stays one, also on a terminal; one of a value does not.
+            plain = Encoding.UTF8 if terminal.is_terminal() else Encoding.RAW
+            line = template(form, encoding or plain)
+        except BadTemplateError as error:
+            fail(f"--format: {error}")
+    elif form == "raw" and encoding is not None:
+        fail("--encoding is not for raw")
+    return _Output(terminal.Records(), form, encoding or Encoding.BASE64, line, count)
+
+
+def _line(encoding: Encoding, separator: bytes | None) -> Callable[[Record, TopicPartition], bytes]:
+    if separator is None:
+        return lambda record, _: encoded(record.value, encoding)
+    return lambda record, _: (
+        encoded(record.key, encoding) + separator + encoded(record.value, encoding)
+    )
+
+
 @dataclass(slots=True)
 class _Output:
     """Writes records; ``left`` is how many more are wanted, None for all."""
 
     stream: terminal.Records
     form: str
-    key_separator: str | None
+    encoding: Encoding
+    line: Callable[[Record, TopicPartition], bytes] | None
     left: int | None
 
     def write(self, records: list[Record], tp: TopicPartition) -> bool:
@@ -158,27 +189,22 @@ class _Output:
         match self.form:
             case "raw":
                 self.stream.joined([r.value or b"" for r in records])
-            case "lines":
-                self.stream.lines(list(map(self._line, records)))
+            case "json":
+                terminal.json_lines(self._json(r, tp) for r in records)
             case _:
-                terminal.json_lines(_json(r, tp) for r in records)
+                line = self.line
+                assert line is not None
+                put = self.stream.lines if self.form == "lines" else self.stream.formatted
+                put([line(record, tp) for record in records])
         return self.left is None or self.left > 0
 
-    def _line(self, record: Record) -> bytes:
-        value = b"null" if record.value is None else record.value
-        if self.key_separator is None:
-            return value
-        key = b"null" if record.key is None else record.key
-        return key + os.fsencode(self.key_separator) + value
-
-
-def _json(record: Record, tp: TopicPartition) -> dict[str, Any]:
-    return {
-        "topic": tp.topic,
-        "partition": tp.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": to_base64(record.key),
-        "value": to_base64(record.value),
-        "headers": [[name, to_base64(value)] for name, value in record.headers],
-    }
+    def _json(self, record: Record, tp: TopicPartition) -> dict[str, Any]:
+        return {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+            "key": in_json(record.key, self.encoding),
+            "value": in_json(record.value, self.encoding),
+            "headers": [[name, in_json(value, self.encoding)] for name, value in record.headers],
+        }

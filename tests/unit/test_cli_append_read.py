@@ -433,8 +433,8 @@ def test_committed_ends_before_an_open_transaction(tmp_path: Path) -> None:
         (["none"], "there is no topic 'none' in it"),
         (["t", "--partition", "4"], "there is no partition 4 of 't', only [0]"),
         (["t", "--from", "soon"], "give an offset, earliest, latest"),
-        (["t", "--from", "-1"], "give an offset, earliest, latest"),
-        (["t", "--max", "0"], "at least one record"),
+        (["t", "--from", "-0"], "give an offset, earliest, latest"),
+        (["t", "--max", "0"], "give a number from 1"),
         (["t", "--follow", "--committed"], "cannot be combined"),
     ],
 )

@@ -1,0 +1,125 @@
+"""``logstore ls``: what log directories hold."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli import fail, json_option
+from logstore.cli._listing import Lister, LogDirectory, Replica, compare
+from logstore.storage.local import LocalStorage
+
+_WIDTH = 160  # columns where nobody watches
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+@click.command()
+@click.argument("directories", nargs=-1, required=True, metavar="DIR…")
+@click.option("--topic", metavar="T", help="Only the partitions of this topic.")
+@json_option
+def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
+    """List the topics and partitions of log directories, with their offsets and sizes.
+
+    A directory may be in use, by logstore or by a Kafka broker: it is only read and its lock is
+    left alone. The end offset is that of the files; the high watermark is the one on file, which a
+    broker writes every few seconds.
+
+    With the directories of several brokers the lag of each replica is shown: how many offsets it is
+    behind the longest. A leader is marked with * where its epoch or its length gives it away; no
+    file names it, and replicas that are equal do not tell.
+
+    \b
+    Example: logstore ls /var/lib/kafka-logs
+    """
+    lister = Lister(LocalStorage(), lambda text: terminal.line(f"note: {text}", err=True))
+    found = []
+    for path in dict.fromkeys(directories):
+        if not os.path.isdir(path):
+            fail(f"{printable(path)}: no such directory")
+        found.append(lister.log_directory(path))
+    replicas = [each for directory in found for each in directory.replicas]
+    compare(replicas)
+    if topic is not None:
+        replicas = [each for each in replicas if each.topic_partition.topic == topic]
+    replicas.sort(key=lambda each: (each.topic_partition, each.broker, each.directory))
+    if as_json:
+        terminal.print_json(_json(found, replicas), indent=2)
+    else:
+        _print(found, replicas)
+
+
+def _json(directories: list[LogDirectory], replicas: list[Replica]) -> dict[str, Any]:
+    return {
+        "directories": [
+            {"logDir": each.path, "broker": each.broker, "clusterId": each.cluster_id}
+            for each in directories
+        ],
+        "partitions": [
+            {
+                "topic": each.topic_partition.topic,
+                "partition": each.topic_partition.partition,
+                "topicId": each.topic_id,
+                "broker": each.broker,
+                "logDir": os.path.dirname(each.directory),
+                "logStartOffset": each.log_start_offset,
+                "logEndOffset": each.log_end_offset,
+                "highWatermark": each.high_watermark,
+                "leaderEpoch": each.leader_epoch,
+                "isLeader": each.is_leader,
+                "offsetLag": each.offset_lag,
+                "segments": each.segments,
+                "size": each.size,
+            }
+            for each in replicas
+        ],
+    }
+
+
+def _print(directories: list[LogDirectory], replicas: list[Replica]) -> None:
+    from logstore.terminal import tables
+
+    several = len(directories) > 1
+    apart = len({each.broker for each in directories}) == len(directories)
+    table = tables.plain_table()
+    table.add_column("partition", overflow="fold")
+    if several:
+        table.add_column("broker", overflow="fold")
+    numbers = ["start", "end", "hw", *(["lag"] if several else []), "epoch", "segments", "size"]
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    for each in replicas:
+        lag = [_number(each.offset_lag)] if several else []
+        home = each.broker if apart else os.path.dirname(each.directory)
+        broker = [printable(home) + ("*" if each.is_leader else "")] if several else []
+        table.add_row(
+            printable(str(each.topic_partition)), *broker, str(each.log_start_offset),
+            str(each.log_end_offset), _number(each.high_watermark), *lag,
+            _number(each.leader_epoch), str(each.segments), _size(each.size),
+        )  # fmt: skip
+    if replicas:
+        tables.print_tables(table, width=_WIDTH)
+    topics = len({each.topic_partition.topic for each in replicas})
+    total = _size(sum(each.size for each in replicas))
+    logs = _counted(len(replicas), "replica" if several else "partition")
+    terminal.line(f"{_counted(topics, 'topic')}, {logs}, {total}")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _size(count: int) -> str:
+    """Bytes to three digits, in powers of 1,024."""
+    value, unit = float(count), 0
+    while value >= 999.5 and unit + 1 < len(_UNITS):
+        value, unit = value / 1024, unit + 1
+    digits = 0 if unit == 0 or value >= 99.95 else 1
+    return f"{value:.{digits}f} {_UNITS[unit]}"
