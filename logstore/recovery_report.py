@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from logstore.json_fields import json_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +70,4 @@ class RecoveryReport:
         return bool(self.bytes_cut or self.warnings)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return json_fields(self)

@@ -12,6 +12,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import UnusableFileError
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
+from logstore.cli import json_option
 from logstore.cli._dump_log import dump_log
 from logstore.cli._dump_output import Output
 from logstore.cli._dump_small import (
@@ -42,6 +43,7 @@ from logstore.storage.local import LocalStorage
     default="text",
     help="text: a line a batch; json: an object a record or entry; hex: headers, annotated.",
 )
+@json_option
 @click.option("--deep", is_flag=True, help="Text: print the records of each batch too.")
 @click.pass_context
 def dump(
@@ -50,6 +52,7 @@ def dump(
     from_offset: int,
     end_offset: int,
     form: str,
+    as_json: bool,
     deep: bool,
 ) -> None:
     """Print segments, indexes, snapshots and checkpoint files.
@@ -65,7 +68,7 @@ def dump(
     Nothing is printed raw: what is not printable in a name is escaped, as \\n, and a key, value or
     header that is not printable text is hex, as 0x0a.
     """
-    out = Output(form, deep, from_offset, end_offset)
+    out = Output("json" if as_json else form, deep, from_offset, end_offset)
     storage = LocalStorage()
     for path in paths:
         _dump_path(storage, path, out)

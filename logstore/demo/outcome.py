@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from logstore.json_fields import json_fields
 
 
 @dataclass(slots=True)
@@ -24,9 +26,9 @@ class Step:
         return self.size / 1e6 / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {
-            "records_per_second": round(self.records_per_second),
-            "megabytes_per_second": round(self.megabytes_per_second, 1),
+        return json_fields(self) | {
+            "recordsPerSecond": round(self.records_per_second),
+            "megabytesPerSecond": round(self.megabytes_per_second, 1),
         }
 
 
@@ -59,4 +61,4 @@ class Outcome:
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"steps": [step.to_dict() for step in self.steps]}
+        return json_fields(self) | {"steps": [step.to_dict() for step in self.steps]}

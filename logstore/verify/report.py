@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from checkpoints.printable import one_line, printable
+from logstore.json_fields import json_fields
 
 UNKNOWN = -1
 """Stands for a position, offset or partition that a finding does not have."""
@@ -72,7 +73,7 @@ class Finding:
     broker: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"severity": str(self.severity)}
+        return json_fields(self)
 
     def __str__(self) -> str:
         place = printable(self.file) + (f" at {self.position}" if self.position >= 0 else "")
@@ -152,7 +153,7 @@ class VerifyReport:
             "bytes": sum(p.bytes for p in self.partitions),
             "batches": sum(p.batches for p in self.partitions),
             "records": sum(p.records for p in self.partitions),
-            "partitions": [asdict(partition) for partition in self.partitions],
+            "partitions": [json_fields(partition) for partition in self.partitions],
             "findings": [finding.to_dict() for finding in self.findings],
             "unusable": list(self.unusable),
         }

@@ -94,7 +94,7 @@ def simulate(
     result = run_plan(plan, keep_trace=True)
     if as_json:
         terminal.print_json({
-            "seed": plan.seed, "events": result.events, "trace_hash": result.trace_hash,
+            "seed": plan.seed, "events": result.events, "traceHash": result.trace_hash,
             "violations": result.violations, "counters": result.counters,
         })  # fmt: skip
     else:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from logstore.errors import ConfigError
+from logstore.json_fields import json_fields, snake_case
 from replication.config import TRUNCATION_RULES
 from replication.simulator.kinds import KINDS
 
@@ -137,7 +138,7 @@ class Plan:
     violation: str = ""  # what it once found; for people
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1) + "\n"
+        return json.dumps(json_fields(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -146,7 +147,7 @@ class Plan:
             ConfigError: not a plan.
         """
         try:
-            data: dict[str, Any] = json.loads(text)
+            data: dict[str, Any] = json.loads(text, object_pairs_hook=_fields)
             data["faults"] = tuple(
                 Fault(**{**fault, "others": tuple(fault["others"])}) for fault in data["faults"]
             )
@@ -157,6 +158,11 @@ class Plan:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ConfigError(f"not a plan of a simulation: {error}") from None
         return plan
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """By the names of the fields, which earlier files have as keys."""
+    return {snake_case(key): value for key, value in pairs}
 
 
 def _tuple_of(kind: type) -> Callable[[Any], bool]:

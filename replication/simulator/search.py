@@ -7,9 +7,10 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from logstore.json_fields import json_fields
 from replication.simulator.plan import Options, Result
 from replication.simulator.run import run_seed
 
@@ -41,7 +42,7 @@ class Summary:
             self.failures.sort(key=lambda failed: failed.seed)
 
     def to_dict(self) -> dict[str, Any]:
-        found = asdict(self)
+        found = json_fields(self)
         for name in ("counters", "reached"):
             found[name] = dict(sorted(found[name].items()))
         return found

@@ -145,7 +145,7 @@ def check_rehearsal(results: Results) -> Iterator[Failure]:
         return
     one, other = reports_of(rehearsed), reports_of(real)
     for name in sorted(one.keys() & other.keys()):
-        for key in ("log_start_offset", "log_end_offset", "bytes_cut", "bytes_set_aside"):
+        for key in ("logStartOffset", "logEndOffset", "bytesCut", "bytesSetAside"):
             if one[name][key] != other[name][key]:
                 detail = f"{name}: {one[name][key]} and {other[name][key]}"
                 yield Failure(f"dry run tells otherwise: {key}", detail)
@@ -215,7 +215,7 @@ def check_nothing_lost(case: Case, results: Results) -> Iterator[Failure]:
                 yield Failure(f"batch lost by {ends}", f"{directory}: {_list(lost)}")
     for directory, batches in whole.items():
         log = b"|".join(settled_logs(recovered, directory))
-        start = reports.get(directory, {}).get("log_start_offset", -1)
+        start = reports.get(directory, {}).get("logStartOffset", -1)
         out = [b for b in batches if b.kept not in log and b.last >= start]
         told = run.outcome.code == 2 or (
             run.outcome.code == 1 and bool(reports.get(directory, {}).get("warnings"))
@@ -235,7 +235,7 @@ def check_prefix_stays(case: Case, results: Results) -> Iterator[Failure]:
         moved = any(_names_a_log(m, directory) for m in case.mutations)
         if start_changed or moved or directory not in reports:  # a name below disproves an offset
             continue
-        start = reports[directory]["log_start_offset"]
+        start = reports[directory]["logStartOffset"]
         prefix = _unchanged_prefix(case, directory)
         gone = [b for b in prefix if b.data not in kept and b.last >= start]
         if gone:
@@ -256,8 +256,8 @@ def check_start(case: Case, results: Results) -> Iterator[Failure]:
     for directory, report in reports_of(results.run("recover")).items():
         bases = _bases(results.recovered, directory)
         known = max(case.original.starts.get(directory, 0), bases[0] if bases else 0)
-        if report["log_start_offset"] > known:
-            detail = f"{directory}: {report['log_start_offset']}, not {known}"
+        if report["logStartOffset"] > known:
+            detail = f"{directory}: {report['logStartOffset']}, not {known}"
             yield Failure("a log begins too late", detail)
 
 
@@ -318,7 +318,7 @@ def _says_it_again(first: Run, again: Run) -> bool:
     as a file under a name that is none."""
     before, after = reports_of(first), reports_of(again)
     return again.outcome.code == 1 and all(
-        not report["bytes_cut"] and set(report["warnings"]) <= set(before[name]["warnings"])
+        not report["bytesCut"] and set(report["warnings"]) <= set(before[name]["warnings"])
         for name, report in after.items() if name in before
     )  # fmt: skip
 
@@ -326,7 +326,7 @@ def _says_it_again(first: Run, again: Run) -> bool:
 def _is_told_fall(finding: Any, reports: dict[str, dict[str, Any]], path: str) -> bool:
     """An epoch is in no checksum: a batch is kept whatever it says, and the report tells."""
     report = reports.get(directory_of(path))
-    return finding["rule"] == "F-203" and report is not None and report["epoch_falls"] > 0
+    return finding["rule"] == "F-203" and report is not None and report["epochFalls"] > 0
 
 
 def without_empty_snapshots(tree: Tree) -> Tree:
@@ -346,7 +346,7 @@ def was_scanned(path: str, report: dict[str, Any] | None, tree: Tree) -> bool:
     if found is None:
         return True
     bases = _bases(tree, directory_of(path))
-    return int(found[1]) in bases[len(bases) - report["segments_scanned"] :]
+    return int(found[1]) in bases[len(bases) - report["segmentsScanned"] :]
 
 
 def _bases(tree: Tree, directory: str) -> list[int]:
@@ -390,7 +390,7 @@ def _is_order_trusted(name: str, directory: str, falls: list[int], results: Resu
     if name != "manager" or report is None or report["clean"]:
         return True
     bases = _bases(results.recovered, directory)
-    scanned = bases[len(bases) - report["segments_scanned"] :]
+    scanned = bases[len(bases) - report["segmentsScanned"] :]
     return not scanned or all(offset < scanned[0] for offset in falls)
 
 

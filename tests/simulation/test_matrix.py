@@ -274,7 +274,7 @@ def test_json() -> None:
     assert [column["name"] for column in data["columns"]] == list(RULES)
     assert data["rows"][0]["cells"]["hw"] == {
         "verdict": "lost 1, diverged 1", "failed": False, "acknowledged": 3, "lost": [1],
-        "diverged": [2], "reread": [], "out_of_range": 0, "stuck": "",
+        "diverged": [2], "reread": [], "outOfRange": 0, "stuck": "",
     }  # fmt: skip
 
 

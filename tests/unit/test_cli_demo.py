@@ -91,21 +91,21 @@ def check_act_two(cluster: dict[str, Any], directory: Path) -> None:
     assert cluster["acknowledged"] == sum(p["records"] for p in partitions) == 3000
     led = [p for p in partitions if p["partition"] in failover["led"]]
     assert led
-    assert all(p["leader_before"] == failover["killed"] != p["leader"] for p in led)
-    assert all(p["epoch"] > p["epoch_before"] for p in led)
+    assert all(p["leaderBefore"] == failover["killed"] != p["leader"] for p in led)
+    assert all(p["epoch"] > p["epochBefore"] for p in led)
     assert failover["unreplicated"] == 5 * len(led)
     # More than that: the batch of the producer which waited for its followers.
     assert failover["cut"] == sum(p["cut"] for p in partitions) > failover["unreplicated"]
-    assert 0 < failover["acknowledged_at_kill"] < 3000
-    assert failover["without_it"] > 0
+    assert 0 < failover["acknowledgedAtKill"] < 3000
+    assert failover["withoutIt"] > 0
     assert failover["shrunk"] == [0, 1, 2, 3]
-    assert failover["shrunk_seconds"] >= 0.4  # the lag time, from a fetch a little before the cut
-    assert all(p["isr_smallest"] == 2 for p in partitions)
+    assert failover["shrunkSeconds"] >= 0.4  # the lag time, from a fetch a little before the cut
+    assert all(p["isrSmallest"] == 2 for p in partitions)
     for p in led:  # the files show both leaders, and nothing of what was given up
         tp = TopicPartition("flights", p["partition"])
         data = replicas.log_bytes(str(directory / "cluster" / f"broker-{failover['killed']}"), tp)
         epochs = {batch.leader_epoch for batch in iter_batches(data)}
-        assert epochs >= {p["epoch_before"], p["epoch"]}
+        assert epochs >= {p["epochBefore"], p["epoch"]}
         assert UNREPLICATED not in data
 
 

@@ -61,7 +61,7 @@ def test_dry_run_changes_nothing_and_says_the_same(data: Path) -> None:
     real = run(data, "--json")
     assert real.exit_code == 1
     assert reports(real) == reports(rehearsal)
-    assert [report["bytes_cut"] for report in reports(real)] == [0, 1176]
+    assert [report["bytesCut"] for report in reports(real)] == [0, 1176]
     assert hashes(data) != before
 
 
@@ -252,15 +252,15 @@ def test_a_flipped_bit_behind_a_clean_stop_is_told(stopped: Path, byte: int) -> 
     assert reports(real) == reports(rehearsal)
     (report,) = reports(real)
     if 12 <= byte < 16:  # a leader epoch changes nothing of what was stored
-        assert (real.exit_code, report["bytes_cut"]) == (0, 0)
+        assert (real.exit_code, report["bytesCut"]) == (0, 0)
         return
     assert real.exit_code == rehearsal.exit_code == 1
     assert "clean stop disbelieved" in str(report["warnings"])
     left = list((stopped / "orders-0").glob("*.log")) + list((stopped / "orders-0").glob("*.cut"))
     assert sum(path.stat().st_size for path in left) == sum(before.values())
-    if report["bytes_cut"]:
-        assert report["offsets_lost"] == [19, 20]
-        assert report["bytes_set_aside"] == report["bytes_cut"]
+    if report["bytesCut"]:
+        assert report["offsetsLost"] == [19, 20]
+        assert report["bytesSetAside"] == report["bytesCut"]
     assert run(stopped).exit_code == 0
 
 
@@ -288,4 +288,4 @@ def test_a_dry_run_copies_nothing_of_what_it_would_keep(stopped: Path) -> None:
         tracemalloc.stop()
     assert peak < 48 << 20
     assert reports(run(stopped, "--json", "--keep-cut", "always")) == reports(rehearsal)
-    assert reports(rehearsal)[0]["bytes_set_aside"] > 95 << 20
+    assert reports(rehearsal)[0]["bytesSetAside"] > 95 << 20

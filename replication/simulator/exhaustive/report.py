@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from logstore.json_fields import json_fields
 from replication.simulator.exhaustive.model import Model, members
 from replication.simulator.exhaustive.search import Outcome, Violation
 from replication.simulator.exhaustive.state import Control, Phase, Replica, State
@@ -13,9 +14,9 @@ from replication.state import NO_LEADER
 
 def to_dict(model: Model, outcome: Outcome) -> dict[str, Any]:
     return {
-        "bounds": model.bounds._asdict(),
+        "bounds": json_fields(model.bounds),
         "truncation": model.rule.name,
-        "asynchronous_isr": model.asynchronous_isr,
+        "asynchronousIsr": model.asynchronous_isr,
         "states": outcome.states,
         "explored": outcome.explored,
         "generated": outcome.generated,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from logstore.json_fields import json_fields
 from replication.simulator.matrix.rules import DEFAULT, Column
 from replication.simulator.matrix.run import Cell
 from replication.simulator.matrix.scenarios import Scenario
@@ -53,15 +54,15 @@ def text_of(cell: Cell, reasons: Sequence[str]) -> str:
 def to_dict(cells: Sequence[Cell]) -> dict[str, Any]:
     return {
         "failed": sum(cell.failed for cell in cells),
-        "columns": [column._asdict() for column in columns_of(cells)],
+        "columns": [json_fields(column) for column in columns_of(cells)],
         "rows": [
             {
                 "scenario": scenario.name,
                 "title": scenario.title,
                 "flush": scenario.flush,
-                "min_isr": scenario.min_isr,
-                "eligible_leader_replicas": scenario.elr,
-                "unclean_election": scenario.unclean,
+                "minIsr": scenario.min_isr,
+                "eligibleLeaderReplicas": scenario.elr,
+                "uncleanElection": scenario.unclean,
                 "mutant": scenario.mutant,
                 "allowed": scenario.allowed,
                 "cells": {cell.column.name: _cell_dict(cell) for cell in row},
@@ -80,7 +81,7 @@ def _cell_dict(cell: Cell) -> dict[str, Any]:
         "lost": list(found.lost),
         "diverged": list(found.diverged),
         "reread": list(found.reread),
-        "out_of_range": found.out_of_range,
+        "outOfRange": found.out_of_range,
         "stuck": found.stuck,
     }
 
