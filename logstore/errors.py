@@ -289,3 +289,7 @@ class ConfigError(LogstoreError):
 
 class InvariantError(LogstoreError):
     pass
+
+
+class RescueError(LogstoreError):
+    """A rescue that could not be finished; there is no result."""

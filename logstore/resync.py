@@ -99,16 +99,22 @@ class BatchSearch:
 
         It begins at ``position`` and ends at ``end``, or where its length says.
         """
+        return self.fitting_header(position, end) is not None
+
+    def fitting_header(self, position: int, end: int) -> tuple[int, int] | None:
+        """Size and magic with which the checksum of the batch at ``position`` matches, if it ends
+        at ``end``, or where its length says."""
         head = self._file.read_at(position, min(HEADER_SIZE, end - position))
         if len(head) < HEADER_SIZE:
-            return False
+            return None
         claimed = position + PREFIX + int.from_bytes(head[8:12], "big", signed=True)
         ends = {end, claimed} if position + HEADER_SIZE <= claimed < end else {end}
-        return any(
-            self._afford(stop - position) and _matches(self._file, position, stop, magic, head)
-            for stop in ends
-            for magic in (2, 1)
-        )
+        for stop in ends:
+            for magic in (2, 1):
+                size = stop - position
+                if self._afford(size) and _matches(self._file, position, stop, magic, head):
+                    return size, magic
+        return None
 
     def _afford(self, size: int) -> bool:
         self._hashes_left -= size

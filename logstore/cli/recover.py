@@ -46,7 +46,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
         fail(f"{printable(path)}: not a directory")
     options = RecoveryOptions(keep_cut=keep_cut)
     unavailable: dict[str, str] = {}
-    with _warnings_in_reports():
+    with warnings_in_reports():
         if is_partition(path):
             reports = [_recover_partition(path, options, dry_run)]
         else:
@@ -67,7 +67,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
 
 
 @contextmanager
-def _warnings_in_reports() -> Iterator[None]:
+def warnings_in_reports() -> Iterator[None]:
     """They are printed from there, so nobody needs the lines of the logger."""
     logger = get_logger("logstore.recovery")
     before, logger.disabled = logger.disabled, True

@@ -1,0 +1,198 @@
+"""The history of a partition as leader epochs tell it: which epoch wrote which offsets.
+
+An epoch has one leader, and a leader's log is the truth of its epoch: a follower cuts whatever it
+has beyond the point where the leader's epoch begins. So the replica with the latest epoch, and the
+longest of several, has the committed history, and a tail of an older epoch beside it was truncated,
+or would have been. All here is pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from logstore.rescue.pieces import Piece
+
+
+class Run(NamedTuple):
+    """Offsets ``[first, next)`` of one epoch, in part lost perhaps."""
+
+    first: int
+    next: int
+    epoch: int
+
+
+class History(NamedTuple):
+    """What one replica knows: ``runs`` from its batches, ``entries`` from its epoch file as
+    ``(epoch, start offset)``; both ascend by offset."""
+
+    runs: tuple[Run, ...]
+    entries: tuple[tuple[int, int], ...]
+
+    @property
+    def end(self) -> int:
+        return self.runs[-1].next if self.runs else 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The latest epoch and the log end: the higher, the closer to the committed history."""
+        later = [epoch for epoch, start in self.entries if start >= self.end]
+        return max([run.epoch for run in self.runs] + later, default=-1), self.end
+
+
+class Lineage:
+    """Which epoch each offset belongs to. ``undecided``: ranges in which one epoch ends and a later
+    one begins, and nothing tells where."""
+
+    def __init__(self, steps: Sequence[tuple[int, int]], undecided: Sequence[tuple[int, int]]):
+        """``steps``: ``(start offset, epoch)``, ascending by offset."""
+        self.steps = tuple(steps)
+        self.undecided = tuple(undecided)
+        self._starts = [start for start, _ in steps]
+
+    def epoch_at(self, offset: int) -> int | None:
+        """None below the first step, and where no batch has an epoch."""
+        at = bisect_right(self._starts, offset) - 1
+        return self.steps[at][1] if at >= 0 else None
+
+    def end_of_step(self, offset: int) -> int:
+        """Where the epoch at ``offset`` ends; 2**63 if it is the last one."""
+        at = bisect_right(self._starts, offset)
+        return self._starts[at] if at < len(self._starts) else 2**63
+
+    def left_by(self, epoch: int) -> int:
+        """The first offset at which a replica that knows no epoch above this one has nothing to
+        say; 2**63 if it knows the latest."""
+        return min((start for start, later in self.steps if later > epoch), default=2**63)
+
+    def limit_of(self, piece: Piece, high_watermark: int) -> int:
+        """The offset up to which a piece is part of this history: its own ``next``, or less.
+
+        A replica that has left the history behind an undecided range is believed in that range
+        up to its high watermark only.
+        """
+        if piece.epoch < 0 or not self.steps:
+            return piece.next
+        epoch = self.epoch_at(piece.first)
+        if epoch is not None and epoch > piece.epoch:
+            return piece.first
+        end = self.end_of_step(piece.first)
+        if epoch is None or epoch < piece.epoch or piece.next <= end:
+            return piece.next
+        for low, high in self.undecided:
+            if high == end:
+                return min(end, max(low, piece.first, high_watermark))
+        return end
+
+
+def sane_entries(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The entries of an epoch file, or none if they do not ascend: then the file is damaged."""
+    found = tuple(entries)
+    ascending = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(found))
+    return found if ascending else ()
+
+
+def agreeing_entries(
+    entries: Sequence[tuple[int, int]], runs: Iterable[Run]
+) -> tuple[tuple[int, int], ...]:
+    """``entries``, or none if they contradict the batches: then the file is of another log. That
+    it lacks the latest epochs is no contradiction."""
+    lineage = Lineage([(start, epoch) for epoch, start in entries], ())
+    latest = entries[-1][0] if entries else -1
+    for run in runs:
+        if run.epoch <= latest and lineage.epoch_at(run.first) != run.epoch:
+            return ()
+    return tuple(entries)
+
+
+def runs_of(pieces: Iterable[Piece]) -> tuple[Run, ...]:
+    """Epoch runs of a replica, by offset. Only what is vouched for counts."""
+    runs: list[Run] = []
+    known = (p for p in pieces if p.sure and not p.homeless and p.epoch >= 0)
+    for piece in sorted(known, key=lambda p: p.first):
+        if runs and runs[-1].epoch == piece.epoch:
+            runs[-1] = runs[-1]._replace(next=max(runs[-1].next, piece.next))
+        elif not runs or piece.first >= runs[-1].next:
+            runs.append(Run(piece.first, piece.next, piece.epoch))
+    return tuple(runs)
+
+
+def lineage_of(histories: Sequence[History]) -> Lineage:
+    """The committed history, from what all replicas know of it."""
+    ranked = sorted(histories, key=lambda history: history.rank, reverse=True)
+    runs: list[Run] = []
+    for history in ranked:
+        runs = _filled(runs, history.runs)
+    steps: list[tuple[int, int]] = []
+    undecided: list[tuple[int, int]] = []
+    entries = sorted({entry for history in ranked for entry in history.entries})
+    for one, other in pairwise([None, *runs]):
+        assert other is not None
+        between = list(_entries_between(entries, one, other))
+        steps += between
+        begins = between[-1][0] if between and between[-1][1] == other.epoch else other.first
+        if one is None or one.epoch != other.epoch:
+            if begins == other.first:
+                steps.append((other.first, other.epoch))
+            if one is not None and one.epoch < other.epoch and not between and one.next < begins:
+                undecided.append((one.next, begins))
+    steps += _last_steps(ranked, runs)
+    return Lineage(steps, undecided)
+
+
+def _filled(runs: list[Run], others: Iterable[Run]) -> list[Run]:
+    """``runs`` with what a replica of lower rank knows of the holes in between and in front; of the
+    end only where it goes on in the same epoch."""
+    if not runs:
+        return list(others)
+    found: list[Run] = []
+    for run in others:
+        found += _in_holes(runs, run)
+    merged: list[Run] = []
+    for run in sorted([*runs, *found]):
+        if merged and merged[-1].epoch == run.epoch:
+            merged[-1] = merged[-1]._replace(next=max(merged[-1].next, run.next))
+        else:
+            merged.append(run)
+    return merged
+
+
+def _in_holes(runs: Sequence[Run], other: Run) -> Iterator[Run]:
+    """The parts of ``other`` where ``runs`` know nothing, and whose epoch fits there."""
+    bounds: list[Run | None] = [None, *runs, None]
+    for left, right in pairwise(bounds):
+        low = 0 if left is None else left.next
+        high = 2**63 if right is None else right.first
+        first, end = max(low, other.first), min(high, other.next)
+        left_it = right is not None and other.next > high and other.epoch != right.epoch
+        if first >= end or left_it:  # who is wrong behind the hole may be so inside it
+            continue
+        above = left is None or left.epoch <= other.epoch
+        below = right is None or other.epoch <= right.epoch
+        if above and below and (right is not None or left is None or left.epoch == other.epoch):
+            yield Run(first, end, other.epoch)
+
+
+def _entries_between(
+    entries: Iterable[tuple[int, int]], one: Run | None, other: Run
+) -> Iterator[tuple[int, int]]:
+    """Steps that epoch files tell of between two runs, where no batch is left to tell."""
+    low, low_epoch = (-1, -1) if one is None else (one.next, one.epoch)
+    last = low_epoch
+    for epoch, start in entries:
+        if low <= start < other.first and last < epoch <= other.epoch:
+            last = epoch
+            yield start, epoch
+
+
+def _last_steps(ranked: Sequence[History], runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+    """Epochs that began at the end and have no batch yet, or none any more."""
+    if not ranked or not runs:
+        return
+    epoch = runs[-1].epoch
+    for later, start in ranked[0].entries:
+        if later > epoch and start >= ranked[0].end:
+            yield start, later
+            epoch = later

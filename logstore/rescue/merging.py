@@ -1,0 +1,322 @@
+"""One log out of the pieces of all replicas, batch by batch, in the order of their offsets.
+
+Each piece has a reader that goes through its headers a window at a time. Where replicas have the
+same batches, whole tables of them are compared at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from logstore.format.header import HEADER_SIZE
+from logstore.kernels import SCAN_COLUMNS, scan_batches
+from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
+from logstore.rescue.patchy import PatchyFile
+from logstore.rescue.pieces import Piece, mended_head
+from logstore.rescue.survey import place_legacy
+from logstore.verify.rules import MAGIC
+from logstore.verify.table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, BatchTable
+
+_WINDOW = 1 << 20
+_CRC = SCAN_COLUMNS.index("crc")
+_COMPARED = (BASE, LAST, SIZE, _CRC)
+_END = 2**63
+
+
+class Source(NamedTuple):
+    """A piece of one replica. ``limit``: the offset up to which it is committed history."""
+
+    replica: int
+    leader: int
+    piece: Piece
+    limit: int
+    fits: bool
+
+
+class Fate(Enum):
+    TAKEN = "taken"
+    DIVERGENT = "divergent"
+    COMPACTED = "compacted"
+    OUTVOTED = "outvoted"
+    CONTRADICTS = "contradicts"
+
+
+class Stretch(NamedTuple):
+    """Batches of one file, one after the other, and what becomes of them: bytes ``[start, end)``,
+    offsets ``[first, next)``."""
+
+    fate: Fate
+    source: Source
+    start: int
+    end: int
+    first: int
+    next: int
+    batches: int
+    records: int
+
+
+class Missing(NamedTuple):
+    """Offsets ``[first, next)`` that no replica has. ``history``: a replica shows them to have been
+    missing before, with nothing damaged in between."""
+
+    first: int
+    next: int
+    history: bool
+
+
+class _Reader:
+    """Stands at one batch of a piece."""
+
+    def __init__(self, number: int, source: Source, file: PatchyFile) -> None:
+        self.number, self.source, self._file = number, source, file
+        self._table = BatchTable()
+        self._at = source.piece.start
+        self.row = 0
+        self.behind = source.piece.behind
+        self._fill()
+
+    def _fill(self) -> None:
+        """The next table; ``row`` is at its beginning."""
+        self.row = self._table.count = 0
+        piece = self.source.piece
+        if self._at >= piece.end:
+            return
+        if piece.mended or piece.batches == 1:
+            self._at = self._single(piece)
+            return
+        size = min(_WINDOW, piece.end - self._at)
+        while True:
+            view = memoryview(self._file.read_at(self._at, size))
+            rows, done, _ = scan_batches(view, 0, self._table.columns, False)
+            if rows or size >= piece.end - self._at:
+                break
+            size = min(2 * size, piece.end - self._at)  # a batch larger than the window
+        self._table.start, self._table.count = self._at, rows
+        if rows and piece.magic < MAGIC:
+            place_legacy(view, self._table)
+        self._at = self._at + done if rows else piece.end
+
+    def _single(self, piece: Piece) -> int:
+        head = mended_head(piece, self._file.read_at(piece.start, HEADER_SIZE))
+        if piece.magic == MAGIC:
+            self._table.fill_large(head, piece.end - piece.start, piece.start)
+        else:
+            data = head + self._file.read_at(piece.start + len(head), piece.end - piece.start)
+            data = data[: piece.end - piece.start]
+            self._table.start = piece.start
+            self._table.count, _, _ = scan_batches(data, 0, self._table.columns, False)
+            if self._table.count:
+                place_legacy(memoryview(data), self._table)
+        return piece.end
+
+    @property
+    def done(self) -> bool:
+        return self._table.count == 0
+
+    @property
+    def rows_left(self) -> int:
+        return self._table.count - self.row
+
+    def _cell(self, column: int) -> int:
+        return self._table.columns[column * ROWS + self.row]
+
+    @property
+    def first(self) -> int:
+        return self._cell(BASE)
+
+    @property
+    def last(self) -> int:
+        return self._cell(LAST)
+
+    def candidate(self) -> Candidate:
+        source = self.source
+        return Candidate(
+            self.number, source.replica, source.leader, self.first, self.last, self._cell(SIZE),
+            self._cell(_CRC), self._cell(COUNT), source.fits, source.piece.mended,
+        )  # fmt: skip
+
+    def column(self, number: int, rows: int) -> memoryview:
+        at = number * ROWS + self.row
+        return self._table.columns[at : at + rows]
+
+    def rows_below(self, offset: int) -> int:
+        """How many batches from here on end below ``offset``."""
+        return bisect_left(self.column(LAST, self.rows_left), offset)
+
+    def take(self, rows: int, fate: Fate) -> Stretch:
+        """Go on behind ``rows`` batches."""
+        start = self._table.start + self._cell(POSITION)
+        first = self.first
+        records = sum(self.column(COUNT, rows))
+        last_row = self.row + rows - 1
+        columns = self._table.columns
+        end = (
+            self._table.start
+            + columns[POSITION * ROWS + last_row]
+            + columns[SIZE * ROWS + last_row]
+        )
+        self.behind = columns[LAST * ROWS + last_row] + 1
+        stretch = Stretch(
+            fate, self.source, start, end, first, self.behind, rows, max(records, rows)
+        )
+        self.row += rows
+        if self.row == self._table.count:
+            self._fill()
+        return stretch
+
+    def gaps(self, rows: int) -> Iterator[Missing]:
+        """What is missing between the next batches; nothing is damaged there."""
+        bases, lasts = self.column(BASE, rows), self.column(LAST, rows)
+        if sum(lasts) - sum(bases) + rows == lasts[-1] + 1 - bases[0]:
+            return
+        for row in range(1, rows):
+            if bases[row] != lasts[row - 1] + 1:
+                yield Missing(lasts[row - 1] + 1, bases[row], True)
+
+
+@dataclass(slots=True)
+class Merge:
+    """``open_file`` gives a file of a replica by their numbers. ``copies`` counts the batches that
+    were there more than once."""
+
+    sources: list[Source]
+    open_file: Callable[[int, int], PatchyFile]
+    copies: int = 0
+    _queue: list[Source] = field(default_factory=list)
+    _readers: list[_Reader] = field(default_factory=list)
+    _opened: int = 0
+    _next: int = -1
+    _agreed: bool = False  # several replicas had what was taken last
+
+    def run(self) -> Iterator[Stretch | Missing]:
+        """All batches with their fates, and what is missing from the first one on. Stretches that
+        are taken ascend and never overlap."""
+        self._queue = sorted(self.sources, key=lambda s: (s.piece.first, s.leader, s.piece.file))
+        while True:
+            yield from self._drop_what_is_behind()
+            head = min([reader.first for reader in self._readers], default=_END)
+            if self._open_until(head):
+                continue
+            if not self._readers:
+                return
+            if self._next < 0:
+                self._next = head
+            yield from self._step(head)
+
+    # -- readers ---------------------------------------------------------------------------------
+
+    def _open_until(self, offset: int) -> bool:
+        """Open the pieces that begin at ``offset`` or before it; at least one if there is none."""
+        opened = self._opened
+        while self._opened < len(self._queue) and (self._queue[self._opened].piece.first <= offset):
+            self._open(self._queue[self._opened])
+            if offset == _END:
+                break
+        return self._opened > opened
+
+    def _open(self, source: Source) -> None:
+        file = self.open_file(source.replica, source.piece.file)
+        self._readers.append(_Reader(self._opened, source, file))
+        self._opened += 1
+
+    def _next_to_open(self) -> int:
+        return self._queue[self._opened].piece.first if self._opened < len(self._queue) else _END
+
+    def _drop_what_is_behind(self) -> Iterator[Stretch]:
+        """Skip batches below the log as it stands, and what has left the committed history."""
+        for reader in list(self._readers):
+            while not reader.done:
+                if reader.last >= reader.source.limit:
+                    yield reader.take(reader.rows_left, Fate.DIVERGENT)
+                elif reader.first < self._next:
+                    outvoted = self._agreed or not reader.source.fits
+                    yield reader.take(1, Fate.OUTVOTED if outvoted else Fate.CONTRADICTS)
+                else:
+                    break
+            if reader.done:
+                self._readers.remove(reader)
+
+    # -- one step ----------------------------------------------------------------------------------
+
+    def _step(self, head: int) -> Iterator[Stretch | Missing]:
+        here = [reader for reader in self._readers if reader.first == head]
+        end = max(reader.last for reader in here)
+        if self._open_until(end):
+            return  # they may overlap with what is here
+        around = [reader for reader in self._readers if reader.first <= end]
+        rows = self._unanimous(here) if len(around) == len(here) else 0
+        self._agreed = rows > 0 and len({reader.source.replica for reader in here}) > 1
+        if rows:
+            yield from self._take(here[0], rows)
+            for reader in here[1:]:
+                reader.take(rows, Fate.TAKEN)
+                self.copies += rows
+            return
+        yield from self._contested(around)
+
+    def _unanimous(self, here: Sequence[_Reader]) -> int:
+        """How many batches all readers at this offset have in common, before anyone else begins."""
+        rest = [reader.first for reader in self._readers if reader not in here]
+        limit = min([self._next_to_open(), *rest, *(reader.source.limit for reader in here)])
+        leader = here[0]
+        rows = min(min(reader.rows_left for reader in here), leader.rows_below(limit))
+        return min([rows, *(common_rows(leader, other, rows) for other in here[1:])])
+
+    def _contested(self, around: Sequence[_Reader]) -> Iterator[Stretch | Missing]:
+        """Different batches at the same offsets: one is taken, those that overlap with it lose."""
+        candidates = {reader.number: reader.candidate() for reader in around}
+        taken = choose(list(candidates.values()))
+        for reader in around:
+            other = candidates[reader.number]
+            overlaps = other.first <= taken.last and taken.first <= other.last
+            if reader.number == taken.reader or not overlaps:
+                continue
+            loss = loss_of(other, taken, list(candidates.values()))
+            lost = reader.take(1, _FATES[loss])
+            if loss is Loss.COPY:
+                self.copies += 1
+            else:
+                yield lost
+        winner = next(reader for reader in around if reader.number == taken.reader)
+        if taken.first == min(other.first for other in candidates.values()):
+            yield from self._take(winner, 1)
+
+    def _take(self, reader: _Reader, rows: int) -> Iterator[Stretch | Missing]:
+        first = reader.first
+        if first > self._next:
+            yield Missing(self._next, first, self._was_missing(first))
+        yield from reader.gaps(rows)
+        self._next = reader.column(LAST, rows)[-1] + 1
+        yield reader.take(rows, Fate.TAKEN)
+
+    def _was_missing(self, until: int) -> bool:
+        """Whether a replica goes from where the log stands to ``until`` with no damage between."""
+        readers = (reader for reader in self._readers if not reader.done)
+        return any(0 <= r.behind <= self._next and r.first >= until for r in readers)
+
+
+_FATES = {
+    Loss.COPY: Fate.TAKEN,
+    Loss.COMPACTED: Fate.COMPACTED,
+    Loss.OUTVOTED: Fate.OUTVOTED,
+    Loss.CONTRADICTS: Fate.CONTRADICTS,
+}
+
+
+def common_rows(one: _Reader, other: _Reader, rows: int) -> int:
+    """How many of the next ``rows`` batches are the same in both."""
+    low, high = 0, rows + 1  # equal up to low, not up to high
+    while low + 1 < high:
+        middle = rows if low == 0 and high == rows + 1 else (low + high) // 2
+        if all(one.column(c, middle)[low:] == other.column(c, middle)[low:] for c in _COMPARED):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+__all__ = ["Fate", "Merge", "Missing", "Source", "Stretch"]

@@ -1,0 +1,256 @@
+"""One partition: from its replicas to one log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore.format import filenames
+from logstore.rescue.lineage import lineage_of
+from logstore.rescue.merging import Fate, Merge, Missing, Source, Stretch
+from logstore.rescue.patchy import FilePool, PatchyFile
+from logstore.rescue.pieces import Piece
+from logstore.rescue.replica import Surveyed, survey_replica
+from logstore.rescue.report import Gap, PartitionRescue, SetAside
+from logstore.rescue.sources import Replica
+from logstore.rescue.writing import LogWriter
+
+_WHY = {
+    Fate.DIVERGENT: "of a tail that a later leader epoch replaced, never committed",
+    Fate.OUTVOTED: "more replicas, or a later epoch, have other batches there",
+    Fate.CONTRADICTS: "another replica has other batches there, and nothing tells which are right",
+    Fate.COMPACTED: "the same batches, compacted further",
+}
+_KEPT = (Fate.DIVERGENT, Fate.OUTVOTED, Fate.CONTRADICTS)
+
+
+class PartitionMerge:
+    """Surveys the replicas of a partition, and merges them when it is run."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        replicas: Sequence[Replica],
+        pool: FilePool,
+        tell: Callable[[int], None],
+    ) -> None:
+        self.surveyed = [survey_replica(replica, pool, tell) for replica in replicas]
+        self.report = PartitionRescue(tp.topic, tp.partition, [r.path for r in replicas])
+        ranked = sorted(self.surveyed, key=lambda s: s.history.rank, reverse=True)
+        self._leaders = {id(s): number for number, s in enumerate(ranked)}
+        self.lineage = lineage_of([s.history for s in self.surveyed])
+        self._log_start = self._agreed_log_start(replicas)
+        self._open: dict[tuple[int, Fate], tuple[Stretch, str]] = {}
+        self._next = -1
+
+    @property
+    def log_start(self) -> int:
+        return self._log_start
+
+    @property
+    def bases(self) -> list[int]:
+        """Where segments of the replica that is closest to the committed history begin."""
+        first = min(self.surveyed, key=lambda s: self._leaders[id(s)])
+        return sorted({f.base for f in first.replica.files if f.is_segment})
+
+    def _agreed_log_start(self, replicas: Iterable[Replica]) -> int:
+        """The highest log start on file that lies in the log: what is below it was deleted."""
+        end = max((p.next for s in self.surveyed for p in s.pieces), default=0)
+        starts = {r.log_start for r in replicas if r.log_start >= 0}
+        for start in sorted(start for start in starts if start > end):
+            self._note(f"log start {start} on file is above the end of every replica: not believed")
+        believed = max((start for start in starts if start <= end), default=0)
+        if believed:
+            self._note(f"offsets below the log start {believed} were deleted")
+        return believed
+
+    def _note(self, text: str) -> None:
+        self.report.add(self.report.notes, text)
+
+    # -- merging -----------------------------------------------------------------------------------
+
+    def run(self, writer: LogWriter | None) -> PartitionRescue:
+        """Write the log, and tell what is not in it. ``writer`` is None for a dry run."""
+        merge = Merge(self._sources(), self._file)
+        for event in merge.run():
+            if isinstance(event, Missing):
+                self._missing(event)
+            elif event.fate is Fate.TAKEN:
+                self._taken(event, writer)
+            else:
+                self._lost(event, writer)
+        self._homeless(writer)
+        self._tell_set_aside()
+        self.report.copies = merge.copies
+        self._ends(writer)
+        if writer is not None:
+            writer.finish()
+        return self.report
+
+    def _sources(self) -> list[Source]:
+        return [
+            self._source(number, surveyed, piece)
+            for number, surveyed in enumerate(self.surveyed)
+            for piece in surveyed.pieces
+        ]
+
+    def _source(self, number: int, surveyed: Surveyed, piece: Piece) -> Source:
+        limit = self.lineage.limit_of(piece, surveyed.replica.high_watermark)
+        epoch = self.lineage.epoch_at(piece.first)
+        fits = piece.epoch < 0 or epoch in (None, piece.epoch)
+        return Source(number, self._leaders[id(surveyed)], piece, limit, fits)
+
+    def _file(self, replica: int, number: int) -> PatchyFile:
+        return self.surveyed[replica].files[number]
+
+    def _file_of(self, stretch: Stretch) -> PatchyFile:
+        return self._file(stretch.source.replica, stretch.source.piece.file)
+
+    def _taken(self, stretch: Stretch, writer: LogWriter | None) -> None:
+        if stretch.next <= self._log_start:
+            return  # deleted
+        report = self.report
+        if self._next < 0:
+            self._begins(stretch)
+            report.start = max(stretch.first, self._log_start)
+        self._next = report.end = stretch.next
+        report.batches += stretch.batches
+        report.records += stretch.records
+        report.bytes += stretch.end - stretch.start
+        report.mended += stretch.source.piece.mended
+        if writer is not None:
+            writer.add(stretch, self._file_of(stretch))
+
+    # -- what is missing ---------------------------------------------------------------------------
+
+    def _missing(self, missing: Missing) -> None:
+        first = max(missing.first, self._log_start)
+        if first >= missing.next:
+            return
+        if missing.history:
+            self.report.history_gaps += missing.next - first
+        else:
+            self._gap(first, missing.next)
+
+    def _gap(self, first: int, end: int, why: str = "") -> None:
+        told = [why] if why else []
+        for surveyed in self.surveyed:
+            reasons = surveyed.reasons(first, end) or ["what it has there is not taken"]
+            told.append(f"{printable(surveyed.replica.path)}: {', '.join(reasons)}")
+        self.report.add(self.report.gaps, Gap(first, end, "; ".join(told)))
+
+    def _begins(self, stretch: Stretch) -> None:
+        """What a replica should have in front of the first batch."""
+        began = [base for s in self.surveyed for base in _beginnings(s)]
+        first = max(min(began, default=stretch.first), self._log_start)
+        if first >= stretch.first:
+            return
+        history = any(
+            0 <= p.behind <= first and p.first >= stretch.first
+            for s in self.surveyed
+            for p in s.pieces[:1]
+        )
+        self._missing(Missing(first, stretch.first, history))
+
+    def _ends(self, writer: LogWriter | None) -> None:
+        """What the files of a replica say the log had at its end."""
+        end = max(self._next, self._log_start)
+        if self._next < 0:
+            self._is_empty(writer)
+            began = [base for s in self.surveyed for base in _beginnings(s)]
+            end = max(end, min(began, default=0))
+        reached, why = max((self._reached(s) for s in self.surveyed), default=(0, ""))
+        if reached > end:
+            self._gap(end, reached, why)
+
+    def _is_empty(self, writer: LogWriter | None) -> None:
+        """No batch is left: the log goes on where the newest segment begins."""
+        bases = [f.base for s in self.surveyed for f in s.replica.files if f.is_segment]
+        start = max([self._log_start, *bases])
+        self.report.start = self.report.end = start
+        if writer is not None:
+            writer.start_empty(start)
+
+    def _reached(self, surveyed: Surveyed) -> tuple[int, str]:
+        """Up to where a replica says that the log went, as far as it was in the history then."""
+        replica = surveyed.replica
+        said = {
+            "the recovery point on file": replica.recovery_point,
+            "the high watermark on file": replica.high_watermark,
+            "the name of a file": replica.reached,
+            "the header of a damaged batch": surveyed.claimed,
+        }
+        what, offset = max(said.items(), key=lambda item: item[1])
+        left = self.lineage.left_by(surveyed.history.rank[0])
+        offset = min(offset, left)
+        return offset, f"{what} of {printable(replica.path)} is {offset}"
+
+    # -- what is set aside -------------------------------------------------------------------------
+
+    def _lost(self, stretch: Stretch, writer: LogWriter | None) -> None:
+        """Join what lies side by side, and keep it."""
+        key = stretch.source.replica, stretch.fate
+        before = self._open.get(key)
+        if before is not None and _continues(before[0], stretch):
+            name = before[1]
+            whole = before[0]._replace(
+                end=stretch.end, next=stretch.next, batches=before[0].batches + stretch.batches
+            )
+        else:
+            self._tell_one(key)
+            name = f"{filenames.offset_name(stretch.first)}.{stretch.fate.value}-{key[0]}.cut"
+            whole = stretch
+        self._open[key] = whole, name
+        if writer is not None and stretch.fate in _KEPT:
+            writer.keep_aside(name, stretch, self._file_of(stretch))
+
+    def _tell_set_aside(self) -> None:
+        for key in list(self._open):
+            self._tell_one(key)
+
+    def _tell_one(self, key: tuple[int, Fate]) -> None:
+        if key not in self._open:
+            return
+        stretch, name = self._open.pop(key)
+        path = self._file_of(stretch).path
+        kept = name if stretch.fate in _KEPT else ""
+        why = _WHY[stretch.fate]
+        if stretch.fate is Fate.DIVERGENT:
+            mark = self.surveyed[key[0]].replica.high_watermark
+            if mark > stretch.first:
+                why += f"; yet below the high watermark {mark} of this replica"
+        told = SetAside(path, stretch.first, stretch.next, stretch.batches, why, kept)
+        self.report.add(self.report.set_aside, told)
+        if stretch.fate is Fate.CONTRADICTS:
+            self.report.add(self.report.doubts, str(told))
+
+    def _homeless(self, writer: LogWriter | None) -> None:
+        for number, surveyed in enumerate(self.surveyed):
+            for piece in surveyed.homeless:
+                path = surveyed.files[piece.file].path
+                told = SetAside(
+                    path, piece.first, piece.next, piece.batches,
+                    f"at byte {piece.start}: its base offset contradicts what is around it",
+                    f"{filenames.offset_name(max(piece.first, 0))}.homeless-{number}.cut",
+                )  # fmt: skip
+                self.report.add(self.report.set_aside, told)
+                if writer is not None:
+                    source = Source(number, 0, piece, piece.next, False)
+                    stretch = Stretch(
+                        Fate.OUTVOTED, source, piece.start, piece.end, piece.first, piece.next,
+                        piece.batches, 0,
+                    )  # fmt: skip
+                    writer.keep_aside(told.file, stretch, surveyed.files[piece.file])
+
+
+def _continues(one: Stretch, other: Stretch) -> bool:
+    same = one.source.piece.file == other.source.piece.file
+    return same and one.end == other.start and one.next <= other.first
+
+
+def _beginnings(surveyed: Surveyed) -> list[int]:
+    """Offsets at which a replica says that its log begins, or began."""
+    entries = [start for _, start in surveyed.history.entries[:1]]
+    segments = [f.base for f in surveyed.replica.files if f.is_segment]
+    return [*entries, *segments, *surveyed.replica.orphans]

@@ -1,0 +1,160 @@
+"""All files of one replica: where its batches belong, what is missing, and why."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from checkpoints.printable import printable
+from logstore.rescue.lineage import History, Lineage, agreeing_entries, runs_of, sane_entries
+from logstore.rescue.patchy import FilePool, PatchyFile
+from logstore.rescue.pieces import Damage, Hole, Piece
+from logstore.rescue.placing import FileFrame, coalesce, mend_epochs, place
+from logstore.rescue.sources import DataFile, Replica
+from logstore.rescue.survey import Found, Survey
+
+_REASONS = 3  # that one hole names; the others are counted
+_END = 2**63
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """``pieces`` and ``holes`` are sorted by offset. ``claimed``: the offset behind a damaged last
+    batch, by its own header, or −1."""
+
+    replica: Replica
+    files: list[PatchyFile]
+    pieces: list[Piece]
+    homeless: list[Piece]
+    holes: list[Hole]
+    history: History
+    claimed: int = -1
+    damages: list[Damage] = field(default_factory=list)
+
+    def reasons(self, first: int, end: int) -> list[str]:
+        """Why this replica lacks offsets ``[first, end)``."""
+        at = max(bisect_right([hole.first for hole in self.holes], first) - 1, 0)
+        found = [hole for hole in self.holes[at:] if hole.first < end and first < hole.next]
+        return [hole.reason for hole in found[:_REASONS]]
+
+
+def survey_replica(replica: Replica, pool: FilePool, tell: Callable[[int], None]) -> Surveyed:
+    """Look through all files of a replica, and place what is good.
+
+    Whether it is compacted may turn out on the way; then it is looked through once more.
+    """
+    walk = _Walk(replica, pool, replica.compacted, tell)
+    walk.run()
+    if walk.has_holes and not walk.sparse:
+        walk = _Walk(replica, pool, True, lambda _: None)
+        walk.run()
+    return walk.result()
+
+
+class _Walk:
+    def __init__(
+        self, replica: Replica, pool: FilePool, sparse: bool, tell: Callable[[int], None]
+    ) -> None:
+        self.replica, self.sparse, self._tell = replica, sparse, tell
+        self.data = sorted(replica.files, key=lambda f: (f.base, not f.is_segment, f.name))
+        self.files = [PatchyFile(pool, os.path.join(replica.path, f.name)) for f in self.data]
+        self.bases = frozenset(f.base for f in self.data if f.is_segment)
+        self._ascending = sorted(self.bases)
+        self.pieces: list[Piece] = []
+        self.damages: list[Damage] = []
+        self.has_holes = False
+        self.behind = -1
+        entries = sane_entries(replica.epochs)
+        self.on_file = Lineage([(start, epoch) for epoch, start in entries], ()).epoch_at
+
+    def run(self) -> None:
+        for number, (data, file) in enumerate(zip(self.data, self.files, strict=True)):
+            survey = Survey(file, number, self._tell)
+            frame = self._frame(data)
+            good = mend_epochs(self._pieces_of(survey.run()), self.on_file)
+            before = len(self.pieces)
+            self.pieces += coalesce(place(good, frame))
+            self.has_holes = self.has_holes or survey.has_holes
+            self.behind = self._behind(number, before)
+
+    def _frame(self, data: DataFile) -> FileFrame:
+        """What was cut off and kept does not begin at the offset in its name."""
+        if not data.is_segment:
+            return FileFrame(data.base, -1, frozenset(), -1, True)
+        at = bisect_right(self._ascending, data.base)
+        following = self._ascending[at] if at < len(self._ascending) else -1
+        return FileFrame(data.base, following, self.bases, self.behind, self.sparse)
+
+    def _pieces_of(self, found: Iterable[Found]) -> Iterator[Piece]:
+        for one in found:
+            if isinstance(one, Piece):
+                yield one
+            else:
+                self.damages.append(one)
+
+    def _behind(self, number: int, before: int) -> int:
+        """Up to where the log is known at the end of a file."""
+        pieces = self.pieces[before:]
+        if not pieces:
+            return -1
+        last = pieces[-1]
+        damaged = [d for d in self.damages if d.file == number and d.start >= last.end]
+        return -1 if last.homeless or any(d.reason != "zeros" for d in damaged) else last.next
+
+    # -- the result ------------------------------------------------------------------------------
+
+    def result(self) -> Surveyed:
+        pieces = sorted((p for p in self.pieces if not p.homeless), key=lambda p: p.first)
+        homeless = [p for p in self.pieces if p.homeless]
+        runs = runs_of(pieces)
+        entries = agreeing_entries(sane_entries(self.replica.epochs), runs)
+        return Surveyed(
+            self.replica, self.files, pieces, homeless, list(self._holes(pieces)),
+            History(runs, entries), self._claimed(pieces), self.damages,
+        )  # fmt: skip
+
+    def _claimed(self, pieces: list[Piece]) -> int:
+        end = max((p.next for p in pieces), default=0)
+        return max((d.claimed for d in self.damages if d.claimed > end), default=-1)
+
+    def _holes(self, pieces: list[Piece]) -> Iterator[Hole]:
+        bounds: list[Piece | None] = [None, *pieces, None]
+        reached = 0
+        for one, other in pairwise(bounds):
+            reached = max(reached, one.next if one is not None else 0)
+            end = _END if other is None else other.first
+            if end > reached:
+                yield Hole(reached, end, self._why(one, other))
+
+    def _why(self, one: Piece | None, other: Piece | None) -> str:
+        """What lies between two pieces that follow each other by offset."""
+        low = (-1, 0) if one is None else (one.file, one.start)
+        high = (len(self.data), 0) if other is None else (other.file, other.start)
+        between = [d for d in self.damages if low < (d.file, d.start) < high]
+        told = [self._tells(damage) for damage in between[:_REASONS]]
+        if len(between) > _REASONS:
+            told.append(f"{len(between) - _REASONS} more places")
+        first = 0 if one is None else one.next
+        end = _END if other is None else other.first
+        told += [
+            f"{name} without its .log"
+            for base, name in self.replica.orphans.items()
+            if first <= base < end
+        ][:_REASONS]
+        return "; ".join(told) or self._plain_reason(one, other)
+
+    def _tells(self, damage: Damage) -> str:
+        name = printable(self.data[damage.file].name)
+        return f"{name} at byte {damage.start}: {damage.reason}, {damage.end - damage.start} bytes"
+
+    def _plain_reason(self, one: Piece | None, other: Piece | None) -> str:
+        if other is None:
+            return "it has no batches" if one is None else f"it ends at {one.next}"
+        if one is None:
+            return f"it begins at {other.first}"
+        names = (printable(self.data[p.file].name) for p in (one, other))
+        ends, begins = names
+        return f"{ends} ends at {one.next}, {begins} goes on at {other.first}"

@@ -1,0 +1,228 @@
+"""One ``.log`` file from front to end: which batches are good, and what lies between them.
+
+A batch is good if its checksum matches, its header does not contradict itself, and its records
+decode. Where it belongs is another question, which ``placing`` answers: base offset and leader
+epoch are under no checksum.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import cast
+
+from logstore.errors import CorruptBatchError
+from logstore.format.header import HEADER_SIZE
+from logstore.format.legacy import legacy_records, parse_legacy
+from logstore.kernels import (
+    SCAN_BAD_SIZE,
+    SCAN_END,
+    SCAN_FULL,
+    SCAN_INCOMPLETE,
+    SCAN_REASONS,
+    SCAN_TAIL,
+    survey_batches,
+)
+from logstore.rescue.patchy import PatchyFile
+from logstore.rescue.pieces import Damage, Piece
+from logstore.resync import PREFIX, WHOLE_BATCH_MAX, BatchSearch
+from logstore.storage.base import File
+from logstore.verify.records import check_content
+from logstore.verify.report import Severity
+from logstore.verify.rules import MAGIC, check_header
+from logstore.verify.table import (
+    ATTRIBUTES,
+    BASE,
+    COUNT,
+    EPOCH,
+    LAST,
+    POSITION,
+    ROWS,
+    BatchTable,
+)
+from logstore.verify.table import MAGIC as MAGIC_COLUMN
+
+WINDOW = 4 << 20
+UNPACKED_MAX = 64 << 20
+"""Bytes that a compressed batch may unpack to; a larger one is believed for its checksum."""
+
+_CODEC = 7
+Found = Piece | Damage
+
+
+class Survey:
+    """Walks one file. ``has_holes``: compaction took records out of its batches."""
+
+    def __init__(self, file: PatchyFile, number: int, tell: Callable[[int], None]) -> None:
+        self._file, self._number, self._tell = file, number, tell
+        self._size = file.size()
+        self._search = BatchSearch(cast(File, file), 0, self._size)
+        self._table = BatchTable()
+        self._good_until = 0  # where the last good batch ends
+        self._next = -1  # the offset behind it
+        self.has_holes = False
+
+    def run(self) -> Iterator[Found]:
+        """Pieces of one epoch without a gap inside, and damage, in the order of the file."""
+        position, window = 0, WINDOW
+        while position < self._size:
+            view = memoryview(self._file.read_at(position, min(window, self._size - position)))
+            if not view:  # cut meanwhile
+                return
+            done, status = self._table.fill(view, 0, position)
+            if self._table.count:
+                yield from self._batches(view)
+            at_end = position + len(view) >= self._size
+            position += done
+            self._tell(done)
+            window = WINDOW
+            if status in (SCAN_END, SCAN_FULL):
+                continue
+            if status in (SCAN_TAIL, SCAN_INCOMPLETE) and not at_end:
+                if done:
+                    continue
+                framed = self._framed_size(position)
+                if len(view) < framed <= WHOLE_BATCH_MAX:
+                    window = framed
+                    continue
+            after = yield from self._beside(position, status)
+            self._tell(after - position)
+            position = after
+
+    def _framed_size(self, position: int) -> int:
+        return PREFIX + int.from_bytes(self._file.read_at(position, PREFIX)[8:], "big", signed=True)
+
+    # -- good batches --------------------------------------------------------------------------
+
+    def _batches(self, view: memoryview) -> Iterator[Found]:
+        """The batches of the table, which a scan found to be good by checksum."""
+        table = self._table
+        survey = survey_batches(table.columns, table.count, -1, table.column(BASE)[0], -1)
+        self.has_holes = self.has_holes or survey.holes
+        bad = self._undecodable(view, survey.odd)
+        breaks = set(survey.epochs)
+        if min(table.column(MAGIC_COLUMN)) < MAGIC:
+            place_legacy(view, table)
+            breaks.update(self._breaks())
+        else:
+            breaks.update(self._breaks() if survey.gaps is None else survey.gaps)
+        breaks.update(row + after for row in bad for after in (0, 1))
+        starts = sorted(breaks | {0, table.count})
+        for first, end in pairwise(starts):
+            yield self._rows(first, end) if first not in bad else self._bad_row(first, bad[first])
+
+    def _breaks(self) -> Iterator[int]:
+        """Rows that do not begin where the row before them ends."""
+        table = self._table
+        bases, lasts, magics = (table.column(c) for c in (BASE, LAST, MAGIC_COLUMN))
+        for row in range(1, table.count):
+            if bases[row] != lasts[row - 1] + 1 or magics[row] != magics[row - 1]:
+                yield row
+
+    def _rows(self, first: int, end: int) -> Piece:
+        table = self._table
+        start, stop = self._bytes(first)[0], self._bytes(end - 1)[1]
+        joined = start == self._good_until
+        self._good_until, self._next = stop, table.column(LAST)[end - 1] + 1
+        return Piece(
+            self._number, start, stop, table.column(BASE)[first], self._next,
+            table.column(EPOCH)[first], end - first, table.column(MAGIC_COLUMN)[first], joined,
+        )  # fmt: skip
+
+    def _bytes(self, row: int) -> tuple[int, int]:
+        start, size = self._table.columns[row : row + ROWS + 1 : ROWS]
+        return self._table.start + start, self._table.start + start + size
+
+    def _bad_row(self, row: int, reason: str) -> Damage:
+        return Damage(self._number, *self._bytes(row), reason, self._table.column(LAST)[row] + 1)
+
+    def _undecodable(self, view: memoryview, odd: list[int]) -> dict[int, str]:
+        """Rows of batches whose header or records contradict a checksum that matches."""
+        table = self._table
+        found = {
+            row: problem.message
+            for row in odd
+            for problem in check_header(table.row(row))
+            if problem.severity is Severity.ERROR
+        }
+        positions = table.column(POSITION)
+        for problem in check_content(view, table, UNPACKED_MAX):
+            if problem.severity is Severity.ERROR:
+                row = bisect_right(positions, problem.position - table.start) - 1
+                found[row] = problem.message
+        return found
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def _beside(self, position: int, status: int) -> Generator[Found, None, int]:
+        """What is at ``position``, where no batch is that a scan takes; returns where to go on."""
+        found = self._search.at(position)
+        if found is not None:  # good, and too large for one piece
+            return (yield from self._large(position, found.size))
+        after = self._search.next(position + 1)
+        end = self._size if after is None else after.position
+        mended = self._search.fitting_header(position, end)
+        if mended is not None:
+            return (yield from self._mended(position, *mended))
+        end = self._believed_end(position, end, status)
+        reason = self._reason(position, end, status)
+        yield Damage(self._number, position, end, reason, self._claimed(position))
+        return end
+
+    def _large(self, position: int, size: int) -> Generator[Found, None, int]:
+        head = self._file.read_at(position, HEADER_SIZE)
+        if self._table.fill_large(head, size, position):
+            yield self._rows(0, 1)
+        return position + size
+
+    def _mended(self, position: int, size: int, magic: int) -> Generator[Found, None, int]:
+        """A batch that only its length or its magic is wrong of."""
+        head = self._file.read_at(position, HEADER_SIZE)
+        if magic == MAGIC:
+            right = head[:8] + (size - PREFIX).to_bytes(4, "big") + head[12:16] + b"\2" + head[17:]
+            if self._table.fill_large(right, size, position):
+                yield self._rows(0, 1)._replace(mended=True)
+                return position + size
+        yield Damage(self._number, position, position + size, "a damaged header")
+        return position + size
+
+    def _believed_end(self, position: int, found: int, status: int) -> int:
+        """Where the damage ends: behind the batch, if its length leads to another one. What lies
+        inside may be the value of a record."""
+        claimed = position + self._framed_size(position)
+        framed = status != SCAN_BAD_SIZE and found < claimed <= self._size
+        if framed and (claimed == self._size or self._search.at(claimed) is not None):
+            return claimed
+        return found
+
+    def _reason(self, position: int, end: int, status: int) -> str:
+        if self._search.gave_up:
+            return "too many bytes that look like batches: the search gave up"
+        if any(position - 4096 < page < end for page in self._file.unreadable):
+            return "the medium refused to read it"
+        if not any(self._file.read_at(position, min(end - position, HEADER_SIZE))):
+            return "zeros"
+        return SCAN_REASONS[status]
+
+    def _claimed(self, position: int) -> int:
+        """The offset behind a batch that goes on where the log stood, by its own header."""
+        head = self._file.read_at(position, HEADER_SIZE)
+        base, delta = int.from_bytes(head[:8], "big"), int.from_bytes(head[23:27], "big")
+        fits = len(head) == HEADER_SIZE and base == self._next and head[16] == MAGIC
+        return base + delta + 1 if fits and delta < 1 << 31 else -1
+
+
+def place_legacy(view: memoryview, table: BatchTable) -> None:
+    """Give compressed batches of the old formats the offset of their first message; the header
+    has that of the last one alone."""
+    columns = table.columns
+    for row in range(table.count):
+        if columns[COUNT * ROWS + row] < 0 and columns[ATTRIBUTES * ROWS + row] & _CODEC:
+            at = columns[POSITION * ROWS + row]
+            try:
+                batch = parse_legacy(view, at)
+                records = legacy_records(view, batch, check_crc=False, limit=UNPACKED_MAX)
+            except CorruptBatchError:
+                continue
+            columns[BASE * ROWS + row] = min(records[0].offset, columns[LAST * ROWS + row])
