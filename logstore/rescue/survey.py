@@ -28,9 +28,9 @@ from logstore.rescue.patchy import PatchyFile
 from logstore.rescue.pieces import Damage, Piece
 from logstore.resync import PREFIX, WHOLE_BATCH_MAX, BatchSearch
 from logstore.storage.base import File
+from logstore.verify.batch_rules import MAGIC, check_header
 from logstore.verify.records import check_content
 from logstore.verify.report import Severity
-from logstore.verify.rules import MAGIC, check_header
 from logstore.verify.table import (
     ATTRIBUTES,
     BASE,
