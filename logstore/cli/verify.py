@@ -26,7 +26,7 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
 @click.option("--shallow", is_flag=True, help="Headers and checksums only; records not decoded.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the replicas of a partition.")
-@click.option("--no-fingerprint", is_flag=True, help="Skip the fingerprint of the content.")
+@click.option("--fingerprint/--no-fingerprint", help="Make a fingerprint of the content.")
 @click.option(
     "--threads", type=click.IntRange(1, 64), default=None, help="Segments checked at once."
 )
@@ -45,7 +45,7 @@ def verify(
     paths: tuple[str, ...],
     shallow: bool,
     no_compare: bool,
-    no_fingerprint: bool,
+    fingerprint: bool,
     threads: int | None,
     master: str | None,
     conf: tuple[str, ...],
@@ -64,7 +64,7 @@ def verify(
     be read.
     """
     options = VerifyOptions(
-        deep=not shallow, fingerprint=not no_fingerprint, compare=not no_compare,
+        deep=not shallow, fingerprint=fingerprint, compare=not no_compare,
         threads=threads or 0,
     )  # fmt: skip
     if conf and master is None:

@@ -52,7 +52,7 @@ class Verification:
     @property
     def findings(self) -> DataFrame:
         """Columns: severity, rule, broker, topic, partition, segment, position, offset, file,
-        message."""
+        message. What could not be read is an error of the rule ``unusable``."""
         return self.spark.createDataFrame(findings_table(self.report))
 
     @property
@@ -87,7 +87,12 @@ def verify(
 
     Damage is a finding, never an exception. What cannot be read is in the report's ``unusable``,
     and the rest is checked. ``options.threads`` is of no use here: Spark has its own cores.
+
+    Raises:
+        ValueError: there is no path.
     """
+    if not paths:
+        raise ValueError("no path to verify")
     plan = Plan(options or VerifyOptions())
     for path in paths:
         plan.add(os.fspath(path))

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from logstore.verify import VerifyReport
-from logstore.verify.report import UNKNOWN
+from logstore.verify.report import UNKNOWN, Finding, Severity
 
 _COUNTS = ("segments", "bytes", "batches", "records", "log_start_offset", "log_end_offset")
 _OFFSETS = ("high_watermark", "recovery_point", "compared_from", "compared_end")
@@ -44,7 +44,11 @@ _PARTITIONS = pa.schema(
 
 def findings_table(report: VerifyReport) -> pa.Table:
     names = {"segment": "segment_base"}
-    return _table(report.findings, _FINDINGS, names)
+    unusable = [
+        Finding(Severity.ERROR, "unusable", line.partition(": ")[0], line)
+        for line in report.unusable
+    ]
+    return _table([*report.findings, *unusable], _FINDINGS, names)
 
 
 def partitions_table(report: VerifyReport) -> pa.Table:

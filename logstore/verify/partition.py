@@ -111,6 +111,9 @@ class PartitionCheck:
             OSError: the directory cannot be listed.
         """
         self._where = partition_of(self.directory)
+        if os.path.basename(absolute(self.directory)) == filenames.CLUSTER_METADATA_DIR:
+            # A clean shutdown has no part in it: its marker promises nothing of this log.
+            self.facts = replace(self.facts, clean=False if self.facts.clean else self.facts.clean)
         entries = self.storage.scan_dir(self.directory)
         infos = [entry for entry in entries if entry.is_file]
         self.files = len(infos)

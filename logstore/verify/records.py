@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from threading import Lock
 
 from logstore.errors import CorruptBatchError
@@ -21,8 +20,11 @@ from logstore.verify.table import BatchTable
 _ROWS_MAX = 65_536
 _ALL = 2**63 - 1
 _SMALL_BYTES = 4 << 20
+_UNPACKED_SMALL = 16 << 20
+_TOO_LARGE = "above limit"
 _big_batch = Lock()
-"""Held while a large batch is unpacked: several threads share one bound on memory."""
+"""Held while a large batch is unpacked, or one that gets large: several threads share one bound on
+memory."""
 
 
 def check_content(view: memoryview, table: BatchTable, limit: int) -> Iterator[Problem]:
@@ -75,10 +77,9 @@ def _check_special(
                 parse_control_key(record.key)
                 parse_marker(record.key, record.value)
         else:
-            with _big_batch if row.size > _SMALL_BYTES else nullcontext():
-                yield from _check_compressed(batch, table, number, row, limit)
+            yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
-        if "above limit" in failure.reason:
+        if _TOO_LARGE in failure.reason:
             yield warning("S-50", *at, f"not decoded: {failure.reason}")
         else:
             rule = "F-80" if row.is_control else "F-100" if row.magic < MAGIC else "F-82"
@@ -86,6 +87,22 @@ def _check_special(
 
 
 def _check_compressed(
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+) -> Iterator[Problem]:
+    small = min(limit, _UNPACKED_SMALL)
+    if row.size <= _SMALL_BYTES:
+        try:
+            yield from _check_unpacked(batch, table, number, row, small)
+            return
+        except CorruptBatchError as failure:
+            if small == limit or _TOO_LARGE not in failure.reason:
+                raise
+    with _big_batch:
+        problems = list(_check_unpacked(batch, table, number, row, limit))
+    yield from problems
+
+
+def _check_unpacked(
     batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
     codec = bits.codec_of(row.attributes, row.position)

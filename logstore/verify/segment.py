@@ -17,14 +17,15 @@ from logstore.verify.report import UNKNOWN, Problem
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """``deep``: decode every record, not only check headers and checksums. ``compare``: replicas of
-    a partition with each other. ``unpacked_max``: bytes that one compressed batch may unpack to.
+    """``deep``: decode every record, not only check headers and checksums. ``fingerprint``: of each
+    partition, for a third of the time. ``compare``: replicas of a partition with each other.
+    ``unpacked_max``: bytes that one compressed batch may unpack to; above 16 MiB one at a time.
     ``findings_max``: per file, the rest is counted."""
 
     deep: bool = True
-    fingerprint: bool = True
+    fingerprint: bool = False
     compare: bool = True
-    unpacked_max: int = 16 << 20
+    unpacked_max: int = 64 << 20
     findings_max: int = 1000
     threads: int = 0
 

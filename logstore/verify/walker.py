@@ -29,7 +29,7 @@ _Outcome = SegmentResult | Failure
 
 
 def verify(
-    paths: Iterable[str | os.PathLike[str]],
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     options: VerifyOptions | None = None,
     *,
     storage: Storage | None = None,
@@ -40,7 +40,13 @@ def verify(
     Paths may be URIs (``open_storage``), unless ``storage`` says where they all lie. Where several
     hold the same partition, these replicas are compared. Damage is a finding, never an exception;
     what cannot be read at all is listed in the report's ``unusable``, and the rest is checked.
+
+    Raises:
+        ValueError: there is no path.
     """
+    paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not paths:
+        raise ValueError("no path to verify")
     plan = Plan(options or VerifyOptions(), counted=progress is not None)
     for path in paths:
         plan.add(os.fspath(path), storage)

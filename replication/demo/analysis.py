@@ -19,7 +19,7 @@ from logstore.demo.outcome import Step
 from logstore.demo.show import Show
 from logstore.demo.topic import TOPIC
 from logstore.errors import LogstoreError
-from logstore.verify import Severity
+from logstore.verify import Severity, VerifyOptions
 from logstore.verify.html import write_report
 from replication.demo.directory import BROKERS, Places
 from replication.demo.outcome import CarrierDelay, ClusterOutcome, DemoOutcome, SparkOutcome
@@ -79,7 +79,7 @@ def _verify(
 
     log_dirs = [places.broker(broker_id) for broker_id in BROKERS]
     started = time.perf_counter()
-    report = verify(spark, *log_dirs).report
+    report = verify(spark, *log_dirs, options=VerifyOptions(fingerprint=True)).report
     seconds = time.perf_counter() - started
     outcome.faults += report.unusable
     outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]

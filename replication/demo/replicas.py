@@ -12,7 +12,7 @@ from logstore.format import filenames
 from logstore.format.reader import read_records
 from logstore.storage.local import LocalStorage
 from logstore.types import Record
-from logstore.verify import Severity, verify
+from logstore.verify import Severity, VerifyOptions, verify
 from replication.demo.outcome import ReplicatedPartition
 
 
@@ -60,7 +60,7 @@ def verified(
     """``logstore verify`` on each directory: files read, faults. Fills in what it counts."""
     faults, files = [], 0
     for log_dir in log_dirs:
-        report = verify([log_dir])
+        report = verify([log_dir], VerifyOptions(fingerprint=True))
         files += report.files
         faults += report.unusable
         faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]

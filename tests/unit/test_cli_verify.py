@@ -76,7 +76,7 @@ def test_a_finding_is_one_line_with_rule_and_place(data: Path) -> None:
 
 def test_json(data: Path) -> None:
     flip(data / "orders-0" / "00000000000000000000.log", 100)
-    result = run(data, "--json")
+    result = run(data, "--json", "--fingerprint")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert (report["errors"], report["warnings"], report["clean"]) == (1, 0, False)

@@ -13,6 +13,8 @@ from verify_logs import (
     PARTITION,
     SMALL,
     check,
+    copy,
+    cut,
     fill,
     log_dir,
     names,
@@ -21,6 +23,8 @@ from verify_logs import (
 )
 
 from logstore.config import LogConfig
+from logstore.format import filenames
+from logstore.format.compression import Compression
 from logstore.log import ReplicaLog
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, ManualClock
@@ -134,12 +138,12 @@ def test_a_live_log_is_clean_at_every_moment() -> None:
 
 def test_the_fingerprint_is_that_of_the_content() -> None:
     """The same records in other segments and epochs give the same; other records do not."""
-    one, two = check(log_dir()), check(log_dir(LogConfig()))
+    one, two = (check(log_dir(c), fingerprint=True) for c in (SMALL, LogConfig()))
     assert one.partitions[0].fingerprint == two.partitions[0].fingerprint
     assert one.partitions[0].segments > two.partitions[0].segments
-    other = check(log_dir(seed=2)).partitions[0].fingerprint
+    other = check(log_dir(seed=2), fingerprint=True).partitions[0].fingerprint
     assert one.partitions[0].fingerprint != other
-    assert check(log_dir(), fingerprint=False).partitions[0].fingerprint == ""
+    assert check(log_dir()).partitions[0].fingerprint == ""
 
 
 def test_single_files() -> None:
@@ -148,6 +152,37 @@ def test_single_files() -> None:
         report = verify([path], storage=storage)
         assert report.clean != path.endswith(".lock"), path
         assert report.findings == []
+
+
+def test_one_path_may_be_given_as_it_is() -> None:
+    storage = log_dir()
+    assert verify(LOG_DIR, storage=storage).partitions[0].topic == "orders"
+    assert verify(Path(PARTITION), storage=storage).partitions[0].topic == "orders"
+    with pytest.raises(ValueError, match="no path"):
+        verify([], storage=storage)
+
+
+def test_a_clean_shutdown_promises_nothing_of_the_metadata_log() -> None:
+    """A start of it cuts its tail, whatever the marker of the log directory says."""
+    storage = log_dir()
+    name = f"{LOG_DIR}/{filenames.CLUSTER_METADATA_DIR}"
+    copy(storage, PARTITION, storage, name)
+    last = names(storage, ".log", name)[-1]
+    cut(storage, last, -3)
+    told = [(f.severity, f.rule) for f in check(storage, name).findings if f.file == last]
+    assert told == [("warning", "F-106")]
+
+
+def test_a_batch_that_unpacks_to_much_is_read() -> None:
+    """A compressed batch of 1 MiB may hold very much more."""
+    storage, clock = MemoryStorage(), ManualClock()
+    storage.make_dir(LOG_DIR)
+    log = ReplicaLog.open(PARTITION, LogConfig(), storage=storage, clock=clock)
+    log.append([(b"", bytes(20 << 20))] * 2, compression=Compression.ZSTD)
+    log.crash()
+    assert check(storage, PARTITION).findings == []
+    told = check(storage, PARTITION, unpacked_max=16 << 20).findings
+    assert [(f.severity, f.rule) for f in told] == [("warning", "S-50")]
 
 
 def test_a_path_that_is_not_there() -> None:

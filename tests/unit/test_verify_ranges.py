@@ -137,7 +137,7 @@ def test_where_a_range_begins() -> None:
 
 def test_the_whole_fingerprint_is_that_of_all_ranges() -> None:
     storage = written([5, 40, 3, 60, 2, 90], 3500)
-    both = VerifyOptions(deep=False)
+    both = VerifyOptions(deep=False, fingerprint=True)
     results = segments(storage, ALL, both)
     assert results == segments(storage, ALL, both)
     plain = segments(storage, None, both)
