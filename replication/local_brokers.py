@@ -234,13 +234,18 @@ class LocalBrokers:
         broker.start()
 
     def start(self, broker_id: int, *, wait: bool = True) -> None:
-        """Start a broker that was stopped or crashed; ``wait`` until it is registered.
+        """Start a broker that was stopped or crashed, or is being stopped; ``wait`` until it is
+        registered.
 
         Raises:
             BrokerUnavailableError: the cluster was closed.
             DuplicateBrokerRegistrationError: another process has its id.
             TimeoutError: the coordinator does not answer.
         """
+        broker = self._brokers.get(broker_id)
+        if broker is not None and broker.state in (BrokerState.STOPPING, BrokerState.CLOSING):
+            stops = broker
+            self.wait_until(lambda: stops.state is BrokerState.STOPPED, f"broker {broker_id} stops")
         with self._starting:
             if self._closed:
                 raise BrokerUnavailableError(f"broker {broker_id}: the cluster is closed")
@@ -349,10 +354,13 @@ class LocalBrokers:
         """
         Raises:
             TimeoutError: not so in time; ``what`` is named.
+            BrokerUnavailableError: the cluster was closed.
         """
         deadline = self._runtime.now_ms() + timeout_s * 1000
         pause = threading.Event().wait
         while not condition():
+            if self._closed:
+                raise BrokerUnavailableError(f"the cluster is closed: {what}")
             if self._runtime.now_ms() > deadline:
                 raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
             pause(POLL_S)

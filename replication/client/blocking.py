@@ -20,7 +20,7 @@ from logstore.partitioner import Partitioner, partitioner
 from logstore.types import Buffer, Record
 from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
-from replication.client.metadata import ANSWER_TIMEOUT_MS, Metadata
+from replication.client.metadata import ANSWER_TIMEOUT_MS, MAX_AGE_MS, Metadata
 from replication.client.producer_id import ProducerIds
 from replication.client.receiving import ConsumerConfig, ConsumerCore, OnPolled, PollResult
 from replication.client.sending import (
@@ -111,13 +111,17 @@ class Client:
         clock: Clock | None = None,
         *,
         timers: Runtime | None = None,
+        metadata_max_age_s: float = MAX_AGE_MS / 1000,
     ) -> None:
         """``brokers`` names those that may be asked for metadata; ``timers`` is a runtime whose
-        timers may be used, otherwise a thread for them begins when one is needed."""
+        timers may be used, otherwise a thread for them begins when one is needed.
+        ``metadata_max_age_s``: new partitions are seen that long after they were made, at the
+        latest (Kafka's ``metadata.max.age.ms``)."""
+        max_age_ms = _milliseconds("metadata_max_age_s", metadata_max_age_s)
         self.clock: Clock = clock or SystemClock()
         self.runtime = InlineRuntime(self.clock, timers)
         self.transport = transport
-        self.metadata = Metadata(self.runtime, transport, brokers)
+        self.metadata = Metadata(self.runtime, transport, brokers, max_age_ms)
         self._waiting: set[_Answer[Any]] = set()
         self._closed = False
 
@@ -186,6 +190,7 @@ class Client:
         Raises:
             UnknownPartitionError: there is no such topic.
         """
+        self.metadata.keep_fresh()
         for attempt in (0, 1):
             found = sorted(tp for tp in self.metadata.view.partitions if tp.topic == topic)
             if found:

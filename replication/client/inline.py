@@ -64,6 +64,7 @@ class InlineRuntime:
         self.random = random.Random()
         self._timers = timers
         self._own: ThreadRuntime | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -73,10 +74,19 @@ class InlineRuntime:
         return InlineActor(name)
 
     def call_later(self, delay_ms: float, task: Task) -> Cancellable:
-        return self._timer_runtime().call_later(delay_ms, task)
+        return self._timer_runtime().call_later(delay_ms, self._unless_closed(task))
 
     def every(self, interval_ms: float, task: Task) -> Cancellable:
-        return self._timer_runtime().every(interval_ms, task)
+        return self._timer_runtime().every(interval_ms, self._unless_closed(task))
+
+    def _unless_closed(self, task: Task) -> Task:
+        """The timers may be somebody else's, and go on."""
+
+        def run() -> None:
+            if not self._closed:
+                task()
+
+        return run
 
     def _timer_runtime(self) -> Runtime:
         timers = self._timers
@@ -88,6 +98,7 @@ class InlineRuntime:
         return timers
 
     def close(self) -> None:
+        self._closed = True
         with self._lock:
             if self._timers is None:  # no later timer begins a thread
                 self._timers = self._own = ThreadRuntime("client", self.clock)

@@ -26,6 +26,7 @@ from replication.transport import Transport
 logger = get_logger(__name__)
 
 ANSWER_TIMEOUT_MS = 1000  # of requests that are answered at once
+MAX_AGE_MS = 300_000  # Kafka's metadata.max.age.ms
 
 T = TypeVar("T")
 
@@ -49,10 +50,17 @@ class Metadata:
     """
 
     def __init__(
-        self, runtime: Runtime, transport: Transport, brokers: Callable[[], Sequence[int]]
+        self,
+        runtime: Runtime,
+        transport: Transport,
+        brokers: Callable[[], Sequence[int]],
+        max_age_ms: int = MAX_AGE_MS,
     ) -> None:
-        """``brokers`` names those that may be asked."""
+        """``brokers`` names those that may be asked; ``max_age_ms``: see ``keep_fresh``."""
         self.view = ClusterView()
+        self._runtime = runtime
+        self._max_age_ms = max_age_ms
+        self._asked_ms = runtime.now_ms()
         self._brokers = brokers
         self._transport = transport
         self._actor = runtime.actor("client-metadata")
@@ -67,6 +75,13 @@ class Metadata:
             logger.exception("nobody says which brokers there are")
             return []
 
+    def keep_fresh(self) -> None:
+        """Ask again if the last time is long ago, although nothing failed: a topic may have more
+        partitions by now. Nobody waits for the answer."""
+        if self._runtime.now_ms() - self._asked_ms >= self._max_age_ms:
+            self._asked_ms = self._runtime.now_ms()
+            self.refresh(lambda answered: None)
+
     def refresh(self, on_done: Callable[[bool], None]) -> None:
         """Ask until one answers; ``on_done`` is told whether one did, in any thread."""
         self._actor.post(partial(self._refresh, on_done))
@@ -76,6 +91,7 @@ class Metadata:
         if len(self._waiting) > 1:
             return
         brokers = self.brokers()
+        self._asked_ms = self._runtime.now_ms()
         self._asked += 1
         first = self._asked % max(1, len(brokers))
         self._ask(brokers[first:] + brokers[:first])

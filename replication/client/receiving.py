@@ -126,6 +126,7 @@ class ConsumerCore:
             poll.on_done(PollResult([], ReplicationError("the consumer is polled already")))
             return
         self._poll = poll
+        self._metadata.keep_fresh()
         if self.positions:
             self._advance(poll)
         else:

@@ -178,6 +178,7 @@ class ProducerCore:
     def _submit(
         self, tp: TopicPartition, batch: Buffer, record_count: int, on_sent: OnSent, *, owned: bool
     ) -> None:
+        self.metadata.keep_fresh()
         lane = self._lanes.get(tp)
         if lane is None:
             lane = self._lanes.setdefault(tp, _Lane(tp, self))  # one operation: any thread

@@ -74,6 +74,7 @@ class ControllerContext:
         # What has to be read before anything is decided: not read yet, or perhaps written since.
         self.unread_topics: dict[str, None] = {}
         self.unread: Partitions = {}
+        self.unread_deletions = False  # a topic may be marked, although no answer said so
         self.unreadable: dict[str | TopicPartition, None] = {}  # left alone, and nobody hears of it
 
     # -- topics and partitions -------------------------------------------------------------------

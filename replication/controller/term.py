@@ -302,9 +302,9 @@ class ControllerTerm:
             if name not in context.topics:
                 found = self._store.topic(name)
                 if found is None:
-                    self._store.create_topic(name, topic)
-                    found = topic, 0
-                context.put_topic(name, *found)
+                    self._writer.create_topic(name, topic)
+                else:
+                    context.put_topic(name, *found)
             if context.topics[name].assignment.topic_id != topic.topic_id:  # past this controller
                 reply(TopicResponse(ErrorCode.TOPIC_ALREADY_EXISTS))
                 return
@@ -324,9 +324,7 @@ class ControllerTerm:
             self.check()
             reply(TopicResponse(name))
             return
-        self._store.mark_deleted(name)
-        self.context.start_deletion(name)
-        self._outbox.delete_topic(name)
+        self._writer.delete_topic(name)
         reply(TopicResponse(ErrorCode.NONE))
         self._later(partial(self._finish_deletion, name))
 

@@ -53,6 +53,25 @@ class Writer:
                 self._context.put(tp, after)
                 self._note(tp, before)
 
+    def create_topic(self, name: str, topic: TopicAssignment) -> None:
+        """Its nodes; its partitions get their states with ``commit``. Raises as ``commit``."""
+        try:
+            self._store.create_topic(name, topic)
+        except Exception:
+            self._context.unread_topics[name] = None
+            raise
+        self._context.put_topic(name, topic, 0)
+
+    def delete_topic(self, name: str) -> None:
+        """Mark it, and tell the brokers. Raises as ``commit``."""
+        try:
+            self._store.mark_deleted(name)
+        except Exception:
+            self._context.unread_deletions = True
+            raise
+        self._context.start_deletion(name)
+        self._outbox.delete_topic(name)
+
     def add_partitions(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
         """To a topic's node; they get their states with ``commit``. Raises as ``commit``."""
         known = self._context.topics[name]
@@ -87,7 +106,16 @@ class Writer:
     def settle(self) -> None:
         """Read what is in doubt. Nothing may be decided before, of any partition: who is thought
         to be without a leader may have one by now that is dead."""
-        self._store.read(self._context, self._note)
+        context = self._context
+        self._store.read(context, self._note)
+        if not context.unread_deletions:
+            return
+        known = [*context.deleting]
+        self._store.read_deletions(context)
+        for name in context.deleting:
+            if name not in known:
+                self._outbox.delete_topic(name)
+        context.unread_deletions = False
 
     def _note(self, tp: TopicPartition, before: PartitionRegistration | None) -> None:
         """The brokers have to hear of it, those first who have lost their replica."""

@@ -25,7 +25,7 @@ from replication.errors import (
     ReplicationError,
     UnknownPartitionError,
 )
-from replication.messages import CreatePartitionsRequest, DeleteTopicRequest
+from replication.messages import DeleteTopicRequest
 from replication.state import BrokerRegistration
 from tests.coordinator_faults import LosingService
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
@@ -294,6 +294,35 @@ class TestTheEndComesTwice:
                 assert failures == []
                 assert cluster.live_brokers == [0]
 
+    def test_a_start_waits_for_the_stop_that_is_under_way(self) -> None:
+        with frozen() as cluster:
+            broker = cluster.broker(1)
+            stop = in_background(lambda: cluster.stop(1))
+            cluster.wait_until(lambda: broker.state is BrokerState.STOPPING)
+            start = in_background(lambda: cluster.start(1))
+            start.join(0.05)
+            assert start.is_alive()
+            cluster.heal()
+            stop.join(PROMPT_S)
+            start.join(PROMPT_S)
+            assert cluster.broker(1) is not broker
+            assert cluster.live_brokers == [0, 1, 2]
+
+    def test_who_waits_in_a_cluster_hears_that_it_is_closed(self) -> None:
+        errors: list[Exception] = []
+        with Cluster(1) as cluster:
+
+            def wait() -> None:
+                try:
+                    cluster.wait_for_leader(TopicPartition("t", 0))
+                except BrokerUnavailableError as error:
+                    errors.append(error)
+
+            waiting = in_background(wait)
+        waiting.join(PROMPT_S)
+        assert not waiting.is_alive()
+        assert "closed" in str(errors)
+
     def test_nobody_starts_in_a_cluster_that_is_closed(self) -> None:
         with Cluster(1) as cluster:
             pass
@@ -306,20 +335,6 @@ def quiet(stop: Callable[[int], None], broker_id: int = 0) -> None:
         stop(broker_id)
     except LogstoreError:  # it is down already
         return
-
-
-def test_a_refusal_is_no_success_where_nothing_was_asked_before() -> None:
-    """There was no controller at the first try; what the next one refuses is refused."""
-    with Cluster(1) as cluster:
-        cluster.create_topic("t", 2)
-        known, looks = cluster.client.controller_id, itertools.count()
-        cluster.client.controller_id = (  # type: ignore[method-assign]
-            lambda: known() if next(looks) else -1
-        )
-        request = CreatePartitionsRequest("t", 2)
-        answer = cluster._ask_again(request, ErrorCode.INVALID_PARTITIONS)
-        assert answer.error_code is ErrorCode.INVALID_PARTITIONS
-        assert next(looks) == 2
 
 
 def test_another_process_with_its_id_is_named(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from replication.client import (
     reactions,
 )
 from replication.client.inline import InlineActor
+from replication.client.metadata import MAX_AGE_MS
 from replication.client.positions import EpochsRead, Position, Step, diverging_offset
 from replication.client.sending import MAX_PRODUCER_EPOCH
 from replication.error_codes import ErrorCode
@@ -537,6 +538,49 @@ def test_a_partition_that_fails_is_asked_with_pauses_and_then_given_up() -> None
     assert count < 25
 
 
+class TestAge:
+    """Kafka's ``metadata.max.age.ms``: a topic grows, and nothing fails."""
+
+    @pytest.mark.parametrize("use", ["produce", "poll"])
+    def test_metadata_are_asked_for_again_in_time(self, use: str) -> None:
+        talk = Talk()
+        core = ProducerCore(talk.runtime, talk.transport, talk.metadata, ProducerConfig())
+        consumer = ConsumerCore(
+            talk.runtime, talk.transport, talk.metadata, [TP], ConsumerConfig(reset=EARLIEST)
+        )
+
+        def used() -> list[type]:
+            talk.transport.sent.clear()
+            if use == "produce":
+                core.send_encoded(TP, batch(), 1, lambda result: None)
+            else:
+                consumer._poll = None
+                consumer.poll(10, lambda result: None)
+            talk.runtime.run_until_idle()
+            return [type(sent.request) for sent in talk.transport.sent]
+
+        assert MetadataRequest not in used()
+        talk.runtime.clock.advance(MAX_AGE_MS - 1)
+        assert MetadataRequest not in used()
+        talk.runtime.clock.advance(1)
+        assert MetadataRequest in used()
+        assert MetadataRequest not in used()  # one is on its way
+
+    def test_a_producer_spreads_over_new_partitions(self) -> None:
+        talk = Talk()
+        client = Client(talk.transport, lambda: (1,), talk.runtime.clock, metadata_max_age_s=60)
+        client.metadata.refresh(lambda answered: None)
+        talk.transport.take().reply(talk.described())
+        assert client.partitions(TP.topic) == [TP]
+        talk.runtime.clock.advance(60_000)
+        client.partitions(TP.topic)
+        grown = talk.described()
+        new = grown.partitions[0]._replace(tp=TopicPartition(TP.topic, 1))
+        talk.transport.take().reply(grown._replace(partitions=(*grown.partitions, new)))
+        assert client.partitions(TP.topic) == [TP, new.tp]
+        assert not talk.transport.sent
+
+
 class TestThoseWhoWait:
     def test_one_that_raises_keeps_nobody_from_hearing(self) -> None:
         talk = Talk()
@@ -609,6 +653,18 @@ class TestBlocking:
         assert not thread.is_alive()
         run()  # and so whoever comes later
         assert [str(error) for error in errors] == ["the client was closed"] * 2
+
+    def test_a_closed_client_sends_nothing_later(self) -> None:
+        """Its timers are those of a runtime that goes on."""
+        timers, silent = ManualRuntime(), Silent()
+        client = Client(silent, lambda: (1,), timers.clock, timers=timers)
+        sent: list[object] = []
+        Producer(client)._core.send(TP, [(None, b"x")], sent.append)
+        assert not silent.asked.is_set()  # nobody is known to lead: it pauses
+        client.close()
+        timers.advance(60_000)
+        assert not silent.asked.is_set()
+        assert sent == []
 
     def test_a_closed_client_leaves_no_thread(self) -> None:
         before = set(threading.enumerate())

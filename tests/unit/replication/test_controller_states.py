@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 
 from replication.controller.channels import Numbers
 from replication.controller.states import ControllerState, Happened, next_state
 from replication.controller.store import ControllerStore
-from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, nodes
+from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, Op, nodes
 from replication.coordination.base import Node
 from replication.error_codes import ErrorCode
-from replication.messages import DeleteTopicRequest, Response, TopicResponse
+from replication.messages import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    Response,
+    TopicResponse,
+)
+from replication.state import NO_LEADER
 from tests.controller_support import PAUSE_MS, T0, Brokers
 
 S, H = ControllerState, Happened
@@ -151,6 +158,41 @@ def test_a_second_take_over_under_one_epoch_is_heard() -> None:
     b.settle()
     b.kill(3)  # the write is refused, the node is still its own
     assert (store.active, store.epoch) == (True, 1)
+    b.check()
+
+
+@pytest.mark.parametrize("change", ["create", "delete"])
+def test_what_nobody_waits_for_any_more_is_carried_out_or_not(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the tree, and the answer came never: the controller goes by the tree, and does not
+    leave it to the next one."""
+    b = Brokers(config={"request.timeout.ms": "5000"})
+    if change == "delete":
+        b.create()
+    session = b.sessions[1]
+    transact = session.transact
+
+    def loses(ops: Sequence[Op]) -> object:
+        transact(ops)
+        session.suspend()
+        raise CoordinatorUnavailableError("no answer")
+
+    request = DeleteTopicRequest("t") if change == "delete" else CreateTopicRequest("t", 1, 3)
+    replies: list[Response | None] = []
+    with monkeypatch.context() as patcher:
+        patcher.setattr(session, "transact", loses)
+        b.controller.handle(request, replies.append)
+        b.settle(10_000)
+    assert replies == [TopicResponse(ErrorCode.REQUEST_TIMED_OUT)]
+    session.resume()
+    b.kill(2)  # an event
+    b.start(2)
+    b.settle(PAUSE_MS)
+    if change == "delete":
+        assert b.admin.children(nodes.TOPICS) == b.admin.children(nodes.DELETE_TOPICS) == []
+    else:
+        assert b.partition(T0).leader != NO_LEADER
     b.check()
 
 
