@@ -297,8 +297,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end > view.readable_end and (stable := last_stable_offset(layout, end)) < end:
             raise ConfigError(
                 f"{shown(layout.uri)}: the micro-batch planned before ends at offset {end}, and a "
-                f"transaction is open since {stable}: finish it with isolation=read_uncommitted, "
-                "with which it was planned, and change the option then"
+                f"transaction is open since {stable}: start the query again when that has ended, "
+                "or finish the micro-batch with isolation=read_uncommitted"
             )
         return OffsetRange(layout, start, end, tuple(aborted_transactions(layout)))
 

@@ -206,7 +206,7 @@ class LogView:
         reason = (
             f"the topic was deleted and made anew (its id was {mark.topic_id}, and is "
             f"{self.topic_id}): what the former one had from there on is lost, this one is read "
-            f"from offset {start}"
+            f"from its first offset, {start}"
         )
         loss = DataLossError(self.layout.uri, mark.offset, mark.offset, reason)
         return Resumption(start, loss, remade=True)
@@ -220,14 +220,16 @@ class LogView:
         parted, known = common_end(mark.epochs, mark.offset, self.epochs, self.end)
         parted = max(min(parted, self.end), start)
         proofs = [proof for proof in reversed(mark.earlier) if proof.offset <= parted]
-        if known and verdict is Verdict.UNKNOWN and parted == mark.offset:
+        if verdict is Verdict.UNKNOWN and parted == mark.offset:
             proofs.insert(0, mark.proof)
-        elif known and parted == mark.offset:
-            known = False  # cut within one epoch: the epochs do not tell where
+        elif parted in (mark.offset, self.end):
+            known = (
+                False  # cut within one epoch, which does not tell where: it may have grown since
+            )
         for proof in proofs:
             match self._verdict(mark, proof):
                 case Verdict.SAME:
-                    return parted if known else proof.offset
+                    return parted if known else max(proof.offset, start)
                 case Verdict.OTHER:
                     known = False
         return parted if known else start
