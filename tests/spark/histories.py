@@ -409,6 +409,8 @@ class Query:
     def _trigger(self) -> bool:
         start = json.loads(self.plans[-1][0]) if self.plans else self._first()
         if self.done == len(self.plans):
+            if not self.plans:
+                self._between()
             limit = ReadMaxRows(self.rng.randrange(1, 30)) if self.rng.random() < 0.5 else None
             with self._watched(start):
                 end = self.reader.latestOffset(start, limit or ReadAllAvailable())
