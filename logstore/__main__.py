@@ -5,15 +5,23 @@ Worker processes import this module again, so that they too find our packages fi
 
 from __future__ import annotations
 
-from logstore import siblings
+from logstore import interrupts, siblings
 
 siblings.prefer()
 
 
 def run() -> None:
-    from logstore.cli import main
+    interrupts.guard()
+    try:
+        from logstore.cli import main
 
-    main(prog_name="logstore")
+        main(prog_name="logstore")
+    except KeyboardInterrupt:  # before click, or after it
+        interrupts.leave()
+    except SystemExit as end:
+        if end.code == interrupts.INTERRUPTED:
+            interrupts.leave()
+        raise
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ for, and libraries for tables and plots only inside the command that needs them,
 costs little more than click itself (37 ms).
 
 Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
-arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback.
+arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback;
+130 ended by Ctrl-C; 141 the reader of a pipe went away, as `| head` does.
 """
 
 from __future__ import annotations
 
-import errno
 import importlib
 import pkgutil
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -25,6 +27,7 @@ from checkpoints.errors import CheckpointError
 from checkpoints.printable import one_line
 from logstore import __version__, terminal
 from logstore.errors import InvariantError, LogstoreError
+from logstore.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP = "logstore.commands"
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
+EXIT_INTERRUPTED = INTERRUPTED
+EXIT_HUNG_UP = 128 + signal.SIGPIPE
 
 
 class LazyGroup(click.Group):
@@ -62,14 +67,32 @@ class LazyGroup(click.Group):
         point = _points().get(cmd_name)
         return None if point is None else point.load()
 
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """As click's, with the exit codes of a shell for Ctrl-C and for a reader that went away."""
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = EXIT_INTERRUPTED
+        try:
+            terminal.flush()
+        except BrokenPipeError:
+            terminal.hang_up()
+            code = EXIT_HUNG_UP
+        if not standalone_mode:
+            return code
+        sys.exit(code if isinstance(code, int) else 0)
+
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         terminal.never_fail()
-        with _printable_refusals():
+        with _printable_refusals(), _hanging_up():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _printable_refusals():
+            with _printable_refusals(), _hanging_up():
                 return super().invoke(ctx)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
@@ -78,8 +101,6 @@ class LazyGroup(click.Group):
         except (LogstoreError, CheckpointError) as error:
             fail(f"{type(error).__name__}: {error}")
         except OSError as error:
-            if error.errno == errno.EPIPE:
-                raise  # the reader went away, as `| head` does: click ends quietly
             fail(str(error))
         except MemoryError as error:
             fail(f"not enough memory: {error}" if error.args else "not enough memory")
@@ -100,6 +121,16 @@ def _fail_with_traceback(error: Exception) -> NoReturn:
     for text in traceback_text(error).split("\n"):
         terminal.line(text, err=True)
     raise click.exceptions.Exit(EXIT_ERROR)
+
+
+@contextmanager
+def _hanging_up() -> Iterator[None]:
+    """Where nobody reads on, there is nobody to be told."""
+    try:
+        yield
+    except BrokenPipeError:
+        terminal.hang_up()
+        raise click.exceptions.Exit(EXIT_HUNG_UP) from None
 
 
 @contextmanager

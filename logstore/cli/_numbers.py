@@ -35,3 +35,5 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # of newer click only
 PARTITION = Number(0, 2**31 - 1)
 PARTITIONS = Number(1, 10_000)
 COUNT = Number(1, 2**63 - 1)
+OFFSET = Number(0, 2**63 - 1)
+WHOLE = Number(-(2**63), 2**63 - 1)

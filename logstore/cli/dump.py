@@ -23,6 +23,7 @@ from logstore.cli._dump_small import (
     dump_time_index,
     dump_txn_index,
 )
+from logstore.cli._numbers import OFFSET
 from logstore.errors import CorruptDataError, InvalidTopicError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
@@ -32,9 +33,16 @@ from logstore.storage.local import LocalStorage
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…")
-@click.option("--from", "from_offset", default=0, metavar="OFFSET", help="First offset to print.")
 @click.option(
-    "--to", "end_offset", default=MAX_OFFSET, metavar="OFFSET", help="Stop before this offset."
+    "--from", "from_offset", type=OFFSET, default=0, metavar="OFFSET", help="First offset to print."
+)
+@click.option(
+    "--to",
+    "end_offset",
+    type=OFFSET,
+    default=MAX_OFFSET,
+    metavar="OFFSET",
+    help="Stop before this offset.",
 )
 @click.option(
     "--format",

@@ -101,9 +101,6 @@ def read(
         terminal.flush()
         terminal.line(f"corrupt: {error}", err=True)
         ctx.exit(EXIT_FINDINGS)
-    except KeyboardInterrupt:
-        if not follow:
-            raise
     terminal.flush()
 
 

@@ -11,6 +11,7 @@ import click
 
 from logstore import terminal
 from logstore.cli import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
+from logstore.cli._numbers import Number
 from logstore.cli._verify_output import print_report, progress_bar
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify import verify as verify_here
@@ -27,9 +28,7 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 @click.option("--shallow", is_flag=True, help="Headers and checksums only; records not decoded.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the replicas of a partition.")
 @click.option("--fingerprint/--no-fingerprint", help="Make a fingerprint of the content.")
-@click.option(
-    "--threads", type=click.IntRange(1, 64), default=None, help="Segments checked at once."
-)
+@click.option("--threads", type=Number(1, 64), default=None, help="Segments checked at once.")
 @click.option(
     "--spark", "master", metavar="MASTER",
     help="Run as a Spark job: 'local[*]', spark://host:port, yarn, …",

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -97,6 +99,14 @@ class Records:
 
 def flush() -> None:
     sys.stdout.flush()
+
+
+def hang_up() -> None:
+    """Drop what stdout still has, and all that comes: its reader went away."""
+    with suppress(OSError, ValueError):  # a stream that is no file of the system
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def never_fail() -> None:

@@ -27,6 +27,12 @@ def cell(text: str, style: str = "") -> Text:
     return Text(one_line(text), style)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process; the command does that, with its own exit code."""
+        raise  # called where BrokenPipeError was caught
+
+
 class Table(RichTable):
     """Cells that are plain text become `cell`; titles and headings are ours."""
 
@@ -42,7 +48,7 @@ def plain_table() -> Table:
 def print_tables(*tables: Table, width: int) -> None:
     """Print to stdout, ``width`` columns wide where that is no terminal."""
     terminal = sys.stdout.isatty()
-    Console(width=None if terminal else width, highlight=False).print(*tables)
+    _Console(width=None if terminal else width, highlight=False).print(*tables)
 
 
 def counted() -> tuple[ProgressColumn, ...]:
@@ -58,7 +64,7 @@ def transferred() -> tuple[ProgressColumn, ...]:
 @contextmanager
 def progress(*columns: ProgressColumn, err: bool = True, hide: bool = False) -> Iterator[Progress]:
     """Bars that vanish when they are done; on a terminal only."""
-    console = Console(stderr=err)
+    console = _Console(stderr=err)
     off = hide or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=off) as bars:
         yield bars

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -59,7 +60,7 @@ def verify(
             replicas, futures = pending.popleft()
             replicas.finish([future.result() for future in futures], plan.report)
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="logstore-verify") as pool:
+    with _pool(threads) as pool:
         for replicas in plan.replica_sets():
             replicas.prepare(plan.report)
             futures = [
@@ -71,6 +72,18 @@ def verify(
             drain(_OUTSTANDING_MAX)
         drain(0)
     return plan.report
+
+
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that read only: nobody waits for them when the caller is interrupted."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="logstore-verify")
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli._numbers import WHOLE
 
 _PARTITIONS_MAX = 100
 
@@ -19,13 +20,18 @@ _PARTITIONS_MAX = 100
     help="Directory. That of an earlier demo is begun afresh; any other must be empty.",
 )  # fmt: skip
 @click.option(
-    "--records", type=int, metavar="N", help="Only the first N flights.  [default: all 336,776]"
+    "--records", type=WHOLE, metavar="N", help="Only the first N flights.  [default: all 336,776]"
 )
 @click.option(
-    "--partitions", default=4, show_default=True, metavar="P", help="Partitions of the topic."
+    "--partitions",
+    type=WHOLE,
+    default=4,
+    show_default=True,
+    metavar="P",
+    help="Partitions of the topic.",
 )
 @click.option(
-    "--seed", type=int, metavar="S", help="Where writer and leader are killed; random if absent."
+    "--seed", type=WHOLE, metavar="S", help="Where writer and leader are killed; random if absent."
 )
 @click.option("--no-spark", is_flag=True, help="Leave out the last act: no JDK is needed.")
 @json_option

@@ -9,6 +9,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, json_option
+from logstore.cli._numbers import COUNT, WHOLE, Number
 from logstore.errors import ConfigError
 from replication.config import TRUNCATION_RULES
 
@@ -16,8 +17,10 @@ TRACE_LINES = 60  # of a shrunk schedule, the end
 
 
 @click.command()
-@click.option("--seed", default=1, show_default=True, help="Seed of the first schedule.")
-@click.option("--schedules", default=1000, show_default=True, type=click.IntRange(1),
+@click.option(
+    "--seed", type=WHOLE, default=1, show_default=True, help="Seed of the first schedule."
+)
+@click.option("--schedules", default=1000, show_default=True, type=COUNT,
               help="How many, one per seed.")  # fmt: skip
 @click.option(
     "--truncation", type=click.Choice(TRUNCATION_RULES), help="Rule of the followers [fetch]."
@@ -26,18 +29,18 @@ TRACE_LINES = 60  # of a shrunk schedule, the end
               help="Groups and kinds: net,disk,crash,clock,controller,all,none,F-1,…")  # fmt: skip
 @click.option("--flush", type=click.Choice(["ack", "os", "both"]), default="both",
               show_default=True, help="Sync before a replica counts, or not.")  # fmt: skip
-@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 7))
-@click.option("--events", default=150, show_default=True, type=click.IntRange(20, 100_000),
+@click.option("--brokers", default=3, show_default=True, type=Number(1, 7))
+@click.option("--events", default=150, show_default=True, type=Number(20, 100_000),
               help="Length of the time with load and faults.")  # fmt: skip
 @click.option("--mutant", help="Run with one guard of the protocol removed; ? lists them.")
-@click.option("--workers", type=click.IntRange(1), help="Processes [one for each core].")
+@click.option("--workers", type=Number(1, 1024), help="Processes [one for each core].")
 @click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Run the plan in this file instead.")  # fmt: skip
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
               help="Write the shrunk plan of the first failure here.")  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Make the first failure small.")
 @click.option("--trace", is_flag=True, help="Print every event (of one schedule).")
-@click.option("--exhaustive", nargs=4, type=int, metavar="R L N E",
+@click.option("--exhaustive", nargs=4, type=Number(0, 50), metavar="R L N E",
               help="All interleavings: replicas, log size, records, largest epoch.")  # fmt: skip
 @click.option("--matrix", is_flag=True,
               help="What each truncation rule loses in scripted scenarios.")  # fmt: skip

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
+import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +83,39 @@ def _chunks(first: int, count: int) -> Iterator[tuple[int, int]]:
         yield start, min(CHUNK, first + count - start)
 
 
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, however it ends, and at once when it is interrupted."""
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker)
+    # Ctrl-C is for this process: workers begin, and remain, with the signal blocked.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        pool.submit(int)  # the first task starts them all
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.kill()
+            worker.join()
+        raise
+    pool.shutdown()
+
+
+def _begin_worker() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def search(
     first: int,
     count: int,
@@ -105,7 +142,7 @@ def search(
                 break
         return summary
     todo = _chunks(first, count)
-    with ProcessPoolExecutor(workers) as pool:
+    with _pool(workers) as pool:
         running: set[Future[list[Result]]] = set()
         while True:
             while len(running) < workers * 2 and not (stop_early and summary.failures):

@@ -1,0 +1,45 @@
+"""A number that is none, or out of range, is refused in one sentence, by every command."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from logstore.cli import main
+from replication.cli.demo import demo
+from replication.cli.simulate import simulate
+
+HUGE = "9" * 30
+ENDLESS = "9" * 5000  # Python itself refuses to read more than 4,300 digits
+
+CALLS: list[tuple[click.Command, list[str]]] = [
+    (main, ["dump", ".", "--from"]),
+    (main, ["dump", ".", "--to"]),
+    (main, ["verify", ".", "--threads"]),
+    (main, ["read", ".", "t", "--max"]),
+    (main, ["read", ".", "t", "--partition"]),
+    (main, ["read", ".", "t", "--from"]),
+    (demo, ["--records"]),
+    (demo, ["--partitions"]),
+    (demo, ["--seed"]),
+    (simulate, ["--seed"]),
+    (simulate, ["--schedules"]),
+    (simulate, ["--brokers"]),
+    (simulate, ["--events"]),
+    (simulate, ["--workers"]),
+    (simulate, ["--exhaustive", "1", "1", "1"]),
+]
+
+
+@pytest.mark.parametrize("value", [HUGE, "-" + HUGE, ENDLESS, "1e3", "1_000"])
+@pytest.mark.parametrize(
+    ("command", "arguments"), CALLS, ids=[f"{c.name} {a[-1]}" for c, a in CALLS]
+)
+def test_it_is_one_sentence(command: click.Command, arguments: list[str], value: str) -> None:
+    done = CliRunner().invoke(command, [*arguments, value])
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert len(done.stderr) < 200 or (command, arguments[0]) == (main, "read")
