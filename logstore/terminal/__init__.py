@@ -103,10 +103,9 @@ def flush() -> None:
 
 def hang_up() -> None:
     """Drop what stdout still has, and all that comes: its reader went away."""
-    with suppress(OSError, ValueError):  # a stream that is no file of the system
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+    # A stream may be no file of the system.
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def never_fail() -> None:
