@@ -102,16 +102,22 @@ def agreeing_entries(
     lineage = Lineage([(start, epoch) for epoch, start in entries], ())
     latest = entries[-1][0] if entries else -1
     for run in runs:
-        if run.epoch <= latest and lineage.epoch_at(run.first) != run.epoch:
+        ends = {lineage.epoch_at(run.first), lineage.epoch_at(run.next - 1)}
+        if run.epoch <= latest and ends != {run.epoch}:
             return ()
     return tuple(entries)
 
 
 def runs_of(pieces: Iterable[Piece]) -> tuple[Run, ...]:
-    """Epoch runs of a replica, by offset. Only what is vouched for counts."""
+    """Epoch runs of a replica, by offset. Only what is vouched for counts; where files of two
+    histories lie in one directory, the later epoch does."""
     runs: list[Run] = []
-    known = (p for p in pieces if p.sure and not p.homeless and p.epoch >= 0)
+    known = (p for p in pieces if p.sure and not (p.alone or p.mended) and p.epoch >= 0)
     for piece in sorted(known, key=lambda p: p.first):
+        while runs and runs[-1].next > piece.first and runs[-1].epoch < piece.epoch:
+            cut = runs.pop()
+            if cut.first < piece.first:
+                runs.append(cut._replace(next=piece.first))
         if runs and runs[-1].epoch == piece.epoch:
             runs[-1] = runs[-1]._replace(next=max(runs[-1].next, piece.next))
         elif not runs or piece.first >= runs[-1].next:
@@ -122,12 +128,12 @@ def runs_of(pieces: Iterable[Piece]) -> tuple[Run, ...]:
 def lineage_of(histories: Sequence[History]) -> Lineage:
     """The committed history, from what all replicas know of it."""
     ranked = sorted(histories, key=lambda history: history.rank, reverse=True)
+    entries = sorted({entry for history in ranked for entry in history.entries})
     runs: list[Run] = []
     for history in ranked:
-        runs = _filled(runs, history.runs)
+        runs = _filled(runs, _begun_earlier(history.runs, entries))
     steps: list[tuple[int, int]] = []
     undecided: list[tuple[int, int]] = []
-    entries = sorted({entry for history in ranked for entry in history.entries})
     for one, other in pairwise([None, *runs]):
         assert other is not None
         between = list(_entries_between(entries, one, other))
@@ -140,6 +146,15 @@ def lineage_of(histories: Sequence[History]) -> Lineage:
                 undecided.append((one.next, begins))
     steps += _last_steps(ranked, runs)
     return Lineage(steps, undecided)
+
+
+def _begun_earlier(runs: Iterable[Run], entries: Sequence[tuple[int, int]]) -> Iterator[Run]:
+    """Runs from where epoch files say that they began, if their first batches are lost."""
+    behind = 0
+    for run in runs:
+        known = [s for epoch, s in entries if epoch == run.epoch and behind <= s < run.first]
+        yield run._replace(first=min(known, default=run.first))
+        behind = run.next
 
 
 def _filled(runs: list[Run], others: Iterable[Run]) -> list[Run]:

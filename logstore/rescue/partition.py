@@ -182,8 +182,8 @@ class PartitionMerge:
             "the header of a damaged batch": surveyed.claimed,
         }
         what, offset = max(said.items(), key=lambda item: item[1])
-        left = self.lineage.left_by(surveyed.history.rank[0])
-        offset = min(offset, left)
+        if surveyed.history.entries:  # else its last epochs may be lost, and it may be right
+            offset = min(offset, self.lineage.left_by(surveyed.history.rank[0]))
         return offset, f"{what} of {printable(replica.path)} is {offset}"
 
     # -- what is set aside -------------------------------------------------------------------------

@@ -27,11 +27,15 @@ class Piece(NamedTuple):
     magic: int = 2
     joined: bool = True
     """It begins where the piece before it in the file ends, or the file begins."""
+    hidden: int = 0
+    """Bytes of damage right before it."""
     behind: int = -1
     """The offset up to which the log was known right before it, −1 where damage hides that."""
     mended: bool = False
     sure: bool = True
     """Something beside its own header vouches for its epoch."""
+    alone: bool = False
+    """Nothing beside its own header vouches for its offsets."""
     homeless: bool = False
     """Its offsets contradict the file around it, and nothing says what they were."""
 

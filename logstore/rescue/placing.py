@@ -7,16 +7,20 @@ hole that its neighbours, or the names of the segments, leave for it. All here i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 
 from logstore.rescue.pieces import Piece
 
 LOOSE_MAX = 1024
 """Loose batches in a row that are judged together."""
 
-OffsetOfEpoch = Callable[[int], int | None]
+_OFFSETS_PER_BYTE = 16
+"""More offsets than damaged bytes can have held, however well they were compressed."""
+
+EpochAt = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +45,40 @@ class FileFrame:
 # -- leader epochs -------------------------------------------------------------------------------
 
 
-def mend_epochs(pieces: Iterable[Piece], on_file: OffsetOfEpoch) -> Iterator[Piece]:
+def mend_epochs(pieces: Iterable[Piece], on_file: EpochAt) -> Iterator[Piece]:
     """Give batches back the epoch that their neighbours, or the epoch file, prove."""
     before: int | None = None
+    last = -1
     for piece, following in _with_next(pieces):
         after = None if following is None else following.epoch
-        epoch, sure = believed_epoch(piece, before, after, on_file(piece.first))
+        vouched = {on_file(piece.first)}
+        if last != piece.first:  # else it is a copy of this batch
+            vouched.add(before)
+        if following is not None and following.first != piece.first:
+            vouched.add(after)
+        epoch, sure = believed_epoch(piece, before, after, on_file(piece.first), vouched)
         if epoch != piece.epoch:
             piece = piece._replace(epoch=epoch, mended=True)
         yield piece if sure else piece._replace(sure=False)
         before = epoch if sure else before
+        last = piece.first
 
 
 def believed_epoch(
-    piece: Piece, before: int | None, after: int | None, on_file: int | None
+    piece: Piece,
+    before: int | None,
+    after: int | None,
+    on_file: int | None,
+    vouched: Collection[int | None],
 ) -> tuple[int, bool]:
     """The epoch of a piece, and whether anything but its own header vouches for it.
 
     ``before`` and ``after`` are the epochs of its neighbours in the file, ``on_file`` what
-    leader-epoch-checkpoint says; None if unknown. Two batches of one epoch vouch for each other,
-    and epochs do not rise for one batch between two of one epoch.
+    leader-epoch-checkpoint says; None if unknown. ``vouched``: those of what may vouch for it; a
+    copy of the batch may not. Epochs do not rise for one batch between two of one epoch.
     """
     own = piece.epoch
-    if piece.magic < 2 or piece.batches > 1 or own in (before, after, on_file):
+    if piece.magic < 2 or piece.batches > 1 or own in vouched:
         return own, True
     if before is not None and before == after:
         return before, True
@@ -95,7 +110,7 @@ def _placed(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
             loose.append(piece)
         else:
             yield from settle(loose, left, piece, frame)
-            yield piece
+            yield piece._replace(joined=piece.joined and (frame.sparse or not loose))
             left, loose = piece.next, []
         before = piece
     yield from settle(loose, left, None, frame)
@@ -117,58 +132,97 @@ def settle(
 ) -> Iterator[Piece]:
     """Place loose batches between the offset ``left`` and the piece ``right``."""
     end = right.first if right is not None else frame.next_base
-    closed = end >= 0 and (right is None or right.joined) and all(p.joined for p in loose)
-    claims_order = all(a.next <= b.first for a, b in pairwise(loose))
-    inside = bool(loose) and loose[0].first >= left and (end < 0 or loose[-1].next <= end)
-    if claims_order and inside and frame.sparse:
-        yield from loose
-    elif closed and sum(piece.span for piece in loose) == end - left:
-        yield from loose if _tiles(loose, left) else _one_after_the_other(loose, left)
+    hole = _Hole(left, -1 if end < left else end, right, frame)
+    if len(loose) == 1 and hole.is_filled_by(loose):
+        yield moved(loose[0], left)  # it fits nowhere else
     else:
-        yield from _each(loose, left, right, end, frame)
+        yield from hole.each(loose)
 
 
-def _tiles(loose: Sequence[Piece], left: int) -> bool:
-    """Whether the claims fill the hole in another order: batches were swapped, not damaged."""
-    for piece in sorted(loose, key=lambda p: p.first):
-        if piece.first != left:
-            return False
-        left = piece.next
-    return True
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """Where loose batches are: behind the offset ``left``, and before ``end`` (−1: unknown)."""
+
+    left: int
+    end: int
+    right: Piece | None
+    frame: FileFrame
+
+    def is_filled_by(self, loose: Sequence[Piece]) -> bool:
+        closed = self.end >= 0 and (self.right is None or self.right.joined)
+        joined = all(piece.joined for piece in loose)
+        return closed and joined and sum(p.span for p in loose) == self.end - self.left
+
+    def each(self, loose: Sequence[Piece]) -> Iterator[Piece]:
+        known, byte = self.left, loose[0].start - loose[0].hidden if loose else 0
+        spare = sum(piece.span for piece in loose)
+        linked = self._linked(loose)
+        for piece, expected in zip(loose, self._expected(loose), strict=True):
+            room = known + spare + _OFFSETS_PER_BYTE * (piece.start - byte)
+            room = self.end if self.end >= 0 else room
+            placed = piece if piece in linked else self._one(piece, expected, known, room)
+            if not self.frame.sparse and placed.first not in expected:
+                placed = placed._replace(joined=False)  # what is missing there may be lost
+            yield placed
+            if not placed.homeless:
+                known, byte = max(known, placed.next), piece.end
+
+    def _linked(self, loose: Sequence[Piece]) -> set[Piece]:
+        """Those that go on exactly where another one, or the hole, ends: two claims that agree are
+        right, in whatever order the batches are."""
+        firsts = {piece.first for piece in loose} | {self.end}
+        nexts = {piece.next for piece in loose} | {self.left}
+        inside = (p for p in loose if p.first >= self.left and (self.end < 0 or p.next <= self.end))
+        return {p for p in inside if p.first in nexts or p.next in firsts}
+
+    def _expected(self, loose: Sequence[Piece]) -> list[tuple[int, int]]:
+        """Where each batch begins if nothing is missing on its left, and if nothing is on its
+        right; −1 where damage lies between."""
+        lefts, at = list[int](), self.left
+        for piece in loose:
+            at = at if piece.joined else -1
+            lefts.append(at)
+            at = at + piece.span if at >= 0 else -1
+        rights, at = list[int](), self.end if self.right is None or self.right.joined else -1
+        for piece in reversed(loose):
+            at = at - piece.span if at >= piece.span else -1
+            rights.append(at)
+            at = at if piece.joined else -1
+        return list(zip(lefts, reversed(rights), strict=True))
+
+    def _one(self, piece: Piece, expected: tuple[int, int], known: int, room: int) -> Piece:
+        """A loose batch by itself. In a log that is not compacted no offset is missing between
+        two batches with nothing between them; a claim that one flipped bit does not explain is
+        believed where it fits."""
+        fits = known <= piece.first and piece.next <= room
+        if piece.start == 0 and piece.first in self.frame.bases:
+            return piece  # the file of another name
+        if self.frame.sparse:
+            return piece if fits else piece._replace(homeless=True)
+        if fits and piece.first in expected:
+            return piece
+        for first in expected:
+            if self.left <= first <= room - piece.span and is_flip(piece.first, first):
+                return moved(piece, first)
+        return piece._replace(alone=True) if fits else piece._replace(homeless=True)
 
 
-def _one_after_the_other(loose: Sequence[Piece], left: int) -> Iterator[Piece]:
-    for piece in loose:
-        yield moved(piece, left)
-        left += piece.span
+def is_flip(claim: int, right: int) -> bool:
+    """Whether at most one bit of an offset is wrong."""
+    return (claim ^ right).bit_count() <= 1
 
 
-def _each(
-    loose: Sequence[Piece], left: int, right: Piece | None, end: int, frame: FileFrame
-) -> Iterator[Piece]:
-    for piece, following in _with_next(loose):
-        beyond = following if following is not None else right
-        placed = _one(piece, left, end, beyond, frame)
-        yield placed
-        if not placed.homeless:
-            left = max(left, placed.next)
-
-
-def _one(piece: Piece, left: int, end: int, beyond: Piece | None, frame: FileFrame) -> Piece:
-    """A loose batch by itself. In a log that is not compacted no offset is missing between two
-    batches with nothing between them; behind damage the claim is as good as any."""
-    if piece.first in frame.bases and piece.start == 0:
-        return piece  # the file of another name
-    fits = left <= piece.first and (end < 0 or piece.next <= end)
-    touches_right = beyond is not None and beyond.joined
-    if fits and (frame.sparse or not (piece.joined or touches_right)):
-        return piece
-    if piece.joined and (end < 0 or left + piece.span <= end) and not frame.sparse:
-        return moved(piece, left)
-    before_right = -1 if beyond is None or not beyond.joined else beyond.first - piece.span
-    if before_right >= left and not frame.sparse:
-        return moved(piece, before_right)
-    return piece if fits else piece._replace(homeless=True)
+def housed(homeless: Iterable[Piece], pieces: Iterable[Piece]) -> set[Piece]:
+    """Those of ``homeless`` whose claims lead into holes between the pieces of their replica: a
+    copy of a batch, or the batch itself, away from its place."""
+    taken = sorted((p.first, p.next) for p in pieces)
+    found: set[Piece] = set()
+    for piece in homeless:
+        at = bisect_right(taken, (piece.first, 2**63))
+        inside = 0 < at < len(taken)
+        if inside and taken[at - 1][1] <= piece.first and piece.next <= taken[at][0]:
+            found.add(piece)
+    return found
 
 
 def moved(piece: Piece, first: int) -> Piece:
@@ -185,8 +239,9 @@ def _with_behind(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
     only where compaction removes what is at its front."""
     behind = frame.behind if frame.sparse or frame.behind == frame.base else -1
     for piece in pieces:
-        yield piece._replace(behind=behind if piece.joined else -1)
-        behind = -1 if piece.homeless else piece.next
+        known = piece.joined and not piece.alone
+        yield piece._replace(behind=behind if known else -1)
+        behind = -1 if piece.homeless or piece.alone else piece.next
 
 
 def coalesce(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -206,11 +261,12 @@ def coalesce(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def _continues(one: Piece, other: Piece) -> bool:
-    plain = not (one.mended or other.mended or one.homeless or other.homeless)
+    plain = not any(p.mended or p.homeless or p.alone for p in (one, other))
     alike = (one.file, one.epoch, one.magic, one.end, one.sure) == (
         other.file, other.epoch, other.magic, other.start, other.sure,
     )  # fmt: skip
-    return plain and alike and one.next <= other.first
+    follows = one.next == other.first or (other.joined and one.next < other.first)
+    return plain and alike and follows
 
 
 def _with_next(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Piece | None]]:

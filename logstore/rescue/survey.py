@@ -123,11 +123,13 @@ class Survey:
     def _rows(self, first: int, end: int) -> Piece:
         table = self._table
         start, stop = self._bytes(first)[0], self._bytes(end - 1)[1]
-        joined = start == self._good_until
+        hidden = start - self._good_until
+        joined = not hidden
         self._good_until, self._next = stop, table.column(LAST)[end - 1] + 1
         return Piece(
             self._number, start, stop, table.column(BASE)[first], self._next,
             table.column(EPOCH)[first], end - first, table.column(MAGIC_COLUMN)[first], joined,
+            hidden,
         )  # fmt: skip
 
     def _bytes(self, row: int) -> tuple[int, int]:
