@@ -1,10 +1,10 @@
 """The command line. ``logstore COMMAND --help`` tells more.
 
 A command is a module of this package: ``logstore/cli/dump.py`` defines the click command ``dump``.
-Names that begin with ``_`` are not commands. Other packages add theirs as entry points of the group
-``logstore.commands``. A module is imported only when its command runs or the full help is asked
-for, and libraries for tables and plots only inside the command that needs them, so that the start
-costs little more than click itself (37 ms).
+Names that begin with ``_`` are not commands; ``import_.py`` has the command ``import``. Other
+packages add theirs as entry points of the group ``logstore.commands``. A module is imported only
+when its command runs or the full help is asked for, and libraries for tables and plots only inside
+the command that needs them, so that the start costs little more than click itself (37 ms).
 
 Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
 arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback;
@@ -14,6 +14,7 @@ arguments or an error, told in one line on stderr, or a mistake in logstore, wit
 from __future__ import annotations
 
 import importlib
+import keyword
 import pkgutil
 import signal
 import sys
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         built_in = {
-            module.name.replace("_", "-")
+            module.name.rstrip("_").replace("_", "-")
             for module in pkgutil.iter_modules(__path__)
             if not module.name.startswith("_")
         }
@@ -52,6 +53,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = cmd_name.replace("-", "_")
+        if keyword.iskeyword(name):
+            name += "_"
         module = f"{__name__}.{name}"
         if not name.startswith("_") and name.isidentifier():
             try:

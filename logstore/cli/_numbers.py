@@ -20,8 +20,6 @@ class Number(click.ParamType):  # type: ignore[type-arg]  # of newer click only
         self.low, self.high = low, high
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
         option = param.opts[0] if param is not None else "a number"
         text = str(value)
         digits = text.removeprefix("-")
@@ -37,3 +35,7 @@ PARTITIONS = Number(1, 10_000)
 COUNT = Number(1, 2**63 - 1)
 OFFSET = Number(0, 2**63 - 1)
 WHOLE = Number(-(2**63), 2**63 - 1)
+
+
+def counted(count: int) -> str:
+    return f"{count} record" if count == 1 else f"{count} records"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
@@ -31,6 +32,7 @@ _SECOND_LOOK_SECONDS = 0.05
 _ZERO_TAIL_BYTES = 1 << 20
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
+T = TypeVar("T")
 Note = Callable[[str], None]
 Aborted = tuple[int, int, int]  # producer id, first offset, offset of the marker
 
@@ -45,6 +47,33 @@ def find_partitions(storage: Storage, log_dir: str, topic: str) -> list[int]:
     return sorted(found)
 
 
+class Filled(NamedTuple, Generic[T]):
+    """What was made of a window from some position on.
+
+    ``position`` and ``status``: where to go on, and a ``DECODE_`` number; ``end``: the offset after
+    the last record of ``portion``; ``fault``: damage behind it.
+    """
+
+    position: int
+    status: int
+    portion: T | None
+    end: int
+    fault: CorruptBatchError | None = None
+
+
+Fill: TypeAlias = Callable[[bytes, int, ReadOptions], Filled[T]]
+
+
+def _fill_records(data: bytes, at: int, options: ReadOptions) -> Filled[list[Record]]:
+    chunk: list[Record] = []
+    fault, status = None, DECODE_FULL
+    try:
+        at, status = fill_records(data, at, chunk, CHUNK_RECORDS, options)
+    except CorruptBatchError as error:
+        fault = error
+    return Filled(at, status, chunk or None, chunk[-1].offset + 1 if chunk else -1, fault)
+
+
 class PartitionReader:
     """A cursor over one log. ``chunks`` reads to the end as it is; call it again for what is new.
 
@@ -55,7 +84,7 @@ class PartitionReader:
     def __init__(self, storage: Storage, log_dir: str, tp: TopicPartition, note: Note) -> None:
         self.topic_partition = tp
         self.offset, self.end_offset = 0, MAX_OFFSET
-        self._storage, self._log_dir, self._note = storage, log_dir, note
+        self._storage, self._log_dir, self.note = storage, log_dir, note
         self._directory = os.path.join(log_dir, filenames.partition_dir_name(tp))
         self._aborted: Sequence[Aborted] = ()
         self._base, self._position = -1, 0  # the next batch: its segment, and where in the file
@@ -163,6 +192,10 @@ class PartitionReader:
         Raises:
             CorruptBatchError: the bytes there are no batch; all records before were given out.
         """
+        return self.portions(_fill_records)
+
+    def portions(self, fill: Fill[T]) -> Iterator[T]:
+        """As ``chunks``, of what ``fill`` makes of windows of the log."""
         bases = self._bases()
         for at, base in enumerate(bases):
             end = bases[at + 1] if at + 1 < len(bases) else None
@@ -175,16 +208,19 @@ class PartitionReader:
             try:
                 file = self._open(base)
             except FileNotFoundError:
-                self._note(f"{self._place(base)}: deleted meanwhile; its records are left out")
+                self._on_deleted(base)
                 continue
             try:
-                yield from self._segment(file, end)
+                yield from self._segment(file, end, fill)
             except MemoryError:
                 raise _too_large(file, f"the batch at byte {self._position}") from None
             finally:
                 file.close()
 
-    def _segment(self, file: File, end: int | None) -> Iterator[list[Record]]:
+    def _on_deleted(self, base: int) -> None:
+        self.note(f"{self._place(base)}: deleted meanwhile; its records are left out")
+
+    def _segment(self, file: File, end: int | None, fill: Fill[T]) -> Iterator[T]:
         """The rest of one segment. ``end``: the base offset of the next, None for the last one."""
         aborted = [
             txn for txn in self._aborted if txn[2] >= self._base and (end is None or txn[1] < end)
@@ -193,7 +229,7 @@ class PartitionReader:
         while data := file.read_at(self._position, window):
             start = self._position
             try:
-                if (yield from self._window(data, aborted)) == DECODE_LIMIT:
+                if (yield from self._window(data, aborted, fill)) == DECODE_LIMIT:
                     return
             except CorruptBatchError as error:
                 if end is None and not any(file.read_at(error.position, _ZERO_TAIL_BYTES)):
@@ -215,23 +251,18 @@ class PartitionReader:
                     raise CorruptBatchError(file.path, start, reason)
 
     def _window(
-        self, data: bytes, aborted: Sequence[Aborted]
-    ) -> Generator[list[Record], None, int]:
+        self, data: bytes, aborted: Sequence[Aborted], fill: Fill[T]
+    ) -> Generator[T, None, int]:
         """The whole batches of ``data``, which lies at ``_position``; returns why it ended."""
         start, at, status = self._position, 0, DECODE_FULL
         while status == DECODE_FULL:
-            chunk: list[Record] = []
-            fault = None
             options = ReadOptions(self.offset, self.end_offset, aborted=aborted)
-            try:
-                at, status = fill_records(data, at, chunk, CHUNK_RECORDS, options)
-            except CorruptBatchError as error:
-                fault = error.located("", start)
-            if chunk:
-                self.offset = chunk[-1].offset + 1
-                yield chunk
+            at, status, portion, end, fault = fill(data, at, options)
+            if portion is not None:
+                self.offset = end
+                yield portion
             if fault is not None:
-                raise fault
+                raise fault.located("", start)
             self._position = start + at
         return status
 
@@ -262,7 +293,7 @@ class PartitionReader:
         for base in roll_marks(names, 0):
             ends = [row.last_offset + 1 for row in self._rows(bases[-1])] if bases else []
             if base not in ends[-1:]:
-                self._note(f"{self._place(base, filenames.SWAP_SUFFIX)}: does not follow what is "
+                self.note(f"{self._place(base, filenames.SWAP_SUFFIX)}: does not follow what is "
                            "before it; left out, as by the next start")  # fmt: skip
                 break
             bases.append(base)
@@ -273,7 +304,7 @@ class PartitionReader:
         try:
             offsets = OffsetCheckpoint(path, self._storage).read()
         except MalformedCheckpointError as error:
-            self._note(f"{error}; taken as absent")
+            self.note(f"{error}; taken as absent")
             return 0
         return offsets.get(self.topic_partition, 0)
 

@@ -13,13 +13,17 @@ from checkpoints.partition_metadata import random_topic_id
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
+from logstore.cli._config import config_option, parse_config
 from logstore.cli._input import BadInputError, Parsed, records_as_they_come
+from logstore.cli._interrupts import Interrupts
+from logstore.cli._numbers import COUNT, PARTITION, PARTITIONS, counted
 from logstore.cli._records import find_partitions
 from logstore.errors import LogstoreError
 from logstore.log import PartitionLog, ReplicaLog
 from logstore.manager import LogManager
 from logstore.partitioner import partitioner
 from logstore.storage.local import LocalStorage
+from logstore.types import Header
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
@@ -29,10 +33,15 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 @click.command()
 @click.argument("directory", metavar="DIR")
 @click.argument("topic")
-@click.option("--partition", type=int, metavar="N", help="Append to this partition.")
+@click.option("--partition", type=PARTITION, metavar="N", help="Append to this partition.")
 @click.option(
-    "--partitions", type=int, metavar="P",
+    "--partitions", type=PARTITIONS, metavar="P",
     help="Partitions of a topic that is not there yet (1); the key decides between them.",
+)  # fmt: skip
+@config_option
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE",
+    help="A header of every record, before its own; without = it is null. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(["lines", "json"]), default="lines",
@@ -42,7 +51,7 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--flush", is_flag=True, help="Make each batch durable before the next is read.")
 @click.option(
-    "--batch", "batch_records", default=1000, show_default=True, metavar="N",
+    "--batch", "batch_records", type=COUNT, default=1000, show_default=True, metavar="N",
     help="Records a batch, at most.",
 )  # fmt: skip
 @json_option
@@ -51,6 +60,8 @@ def append(
     topic: str,
     partition: int | None,
     partitions: int | None,
+    config: tuple[str, ...],
+    headers: tuple[str, ...],
     form: str,
     key_separator: str | None,
     compression: str,
@@ -64,30 +75,44 @@ def append(
     the key decides, as in Kafka's producers; records without one stay together for a batch. At the
     end everything is flushed and the directory closed cleanly; what was appended is printed.
 
-    A line that cannot be read ends it with exit code 2, after appending the lines before it.
+    A line that cannot be read ends it with exit code 2, after appending the lines before it. Ctrl-C
+    ends it between two batches; what was appended until then is printed and stays. --config is for
+    a topic that is not there yet.
+
+    \b
+    Example:
+      printf 'a=1\\nb=2\\n' | logstore append /tmp/logs orders --key-separator =
     """
     if partition is not None and partitions is not None:
         fail("--partition and --partitions exclude each other")
-    if batch_records < 1 or (partitions is not None and partitions < 1):
-        fail("--batch and --partitions start at 1")
-    if partition is not None and partition < 0:
-        fail(f"--partition {partition}: partitions start at 0")
     if form == "json" and key_separator is not None:
         fail("--key-separator is for lines only")
     separator = None if key_separator is None else os.fsencode(key_separator)
     if separator == b"":
         fail("--key-separator is empty")
+    settings, common = parse_config(config), _headers(headers)
     _check_directory(directory)
-    with LogManager([directory]) as manager:
-        logs = _open_topic(manager, directory, topic, partition, partitions)
-        appender = _Appender(logs, compression, flush, batch_records)
+    with Interrupts() as interrupts, LogManager([directory]) as manager:
+        logs = _open_topic(manager, directory, topic, partition, partitions, settings)
+        appender = _Appender(logs, compression, flush, batch_records, common)
         try:
-            _append_all(appender, form, separator)
+            _append_all(appender, form, separator, interrupts)
         except (BadInputError, LogstoreError) as error:
-            count = sum(p.count for p in appender.done)
-            fail(f"{error}; {counted(count)} before it appended")
+            fail(f"{error}; {counted(appender.count)} before it appended")
         finally:
             _report(appender, as_json)
+
+
+def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
+    headers: list[Header] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            fail(f"--header {printable(text)}: the name is not Unicode")
+        headers.append((name, os.fsencode(value) if equals else None))
+    return tuple(headers)
 
 
 def _check_directory(directory: str) -> None:
@@ -102,14 +127,16 @@ def _check_directory(directory: str) -> None:
 
 
 def _open_topic(
-    manager: LogManager, directory: str, topic: str, partition: int | None, count: int | None
-) -> list[ReplicaLog]:
+    manager: LogManager, directory: str, topic: str, partition: int | None, count: int | None,
+    settings: dict[str, str],
+) -> list[ReplicaLog]:  # fmt: skip
     found = find_partitions(LocalStorage(), directory, topic)
+    if found and settings:
+        fail(f"{printable(topic)} is there already: logstore alter changes its configuration")
     if partition is not None:
-        known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
-        return [manager.get_or_create(topic, partition, topic_id=known)]
+        return [_open_partition(manager, topic, partition, found, settings)]
     if not found:
-        return manager.create_topic(topic, count or 1)
+        return manager.create_topic(topic, count or 1, settings or None)
     if count not in (None, len(found)):
         fail(f"{printable(topic)} has {len(found)} partitions here, not {count}")
     if found != list(range(len(found))):
@@ -118,29 +145,60 @@ def _open_topic(
     return [manager.get(topic, p) for p in found]
 
 
-def _append_all(appender: _Appender, form: str, separator: bytes | None) -> None:
+def _open_partition(
+    manager: LogManager, topic: str, partition: int, found: list[int], settings: dict[str, str]
+) -> ReplicaLog:
+    """One that is not there is made, unless others would be missing before it."""
+    following = found[-1] + 1 if found else 0
+    if partition > following:
+        here = f"has partitions {found} here" if found else "is not here"
+        fail(f"--partition {partition} would leave a hole: {printable(topic)} {here}")
+    known = manager.get(topic, found[0]).topic_id if found else random_topic_id()
+    return manager.get_or_create(topic, partition, topic_id=known, config=settings or None)
+
+
+def _append_all(
+    appender: _Appender, form: str, separator: bytes | None, interrupts: Interrupts
+) -> None:
+    stream = _Input(interrupts)
     try:
-        for record, line in records_as_they_come(sys.stdin.buffer, form == "json", separator):
+        for record, line in records_as_they_come(stream, form == "json", separator):
             if record is None:
                 appender.append_pending()
             else:
                 appender.add(record, line)
+            interrupts.check()
     except BadInputError:
         appender.append_pending()
         raise
     appender.append_pending()
 
 
+class _Input:
+    """stdin, whose reading Ctrl-C ends at once."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self.fileno = sys.stdin.buffer.fileno
+
+    def read1(self, size: int) -> bytes:
+        return self._interrupts.read1(sys.stdin.buffer, size)
+
+
 class RejectedInputError(LogstoreError):
     """The log refused records of the input."""
 
 
-@dataclass(slots=True)
 class _Done:
-    log: PartitionLog
-    count: int = 0
-    first_offset: int = -1
-    last_offset: int = -1
+    """What was appended to a log, by its offsets: right after an interrupt, too."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.first_offset = log.log_end_offset
+
+    @property
+    def count(self) -> int:
+        return self.log.log_end_offset - self.first_offset
 
 
 @dataclass(slots=True)
@@ -155,14 +213,22 @@ class _Appender:
     """Collects records by partition and appends them in batches."""
 
     def __init__(
-        self, logs: list[ReplicaLog], compression: str, flush: bool, batch_records: int
-    ) -> None:
+        self, logs: list[ReplicaLog], compression: str, flush: bool, batch_records: int,
+        headers: tuple[Header, ...],
+    ) -> None:  # fmt: skip
+        self._headers = headers
         self.done = [_Done(log) for log in logs]
         self._pending = [_Pending() for _ in logs]
         self._spread = partitioner("murmur2")
         self._compression, self._flush, self._batch_records = compression, flush, batch_records
 
+    @property
+    def count(self) -> int:
+        return sum(each.count for each in self.done)
+
     def add(self, record: Parsed, line: int) -> None:
+        if self._headers:
+            record = record._replace(headers=(*self._headers, *record.headers))
         at = self._spread.partition(record.key, len(self.done))
         size = _RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"")
         for name, value in record.headers:
@@ -187,7 +253,7 @@ class _Appender:
         self._pending[at] = _Pending()
         records, now = pending.records, int(time.time() * 1000)
         try:
-            info = done.log.append_columns(
+            done.log.append_columns(
                 [r.value for r in records],
                 [r.key for r in records],
                 [now if r.timestamp is None else r.timestamp for r in records],
@@ -203,30 +269,25 @@ class _Appender:
             done.log.flush()
         if any(record.key is None for record in records):
             self._spread.on_new_batch()
-        done.count += info.record_count
-        done.first_offset = info.first_offset if done.first_offset < 0 else done.first_offset
-        done.last_offset = info.last_offset
 
 
 def _report(appender: _Appender, as_json: bool) -> None:
     if as_json:
-        rows = [
-            {
-                "topic": d.log.topic_partition.topic,
-                "partition": d.log.topic_partition.partition,
-                "records": d.count,
-                "firstOffset": d.first_offset,
-                "lastOffset": d.last_offset,
-            }
-            for d in appender.done
-        ]
-        terminal.print_json(rows)
+        terminal.print_json([_json(each) for each in appender.done])
         return
-    for d in appender.done:
-        if d.count:
-            span = f"offsets {d.first_offset} to {d.last_offset}"
-            terminal.line(f"{printable(d.log.name)}: {counted(d.count)}, {span}")
+    for each in appender.done:
+        if each.count:
+            span = f"offsets {each.first_offset} to {each.first_offset + each.count - 1}"
+            terminal.line(f"{printable(each.log.name)}: {counted(each.count)}, {span}")
 
 
-def counted(count: int) -> str:
-    return f"{count} record" if count == 1 else f"{count} records"
+def _json(done: _Done) -> dict[str, object]:
+    """Offsets are −1 where nothing was appended."""
+    tp, some = done.log.topic_partition, done.count > 0
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "records": done.count,
+        "firstOffset": done.first_offset if some else -1,
+        "lastOffset": done.first_offset + done.count - 1 if some else -1,
+    }

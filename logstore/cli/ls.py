@@ -33,7 +33,8 @@ def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
     file names it, and replicas that are equal do not tell.
 
     \b
-    Example: logstore ls /var/lib/kafka-logs
+    Example:
+      logstore ls /var/lib/kafka-logs
     """
     lister = Lister(LocalStorage(), lambda text: terminal.line(f"note: {text}", err=True))
     found = []

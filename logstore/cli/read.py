@@ -79,7 +79,8 @@ def read(
     everywhere, and in JSON what is no UTF-8 is {"base64": "…"}.
 
     \b
-    Example: logstore read DIR orders --from -10 --format '%T %p %o %k %s\\n'
+    Example:
+      logstore read DIR orders --from -10 --format '%T %p %o %k %s\\n'
     """
     if follow and committed:
         fail("--follow and --committed cannot be combined")

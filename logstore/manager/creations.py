@@ -1,9 +1,10 @@
 """Which partitions of a topic are about to be created, on the disk as long as they are.
 
 Each log directory that gets some of them has a file ``topic-creation-<topic id>`` with the names of
-all, in the frame of an offset checkpoint whose offsets mean nothing. Kafka ignores it. The file
+all, in the frame of an offset checkpoint. Kafka ignores it. The file
 comes, durably, before the first partition, and goes, durably, before anybody finds one of them. So
-after a crash its partitions are empty; where one is missing, the others go too.
+after a crash its partitions are empty; where one is missing, the others go too. Where the topic
+gets its first records before it is found, the offsets are 1 in place of 0, and all of it goes.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Creation:
 
     topic_id: uuid.UUID
     partitions: frozenset[TopicPartition]
+    filled: bool = False  # with records, which nobody was told of before the end
 
 
 class CreationFiles:
@@ -53,12 +55,12 @@ class CreationFiles:
             except (ValueError, MalformedCheckpointError) as error:  # such as a .tmp left behind
                 logger.info("%s in %s is left alone: %s", name, self._directory, error)
                 continue
-            found.append(Creation(topic_id, frozenset(tps)))
+            found.append(Creation(topic_id, frozenset(tps), any(tps.values())))
         return found
 
     def begin(self, creation: Creation) -> None:
         file = OffsetCheckpoint(self._path(creation.topic_id), self._storage)
-        file.write(dict.fromkeys(sorted(creation.partitions), 0))
+        file.write(dict.fromkeys(sorted(creation.partitions), int(creation.filled)))
 
     def end(self, creation: Creation) -> None:
         path = self._path(creation.topic_id)

@@ -136,9 +136,9 @@ class Housekeeper:
         logs = self._directories.logs().values()
         return sum(log.remove_expired_producers() for log in logs if not log.failed)
 
-    def purge_deleted(self) -> int:
+    def purge_deleted(self, *, at_once: bool = False) -> int:
         """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
-        now = self._clock.wall_ms()
+        now = MAX_LONG if at_once else self._clock.wall_ms()
         logs = self._directories.logs().values()
         return self._pending.purge(now) + sum(
             log.purge_deleted(now) for log in logs if not log.failed

@@ -43,7 +43,7 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Creations whose end was not noted, and the logs that are there of them; all empty."""
+    """Creations whose end was not noted, and their logs: empty, or filled by the creation."""
 
     creations: list[tuple[LogDir, Creation]]
     logs: list[tuple[LogDir, ReplicaLog]]
@@ -192,11 +192,12 @@ class Loader:
         outcomes: list[Outcome[ReplicaLog]],
         unfinished: Unfinished,
     ) -> None:
-        begun = {(c.topic_id, tp) for c in found.creations for tp in c.partitions}
+        begun = {(c.topic_id, tp): c.filled for c in found.creations for tp in c.partitions}
         fatal: BaseException | None = None
         failure: Exception | None = None
         for tp, (log, error) in zip(found.logs, outcomes, strict=False):
-            if log is not None and (log.topic_id, tp) in begun and self._is_new(log_dir, log):
+            filled = None if log is None or log.topic_id is None else begun.get((log.topic_id, tp))
+            if log is not None and filled is not None and (filled or self._is_new(log_dir, log)):
                 unfinished.logs.append((log_dir, log))
             elif log is not None:
                 try:

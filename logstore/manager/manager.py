@@ -231,7 +231,12 @@ class LogManager:
         return self._topics.get_or_create(tp, topic_id, config, is_new)
 
     def create_topic(
-        self, topic: str, partitions: int, config: TopicConfig | None = None
+        self,
+        topic: str,
+        partitions: int,
+        config: TopicConfig | None = None,
+        *,
+        fill: Callable[[list[ReplicaLog]], None] | None = None,
     ) -> list[ReplicaLog]:
         """Create all partitions of a topic under one new topic id, or none of them.
 
@@ -240,13 +245,17 @@ class LogManager:
 
         Args:
             config: stored with the topic; see ``alter_topic``.
+            fill: appends the topic's first records to its logs, in order of partitions, before
+                anybody finds them: all of it or, after an error or a crash, no topic. For a
+                manager of one directory.
         Raises:
+            ConfigError: ``fill`` with several directories, or the configuration is wrong.
             TopicExistsError: it, or a topic whose name collides (F-2), is here already.
             LogUnavailableError: it is here, and a log of it is too damaged to be opened.
             InvalidTopicError: the name or the number breaks a rule.
             StorageFailedError: the disk refused.
         """
-        return self._topics.create(topic, partitions, config)
+        return self._topics.create(topic, partitions, config, fill)
 
     def create_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
         """Give a topic more partitions, ``total`` in the end, all or none; the new ones.
@@ -378,9 +387,13 @@ class LogManager:
     def remove_expired_producers(self) -> int:
         return self._keeper.remove_expired_producers()
 
-    def purge_deleted(self) -> int:
-        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229)."""
-        return self._keeper.purge_deleted()
+    def purge_deleted(self, *, at_once: bool = False) -> int:
+        """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229).
+
+        Args:
+            at_once: those that are not due yet, too.
+        """
+        return self._keeper.purge_deleted(at_once=at_once)
 
     def start(self) -> None:
         """Do the periodic work on a thread, for a manager that was opened without; idempotent."""

@@ -23,6 +23,7 @@ from checkpoints.partition_metadata import (
 )
 from checkpoints.topic_properties import TopicProperties
 from logstore.errors import (
+    ConfigError,
     InvalidTopicError,
     LogstoreError,
     LogUnavailableError,
@@ -52,6 +53,7 @@ MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
 Made = tuple[LogDir, ReplicaLog]
+Fill = Callable[[list[ReplicaLog]], None]
 
 
 class Topics:
@@ -198,8 +200,12 @@ class Topics:
 
     # -- topics --------------------------------------------------------------------------------
 
-    def create(self, topic: str, partitions: int, config: TopicConfig | None) -> list[ReplicaLog]:
+    def create(
+        self, topic: str, partitions: int, config: TopicConfig | None, fill: Fill | None = None
+    ) -> list[ReplicaLog]:
         _check_count(topic, partitions)
+        if fill is not None and len(self._directories.live()) != 1:
+            raise ConfigError("a topic is created with its records in a single directory only")
         wanted = None if config is None else self._configs.resolve(config)
         with self.claims.of(topic):
             self._refuse_unavailable(topic)
@@ -212,7 +218,7 @@ class Topics:
                 self._configs.set(topic, wanted, stored)
             try:
                 topic_id = new_uuid(self._opener.random_id)
-                return self._create_all(topic, range(partitions), topic_id, stored)
+                return self._create_all(topic, range(partitions), topic_id, stored, fill)
             except BaseException:
                 self._configs.forget(topic)
                 raise
@@ -238,12 +244,13 @@ class Topics:
         partitions: Sequence[int],
         topic_id: uuid.UUID,
         stored: TopicProperties | None,
+        fill: Fill | None = None,
     ) -> list[ReplicaLog]:
-        """All of them, or none; nobody finds one before the others are there."""
+        """All of them, or none; nobody finds one before the others are there, and full."""
         if not partitions:
             return []
         tps = [TopicPartition(topic, partition) for partition in partitions]
-        creation = Creation(topic_id, frozenset(tps))
+        creation = Creation(topic_id, frozenset(tps), filled=fill is not None)
         with ExitStack() as rooms:
             dirs = [rooms.enter_context(self._directories.room_for_one()) for _ in tps]
             concerned = list(dict.fromkeys(dirs))
@@ -262,6 +269,11 @@ class Topics:
                 for _, error in outcomes:
                     if error is not None:
                         raise error
+                if fill is not None:
+                    logs = {log.topic_partition: log for _, log in made}
+                    fill([logs[tp] for tp in tps])
+                    for log in logs.values():
+                        log.flush()
                 for log_dir in concerned:
                     self._guarded(log_dir, log_dir.creations.end, creation)
                 self._directories.register(made)
@@ -293,7 +305,7 @@ class Topics:
                      if log.topic_id == creation.topic_id}  # fmt: skip
             born = {log.topic_partition: (d, log) for d, log in own
                     if log.topic_partition not in known}  # fmt: skip
-            complete = creation.partitions <= known | born.keys()
+            complete = not creation.filled and creation.partitions <= known | born.keys()
             doomed = [made for made in own if not complete or made not in born.values()]
             missing = creation.partitions & self._directories.unavailable().keys()
             if (self._directories.offline() or missing) and not complete:
@@ -499,6 +511,8 @@ def _check_name(topic: str, partition: int) -> None:
     if not isinstance(topic, str):
         raise InvalidTopicError(f"topic name {topic!r} is not a string")
     filenames.validate_topic(topic)
+    if filenames.CLUSTER_METADATA_DIR.startswith(f"{topic}-"):
+        raise InvalidTopicError(f"topic {topic!r} is the metadata log of a KRaft broker")
     is_number = isinstance(partition, int) and not isinstance(partition, bool)
     if not is_number or not 0 <= partition <= MAX_PARTITIONS:
         raise InvalidTopicError(f"partition {partition!r} of {topic!r} is not an i32 >= 0")

@@ -177,17 +177,18 @@ def test_large_records_are_split_over_batches(tmp_path: Path) -> None:
 def test_report_as_json(tmp_path: Path) -> None:
     result = append(tmp_path, "t", "--partitions", "2", "--partition", "0", stdin=b"")
     assert result.exit_code == 2
-    result = append(tmp_path, "t", "--partition", "3", "--json", stdin=b"a\nb\n")
+    result = append(tmp_path, "t", "--partition", "0", "--json", stdin=b"a\nb\n")
     assert json.loads(result.stdout) == [
-        {"topic": "t", "partition": 3, "records": 2, "firstOffset": 0, "lastOffset": 1}
+        {"topic": "t", "partition": 0, "records": 2, "firstOffset": 0, "lastOffset": 1}
     ]
 
 
 def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
-    for partition in ("0", "2"):
+    for partition in ("0", "1", "2"):
         append(tmp_path, "t", "--partition", partition, stdin=b"a\n")
-    texts = {(tmp_path / f"t-{p}" / "partition.metadata").read_text() for p in (0, 2)}
+    texts = {(tmp_path / f"t-{p}" / "partition.metadata").read_text() for p in range(3)}
     assert len(texts) == 1
+    shutil.rmtree(tmp_path / "t-1")
     result = append(tmp_path, "t", stdin=b"a\n")
     assert result.exit_code == 2
     assert "only partitions [0, 2] of t are here" in result.stderr
@@ -196,9 +197,19 @@ def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["t", "--batch", "0"], "start at 1"),
-        (["t", "--partitions", "0"], "start at 1"),
-        (["t", "--partition", "-1"], "partitions start at 0"),
+        (["t", "--batch", "0"], "give a number from 1"),
+        (["t", "--batch", "9" * 30], "give a number from 1"),
+        (["t", "--partitions", "0"], "give a number from 1 to 10000"),
+        (["t", "--partition", "-1"], "give a number from 0"),
+        (["t", "--partition", "x"], "not a whole number"),
+        (["t", "--partition", "1"], "would leave a hole: t is not here"),
+        (["old", "--partition", "2"], "would leave a hole: old has partitions [0] here"),
+        (["t", "--config", "retention.ms"], "give KEY=VALUE"),
+        (["t", "--config", "no.key=1"], "unknown configuration key"),
+        (["t", "--config", "segment.bytes=" + "9" * 30], "above its maximum"),
+        (["t", "--config", "segment.ms=1", "--config", "segment.ms=2"], "given twice"),
+        (["old", "--config", "segment.ms=1"], "old is there already: logstore alter"),
+        (["t", "--header", "\udcff=1"], "the name is not Unicode"),
         (["t", "--format", "json", "--key-separator", ","], "for lines only"),
         (["t", "--key-separator", ""], "--key-separator is empty"),
         (["no good"], "InvalidTopicError"),

@@ -1,0 +1,52 @@
+"""Ctrl-C where a log is written: at once while waiting for input, else between two batches."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """Use as a context manager around the writing. An interrupt is kept until somebody looks.
+
+    Python raises KeyboardInterrupt between any two steps, in the middle of an append as well;
+    what the log in memory holds then agrees with its file no more.
+    """
+
+    def __init__(self) -> None:
+        self.pending = self._waiting = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.pending = True
+        if self._waiting:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """
+        Raises:
+            KeyboardInterrupt: there was one.
+        """
+        if self.pending:
+            raise KeyboardInterrupt
+
+    def read1(self, stream: Any, size: int) -> bytes:
+        """``stream.read1(size)``, which an interrupt ends."""
+        self._waiting = True
+        try:
+            self.check()
+            data: bytes = stream.read1(size)
+            return data
+        finally:
+            self._waiting = False

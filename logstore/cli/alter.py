@@ -1,0 +1,58 @@
+"""``logstore alter``: partitions and configuration of a topic in a log directory."""
+
+from __future__ import annotations
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli import fail, json_option
+from logstore.cli._config import config_option, parse_config
+from logstore.cli._numbers import PARTITIONS
+from logstore.cli._topics import known, offline, print_topic, stored_config
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("topic")
+@click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
+@config_option
+@click.option("--delete-config", "removed", multiple=True, metavar="KEY",
+              help="Back to the default; may be repeated.")  # fmt: skip
+@json_option
+def alter(
+    directory: str, topic: str, partitions: int | None, config: tuple[str, ...],
+    removed: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Give TOPIC of the log directory DIR more partitions, or another configuration.
+
+    Keys that are not named stay as they are. A Kafka broker keeps the configuration of its topics
+    elsewhere and does not read this one. DIR must not be in use.
+
+    \b
+    Example:
+      logstore alter /tmp/logs orders --partitions 6 --config segment.ms=60000
+    """
+    if partitions is None and not config and not removed:
+        fail("give --partitions, --config or --delete-config")
+    settings = parse_config(config)
+    both = sorted(set(settings) & set(removed))
+    if both:
+        fail(f"{printable(both[0])} is both set and deleted")
+    with offline(directory) as manager:
+        numbers = known(manager, directory, topic)
+        before = stored_config(directory, topic, numbers[0])
+        missing = [key for key in removed if key not in before]
+        if missing:
+            fail(f"--delete-config {printable(missing[0])}: {printable(topic)} does not set it")
+        if partitions is not None and partitions < numbers[-1] + 1:
+            fail(f"{printable(topic)} has {numbers[-1] + 1} partitions, and keeps them")
+        if config or removed:
+            kept = {key: value for key, value in before.items() if key not in removed}
+            manager.alter_topic(topic, kept | settings)
+        if partitions is not None:
+            manager.create_partitions(topic, partitions)
+        if as_json:
+            print_topic(manager, topic)
+    if not as_json:
+        terminal.line(f"altered {printable(topic)}")

@@ -1,0 +1,33 @@
+"""``logstore delete``: a topic of a log directory, with all its records."""
+
+from __future__ import annotations
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli import json_option
+from logstore.cli._topics import known, offline
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("topic")
+@json_option
+def delete(directory: str, topic: str, as_json: bool) -> None:
+    """Delete TOPIC of the log directory DIR, with all its partitions and records, at once.
+
+    Partitions that are too damaged to be opened go too. DIR must not be in use.
+
+    \b
+    Example:
+      logstore delete /tmp/logs orders
+    """
+    with offline(directory) as manager:
+        numbers = known(manager, directory, topic)
+        manager.delete_topic(topic)
+        manager.purge_deleted(at_once=True)  # nobody else has it open
+    if as_json:
+        terminal.print_json({"topic": topic, "partitions": numbers})
+    else:
+        terminal.line(f"deleted {printable(topic)}, {len(numbers)} partitions")

@@ -1,0 +1,181 @@
+"""``logstore export``: the records of a topic as a file for other tools."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore import terminal
+from logstore.cli import EXIT_FINDINGS, _positions, fail, json_option
+from logstore.cli._numbers import PARTITION, counted
+from logstore.cli._records import Note, PartitionReader, find_partitions
+from logstore.errors import CorruptBatchError, LogstoreError
+from logstore.extras import Extra, load
+from logstore.storage import Storage
+from logstore.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from logstore.cli._files import Export
+
+FORMATS = ("parquet", "arrow", "jsonl")
+
+
+class LogChangedError(LogstoreError):
+    """Records that were to be exported were deleted or cut off meanwhile."""
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.argument("topic")
+@click.option("--to", "target", required=True, metavar="FILE",
+              help="The file; in a directory it is named TOPIC.FORMAT.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
+@click.option("--partition", "only", type=PARTITION, multiple=True, metavar="N",
+              help="Only this one; may be repeated.")  # fmt: skip
+@click.option("--from", "start", default="earliest", show_default=True, metavar=_positions.FORMS,
+              help="Where to begin, in each partition, as of read.")  # fmt: skip
+@click.option("--until", "end", metavar=_positions.FORMS, help="Stop before this place [latest].")
+@click.option(
+    "--committed", is_flag=True, help="Leave out what is not committed: aborted, still open."
+)
+@click.option("--overwrite", is_flag=True, help="Replace the file if it is there.")
+@json_option
+@click.pass_context
+def export(
+    ctx: click.Context, directory: str, topic: str, target: str, form: str | None,
+    only: tuple[int, ...], start: str, end: str | None, committed: bool, overwrite: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the records of TOPIC in the log directory DIR to one file.
+
+    The columns are those of the Spark source: key, value, topic, partition, offset, timestamp,
+    timestampType and headers. JSON Lines have keys and values in base64, as read --json.
+
+    The directory may be in use, as for read. The file appears under its name when it is whole and
+    on the disk; FILE.sha256 beside it proves that later. Damage, records that are deleted
+    meanwhile, or Ctrl-C leave no file.
+
+    \b
+    Example:
+      logstore export /var/lib/kafka-logs orders --to orders.parquet
+    """
+    load("pyarrow", Extra.ARROW, "logstore export")
+    from logstore.cli._files import Format, exporting
+
+    for option, text in (("--from", start), ("--until", end)):
+        _positions.check(text, option)
+    target, chosen = _file_of(target, topic, form)
+    if not overwrite and os.path.lexists(target):
+        fail(f"{printable(target)} is there already; --overwrite replaces it")
+    readers = _readers(directory, topic, only)
+    try:
+        with exporting(target, Format(chosen)) as export:
+            rows = [_export(export, reader, start, end, committed) for reader in readers]
+            export.finish(overwrite=overwrite)
+    except CorruptBatchError as error:
+        terminal.line(f"corrupt: {error}; nothing was exported", err=True)
+        ctx.exit(EXIT_FINDINGS)
+    _report(target, rows, as_json)
+
+
+def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
+    if form is None:
+        form = next((each for each in FORMATS if target.endswith(f".{each}")), None)
+        if form is None:
+            fail(f"--format: {printable(target)} does not end in .parquet, .arrow or .jsonl")
+    if os.path.isdir(target):
+        target = os.path.join(target, f"{topic}.{form}")
+    parent = os.path.dirname(target) or "."
+    if not os.path.isdir(parent):
+        fail(f"--to {printable(target)}: there is no directory {printable(parent)}")
+    return target, form
+
+
+class ExportReader(PartitionReader):
+    """A range that was fixed at the beginning is read whole, or not at all."""
+
+    def _on_deleted(self, base: int) -> None:
+        raise LogChangedError(f"{self._place(base)} was deleted while it was exported")
+
+    def check_start(self, start: int) -> None:
+        if self._bases()[:1] > [start]:
+            raise LogChangedError(f"{self.topic_partition}: offset {start} was deleted meanwhile")
+
+
+def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[ExportReader]:
+    storage: Storage = LocalStorage()
+    if not os.path.isdir(directory):
+        fail(f"{printable(directory)}: no such directory")
+    found = find_partitions(storage, directory, topic)
+    if not found:
+        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
+    for partition in only:
+        if partition not in found:
+            fail(f"{printable(directory)}: there is no partition {partition} of {topic!r}")
+    chosen = sorted(set(only)) or found
+    return [ExportReader(storage, directory, TopicPartition(topic, p), _note()) for p in chosen]
+
+
+def _note() -> Note:
+    """Each note once: an export looks at the files several times."""
+    told: set[str] = set()
+
+    def note(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            terminal.line(f"note: {text}", err=True)
+
+    return note
+
+
+def _export(
+    export: Export, reader: ExportReader, start: str, end: str | None, committed: bool
+) -> dict[str, Any]:
+    tp = reader.topic_partition
+    reader.end_offset = min(reader.latest(), _positions.end(reader, end, "--until"))
+    if committed:
+        reader.keep_to_committed()
+    reader.offset = first = _positions.begin(reader, start, "--from", reader.note)
+    before = export.rows
+    for rows in _rows(reader, first):
+        export.write(rows)
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "records": export.rows - before,
+        "startOffset": first,
+        "endOffset": max(first, reader.end_offset),
+    }
+
+
+def _rows(reader: ExportReader, first: int) -> Iterator[Any]:
+    from logstore.cli._columns import ColumnFill
+
+    if first >= reader.end_offset:
+        return
+    fill = ColumnFill(reader.topic_partition)
+    reader.check_start(first)
+    yield from reader.portions(fill)
+    if not fill.at_limit and fill.seen < reader.end_offset:
+        reached = max(fill.seen, first)
+        raise LogChangedError(
+            f"{reader.topic_partition} ends at offset {reached}: what was to be exported up to "
+            f"{reader.end_offset} was cut off meanwhile"
+        )
+
+
+def _report(target: str, rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        terminal.print_json({"file": target, "size": os.path.getsize(target), "partitions": rows})
+        return
+    for each in rows:
+        name = printable(f"{each['topic']}-{each['partition']}")
+        first, last = each["startOffset"], each["endOffset"] - 1
+        span = f"offsets {first} to {last}" if each["records"] else f"from offset {first} on"
+        terminal.line(f"{name}: {counted(each['records'])}, {span}")
+    terminal.line(f"{printable(target)}: {os.path.getsize(target)} bytes")

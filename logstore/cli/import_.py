@@ -1,0 +1,176 @@
+"""``logstore import``: a file of ``logstore export`` becomes records of a topic."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli import fail, json_option
+from logstore.cli._config import config_option, parse_config
+from logstore.cli._interrupts import Interrupts
+from logstore.cli._numbers import PARTITIONS, counted
+from logstore.cli.export import FORMATS
+from logstore.errors import ConfigError, LogstoreError, TopicExistsError
+from logstore.extras import Extra, load
+
+if TYPE_CHECKING:
+    from logstore.cli._files import Format
+    from logstore.cli._loading import Content
+    from logstore.log import ReplicaLog
+    from logstore.manager import LogManager
+
+_CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+@click.command(name="import")
+@click.argument("directory", metavar="DIR")
+@click.argument("file", metavar="FILE")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
+@click.option("--topic", metavar="T", help="Its name here [as in the file].")
+@click.option("--partitions", type=PARTITIONS, metavar="P",
+              help="Partitions of the new topic [as many as the file has].")  # fmt: skip
+@config_option
+@click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
+@click.option("--append", "to_existing", is_flag=True, help="Add to a topic that is there.")
+@click.option("--unchecked", is_flag=True, help="Take a file without its .sha256 for whole.")
+@json_option
+def import_(
+    directory: str, file: str, form: str | None, topic: str | None, partitions: int | None,
+    config: tuple[str, ...], compression: str, to_existing: bool, unchecked: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Append the records of FILE, written by export, to the log directory DIR.
+
+    Each record keeps its partition, key, value, timestamp and headers; offsets are given anew, and
+    the timestamp type is that of the topic. The topic is created, with all records or, after an
+    error, Ctrl-C or a kill, not at all. With --append it is there already: an error or Ctrl-C takes
+    back what was appended, but a kill cannot.
+
+    FILE is checked first, against FILE.sha256 and as a whole. DIR must not be in use.
+
+    \b
+    Example:
+      logstore import /var/lib/kafka-logs orders.parquet --config retention.ms=-1
+    """
+    load("pyarrow", Extra.ARROW, "logstore import")
+    from logstore.cli._files import Format, check_digest
+    from logstore.cli._loading import survey
+    from logstore.manager import LogManager
+
+    settings = parse_config(config)
+    form = form or next((each for each in FORMATS if file.endswith(f".{each}")), None)
+    if form is None:
+        fail(f"--format: {printable(file)} does not end in .parquet, .arrow or .jsonl")
+    if to_existing and (settings or partitions is not None):
+        fail("--config and --partitions are for a new topic, not for --append")
+    if not os.path.isfile(file):
+        fail(f"{printable(file)}: no such file")
+    if not unchecked:
+        check_digest(file)
+    with Interrupts() as interrupts:
+        content = survey(file, Format(form), interrupts)
+        name = _topic_of(content, topic, file)
+        source = _Source(file, Format(form), content, compression, interrupts)
+        if not content.rows:
+            terminal.line(f"note: {printable(file)} holds no records", err=True)
+        elif to_existing and not os.path.isdir(directory):
+            fail(f"{printable(directory)}: no such directory")
+        else:
+            with LogManager([directory], background=False) as manager:
+                if to_existing:
+                    rows = source.append(manager, name)
+                else:
+                    rows = source.create(manager, name, partitions, settings)
+            _report(rows, as_json)
+
+
+def _topic_of(content: Content, topic: str | None, file: str) -> str:
+    if len(content.topics) > 1:
+        names = ", ".join(sorted(map(printable, content.topics)))
+        fail(f"{printable(file)} holds several topics: {names}")
+    return topic if topic is not None else next(iter(content.topics), "")
+
+
+class _Source:
+    """A file that was looked through, on its way into logs."""
+
+    def __init__(
+        self, file: str, form: Format, content: Content, compression: str, interrupts: Interrupts
+    ) -> None:
+        self._file, self._form, self._content = file, form, content
+        self._compression, self._interrupts = compression, interrupts
+
+    def create(
+        self, manager: LogManager, topic: str, partitions: int | None, settings: dict[str, str]
+    ) -> list[dict[str, Any]]:
+        count = max(self._content.rows) + 1
+        if partitions is not None and partitions < count:
+            fail(f"--partitions {partitions}: the file has records of partition {count - 1}")
+        PARTITIONS.convert(partitions or count, None, None)
+        rows: list[dict[str, Any]] = []
+
+        def fill(logs: list[ReplicaLog]) -> None:
+            rows.extend(self._load(dict(enumerate(logs))))
+
+        try:
+            manager.create_topic(topic, partitions or count, settings or None, fill=fill)
+        except TopicExistsError as error:
+            more = "; --append adds to it" if topic in manager.topics() else ""
+            fail(f"{error}{more}")
+        return rows
+
+    def append(self, manager: LogManager, topic: str) -> list[dict[str, Any]]:
+        """All, or what was appended is cut off again."""
+        logs = {partition: manager.get(topic, partition) for partition in self._content.rows}
+        begun = {log.topic_partition: log.log_end_offset for log in logs.values()}
+        try:
+            rows = self._load(logs)
+            for log in logs.values():
+                log.flush()
+        except BaseException as error:
+            try:
+                manager.truncate_to(begun)
+            except LogstoreError as failure:
+                fail(f"{error}; and what was appended before could not be taken back: {failure}")
+            raise
+        return rows
+
+    def _load(self, logs: dict[int, ReplicaLog]) -> list[dict[str, Any]]:
+        from logstore.cli._loading import ImportFailedError, load_rows
+
+        for log in logs.values():
+            if log.config.message_timestamp_type != "CreateTime":
+                raise ConfigError(
+                    f"{log.name} has message.timestamp.type=LogAppendTime: the timestamps of the "
+                    "file would be lost"
+                )
+        begun = {partition: log.log_end_offset for partition, log in logs.items()}
+        load_rows(self._file, self._form, logs, self._compression, self._interrupts)
+        for partition, log in logs.items():
+            held, wanted = log.log_end_offset - begun[partition], self._content.rows[partition]
+            if held != wanted:
+                raise ImportFailedError(f"{log.name} took {held} of {wanted} records")
+        return [
+            {
+                "topic": log.topic_partition.topic,
+                "partition": partition,
+                "records": log.log_end_offset - begun[partition],
+                "firstOffset": begun[partition],
+                "lastOffset": log.log_end_offset - 1,
+            }
+            for partition, log in sorted(logs.items())
+        ]
+
+
+def _report(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        terminal.print_json(rows)
+        return
+    for each in rows:
+        if each["records"]:
+            name = printable(f"{each['topic']}-{each['partition']}")
+            span = f"offsets {each['firstOffset']} to {each['lastOffset']}"
+            terminal.line(f"{name}: {counted(each['records'])}, {span}")
