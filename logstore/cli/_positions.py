@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from checkpoints.printable import printable
 from logstore.cli import fail
 from logstore.cli._records import PartitionReader
 from logstore.format.reader import MAX_OFFSET
 
 FORMS = "OFFSET|-N|earliest|latest|@TIME"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = 80
 _NUMBER = re.compile(r"-?[0-9]{1,40}")
 
 Note = Callable[[str], None]
@@ -60,10 +62,10 @@ def check(text: str | None, option: str) -> None:
 
 def _number(text: str, option: str) -> int:
     if not _NUMBER.fullmatch(text) or text == "-0":
-        fail(f"{option} {text}: give an offset, earliest, latest, -N for the last N, or @TIME")
+        fail(f"{option} {printable(text, _SHOWN)}: give an offset, earliest, latest, -N for the last N, or @TIME")
     number = int(text)
     if abs(number) > MAX_OFFSET:
-        fail(f"{option} {text}: no offset is above {MAX_OFFSET}")
+        fail(f"{option} {printable(text, _SHOWN)}: no offset is above {MAX_OFFSET}")
     return number
 
 
@@ -74,12 +76,12 @@ def moment(text: str, option: str) -> int:
     """
     if text.isascii() and text.isdigit():
         if len(text) > 40 or int(text) > MAX_OFFSET:
-            fail(f"{option} @{text}: no timestamp is above {MAX_OFFSET}")
+            fail(f"{option} @{printable(text, _SHOWN)}: no timestamp is above {MAX_OFFSET}")
         return int(text)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        fail(f"{option} @{text}: give milliseconds, or a time such as 2026-11-01T12:00+01:00")
+        fail(f"{option} @{printable(text, _SHOWN)}: give milliseconds, or a time such as 2026-11-01T12:00+01:00")
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     # An exact division: a float would be off by a millisecond, and early years overflow in UTC.
