@@ -61,11 +61,12 @@ def check(text: str | None, option: str) -> None:
 
 
 def _number(text: str, option: str) -> int:
+    shown = printable(text, _SHOWN)
     if not _NUMBER.fullmatch(text) or text == "-0":
-        fail(f"{option} {printable(text, _SHOWN)}: give an offset, earliest, latest, -N for the last N, or @TIME")
+        fail(f"{option} {shown}: give an offset, earliest, latest, -N for the last N, or @TIME")
     number = int(text)
     if abs(number) > MAX_OFFSET:
-        fail(f"{option} {printable(text, _SHOWN)}: no offset is above {MAX_OFFSET}")
+        fail(f"{option} {shown}: no offset is above {MAX_OFFSET}")
     return number
 
 
@@ -74,14 +75,15 @@ def moment(text: str, option: str) -> int:
 
     Without a zone the time is UTC.
     """
+    shown = printable(text, _SHOWN)
     if text.isascii() and text.isdigit():
         if len(text) > 40 or int(text) > MAX_OFFSET:
-            fail(f"{option} @{printable(text, _SHOWN)}: no timestamp is above {MAX_OFFSET}")
+            fail(f"{option} @{shown}: no timestamp is above {MAX_OFFSET}")
         return int(text)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        fail(f"{option} @{printable(text, _SHOWN)}: give milliseconds, or a time such as 2026-11-01T12:00+01:00")
+        fail(f"{option} @{shown}: give milliseconds, or a time such as 2026-11-01T12:00+01:00")
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     # An exact division: a float would be off by a millisecond, and early years overflow in UTC.
