@@ -78,7 +78,7 @@ class Decisions:
         replicas = now.replicas if move is None else move.replicas
         acceptable: IsAcceptable = may_lead
         stays = now.leader in context.shutting_down and context.is_online(now.leader, tp)
-        mode = Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
+        mode = self._mode_beside(stays, mode)
         after = decided(acceptable, isr, replicas, mode)
         if after.leader == NO_LEADER and stays:
             acceptable = _either(may_lead, now.leader)
@@ -89,6 +89,11 @@ class Decisions:
             if completed.leader != NO_LEADER or after.leader == NO_LEADER:
                 after = completed
         return after
+
+    @staticmethod
+    def _mode_beside(stays: bool, mode: Mode) -> Mode:
+        """``stays``: the leader is about to stop, and leads on where nobody else can."""
+        return Mode.ONLINE if stays and mode is Mode.UNCLEAN else mode
 
     def _target(self, tp: TopicPartition) -> tuple[int, ...] | None:
         """The replicas after the reassignment that is under way, if one is."""

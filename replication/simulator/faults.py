@@ -12,7 +12,7 @@ from typing import TypeVar
 from checkpoints.types import TopicPartition
 from logstore.testing.faulty import CrashMode
 from replication.coordination import nodes
-from replication.messages import ElectionType, ElectLeadersRequest
+from replication.simulator.admin_faults import AdminFaults
 from replication.simulator.cluster import Machine, SimCluster
 from replication.simulator.coordinator import (
     CARRIED_OUT,
@@ -21,7 +21,7 @@ from replication.simulator.coordinator import (
     Fate,
     Silence,
 )
-from replication.simulator.kinds import UNCLEAN_ELECTION
+from replication.simulator.kinds import ANOTHER_MINIMUM, GIVEN_UP, UNCLEAN_ELECTION
 from replication.simulator.moments import CONTROLLER, LEADER, Moments, with_roles
 from replication.simulator.network import Link
 from replication.simulator.plan import Fault
@@ -47,13 +47,13 @@ class Injector:
         self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
         followed: tuple[TopicPartition, ...],
     ) -> None:  # fmt: skip
-        self._followed = followed
         self._cluster = cluster
         self._scheduler = scheduler
         self._struck = struck
         self._over = False
         self._watched: list[Callable[[], None]] = []
         self._moments = Moments(cluster, scheduler, struck, self._begin)
+        admin = AdminFaults(cluster, scheduler, struck, followed)
         weather, disk = self._rate, self._disk_error
         self._kinds: dict[str, Callable[[Fault], None]] = {
             **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10", "F-38"), weather),
@@ -74,7 +74,9 @@ class Injector:
             "F-32": self._crash_controller,
             "F-33": self._pause_controller,
             "F-49": self._depose_controller,
-            UNCLEAN_ELECTION: self._elect_uncleanly,
+            UNCLEAN_ELECTION: admin.elect_uncleanly,
+            ANOTHER_MINIMUM: admin.change_minimum,
+            GIVEN_UP: admin.move_and_give_up,
             "F-34": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,
@@ -356,15 +358,6 @@ class Injector:
         """Its node is removed, as operators do who want another controller; its session lives."""
         if self._cluster.coordinator.remove(nodes.CONTROLLER):
             self._struck["F-49"] += 1
-
-    def _elect_uncleanly(self, fault: Fault) -> None:
-        """An admin wants a leader at any price, where there is none."""
-        controller = self._cluster.controller
-        broker = None if controller is None else self._cluster.machines[controller].broker
-        if broker is not None:
-            self._struck[fault.kind] += 1
-            request = ElectLeadersRequest(ElectionType.UNCLEAN, self._followed)
-            broker.handle(request, lambda response: None)
 
     def _pause_controller(self, fault: Fault) -> None:
         controller = self._cluster.controller

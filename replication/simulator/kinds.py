@@ -47,6 +47,8 @@ KINDS: dict[str, str] = {
     "F-38": "leader epoch flipped in transit",
     "F-49": "controller removed by hand",
     "F-50": "unclean election",
+    "F-51": "min.insync.replicas changed",
+    "F-52": "reassignment given up",
 }
 
 
@@ -55,6 +57,7 @@ def _range(first: int, last: int) -> tuple[str, ...]:
 
 
 UNCLEAN_ELECTION = "F-50"
+ANOTHER_MINIMUM, GIVEN_UP = "F-51", "F-52"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "all": (*_range(1, 38), "F-49"),  # after which nothing acknowledged may be lost
@@ -65,6 +68,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "controller": ("F-32", "F-33", "F-49"),
     "coordinator": _range(35, 37),
     "unclean": (UNCLEAN_ELECTION,),
+    "admin": (ANOTHER_MINIMUM, GIVEN_UP),
     "none": (),
 }
 # Kinds that are not asked for but happen inside another one.

@@ -574,6 +574,16 @@ def unclean_election_of_whoever_is_back_first() -> list[Patch]:
 
 
 @_mutant
+def unclean_election_beside_a_leader_that_stops() -> list[Patch]:
+    """A leader in controlled shutdown, which nobody can replace without a loss, is replaced."""
+
+    def mutant(stays: bool, mode: Mode) -> Mode:
+        return mode
+
+    return [Patch(Decisions, "_mode_beside", staticmethod(mutant))]
+
+
+@_mutant
 def leader_epoch_not_raised() -> list[Patch]:
     """A new leader goes on under the epoch of the old one."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from replication.simulator.kinds import PART_OF, UNCLEAN_ELECTION, expand
+from replication.simulator.kinds import GROUPS, PART_OF, UNCLEAN_ELECTION, expand
 from replication.simulator.moments import GROWS, SHRINKS
 from replication.simulator.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 from replication.simulator.stories import STORIES, tell, unclean_election
@@ -15,6 +15,7 @@ from replication.simulator.workload import CONSUMERS
 MS_PER_EVENT = 6  # of the safety phase, with the load below
 STORY_RATE = 0.9  # of the schedules
 UNCLEAN_RATE = 0.7  # of the stories, where unclean elections are asked for
+ADMIN = GROUPS["admin"]
 UNFIT_FOR_LOSSES = ("transaction", "delete-records")
 
 Draw = Callable[[random.Random, int, int], Fault]
@@ -49,6 +50,7 @@ def draw_plan(seed: int, options: Options) -> Plan:
                 operations = [o for o in operations if o.at_ms < story.silent_from_ms]
     if loses:  # a marker may be lost, or a log begin above what is elected
         operations = [o for o in operations if o.kind not in UNFIT_FOR_LOSSES]
+    faults += _of_an_admin(random.Random(f"admin {seed}"), allowed, brokers, duration)
     if any(step.kind == "make-anew" for step in operations):
         operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
     return Plan(
@@ -130,7 +132,7 @@ def _changes_of_topics(rng: random.Random, brokers: int, duration: int) -> list[
 
 
 def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -> list[Fault]:
-    kinds = [kind for kind in expand(options.faults) if kind not in PART_OF]
+    kinds = [kind for kind in expand(options.faults) if kind not in (*PART_OF, *ADMIN)]
     if not kinds:
         return []
     # A few kinds at a time, so that they meet each other; now and then all of them.
@@ -142,6 +144,18 @@ def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -
             at_ms = rng.randrange(duration)
             found.append(_fault(rng, kind, at_ms, brokers, duration))
     return found
+
+
+def _of_an_admin(
+    rng: random.Random, allowed: tuple[str, ...], brokers: int, duration: int
+) -> list[Fault]:
+    """They are asked for beside the others, and so there are some in most schedules."""
+    return [
+        _fault(rng, kind, rng.randrange(duration), brokers, duration)
+        for kind in ADMIN
+        if kind in allowed
+        for _ in range(rng.choice((0, 1, 2, 3)))
+    ]
 
 
 def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> Fault:
@@ -181,6 +195,11 @@ def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: in
         return Fault(at_ms, kind, broker, length, float(rng.choice((1, 5, 40))))
     if number == 50:
         return Fault(at_ms, kind, -1)
+    if number == 51:  # mostly while the ISR changes
+        much = float(rng.choice((0, 2, 3, 3)))
+        return Fault(at_ms, kind, amount=much, moment=rng.choice(("", GROWS, SHRINKS, SHRINKS)))
+    if number == 52:
+        return Fault(at_ms, kind, -1, length, float(rng.randrange(1000)))
     if number in (29, 33):
         return Fault(at_ms, kind, -1 if number == 33 else broker, length)
     if number == 30:

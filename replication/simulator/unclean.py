@@ -111,7 +111,8 @@ class UncleanElections:
         ):
             return  # it had what the election before left
         for member in dict.fromkeys((*before.isr, *before.elr)):
-            if member != now.leader and self._could_lead(tree, member, tp):
+            leads = member == before.leader
+            if member != now.leader and self._could_lead(tree, member, tp, leads):
                 self._violated(
                     "I-33", tp, f"b{now.leader} is elected uncleanly, although b{member} of ISR "
                     f"{before.isr} and ELR {before.elr} could lead"
@@ -125,15 +126,15 @@ class UncleanElections:
         if leader_epoch == self._latest.get(tp):
             self._cut(tp, broker_id)
 
-    def _could_lead(self, tree: Tree, broker_id: int, tp: TopicPartition) -> bool:
-        """It is up, the controller has dealt with this incarnation of it some time ago, and its log
-        is well."""
+    def _could_lead(self, tree: Tree, broker_id: int, tp: TopicPartition, leads: bool) -> bool:
+        """It is up (who ``leads`` may also be about to stop), the controller has dealt with this
+        incarnation of it some time ago, and its log is well."""
         broker = self._cluster.machines[broker_id].broker
         known = tree.get(nodes.broker_epoch_path(broker_id))
         node = tree.get(nodes.broker_path(broker_id))
         if (
             broker is None
-            or broker.state is not BrokerState.RUNNING
+            or broker.state not in (BrokerState.RUNNING, *[BrokerState.STOPPING] * leads)
             or known is None
             or nodes.decode_broker_epoch(broker_id, known.data) != broker.broker_epoch
             or node is None

@@ -10,7 +10,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import permutations
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
@@ -37,6 +36,7 @@ from replication.messages import (
     Request,
     Response,
 )
+from replication.simulator.admin_faults import targets
 from replication.simulator.cluster import SimCluster, rack_of
 from replication.simulator.history import History, Outcome, Write
 from replication.simulator.lives import Lives
@@ -269,11 +269,9 @@ class World:
         """To one of the sets of brokers that are large enough, in one of their orders."""
         controller = self.cluster.controller
         broker = None if controller is None else self.cluster.machines[controller].broker
-        brokers, most = len(self.cluster.machines), min(3, len(self.cluster.machines))
-        least = max(min(2, most), self.cluster.plan.min_isr)
-        targets = [t for size in range(least, most + 1) for t in permutations(range(brokers), size)]
         if broker is not None:
-            target = targets[number % len(targets)]
+            choices = targets(self.cluster.plan)
+            target = choices[number % len(choices)]
             self.scheduler.note(f"{tp} is to be on {target}")
             broker.controller.reassign({tp: target}, self._reassigned)
 

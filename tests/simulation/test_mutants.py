@@ -63,6 +63,7 @@ FOUND = {
 }
 FOUND_WHERE_RECORDS_MAY_BE_LOST = {
     "unclean-election-before-isr": 312013692,
+    "unclean-election-beside-a-leader-that-stops": 60085,
     "unclean-election-of-whoever-is-back-first": 312013650,
 }
 TRIES = 300

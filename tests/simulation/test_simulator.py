@@ -23,7 +23,13 @@ from replication.messages import MetadataRequest, MetadataResponse, Request, Res
 from replication.simulator.atlas import Atlas
 from replication.simulator.cluster import SimCluster
 from replication.simulator.excuses import Excuse
-from replication.simulator.kinds import KINDS, UNCLEAN_ELECTION, expand
+from replication.simulator.kinds import (
+    ANOTHER_MINIMUM,
+    GIVEN_UP,
+    KINDS,
+    UNCLEAN_ELECTION,
+    expand,
+)
 from replication.simulator.network import SOCKET_TIMEOUT_MS, Network, SimTransport
 from replication.simulator.plan import Options, Plan, plan_size
 from replication.simulator.run import run_plan, run_seed
@@ -206,8 +212,9 @@ class TestPlans:
             Plan.from_json(json.dumps(data))
 
     def test_kinds_and_groups(self) -> None:
-        assert len(KINDS) == 40
-        assert {*KINDS} - {*expand(["all"])} == {UNCLEAN_ELECTION}  # it allows losses
+        assert len(KINDS) == 42
+        beside = {UNCLEAN_ELECTION, ANOTHER_MINIMUM, GIVEN_UP}  # the first one allows losses
+        assert {*KINDS} - {*expand(["all"])} == beside == {*expand(["unclean", "admin"])}
         assert expand(["F-13", "clock"]) == ("F-13", "F-29", "F-30", "F-31")
         assert expand(["F-15"]) == ("F-14",)
         with pytest.raises(ConfigError, match="F-99"):
@@ -286,6 +293,11 @@ class TestProtocol:
         assert [name for name in reached if not summary.counters[name]] == []
 
     @pytest.mark.slow
+    def test_an_admin_at_the_wrong_time_loses_nothing(self) -> None:
+        summary = search(60_000, 60, Options(faults=("all", "admin")))
+        assert [failed.violations for failed in summary.failures] == []
+        assert min(summary.reached[kind] for kind in (ANOTHER_MINIMUM, GIVEN_UP)) >= 3
+
     def test_unclean_elections_lose_what_they_may(self) -> None:
         summary = search(50_000, 100, Options(faults=("all", "unclean")))
         assert [f.violations for f in summary.failures] == []
