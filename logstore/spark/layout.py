@@ -28,6 +28,10 @@ UNKNOWN = -1
 MISSING = -1
 """Size of a file that is not there."""
 
+WRITES = "logstore-writes"
+"""Lists the writes of ``df.write`` to a log directory; each one replaces the directory."""
+
+_LOOKS = 3
 _LOG_DIR_FILES = (HIGH_WATERMARK, LOG_START, META_PROPERTIES)
 _PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METADATA)
 
@@ -153,10 +157,24 @@ class _Lister:
             raise NotALogDirectoryError(self.path, "no such file or directory")
         if not info.is_dir:
             raise NotALogDirectoryError(self.path, "it is a file")
-        entries = self.storage.scan_dir(local)
+        for _ in range(_LOOKS):
+            written = self._written()
+            found = self._look(self.storage.scan_dir(local))
+            if self._written() == written:
+                return found
+        raise NotALogDirectoryError(self.path, "it was replaced again and again meanwhile")
+
+    def _look(self, entries: list[FileInfo]) -> list[PartitionLayout]:
         if _holds_segments(self.path, entries):
             return self._one_partition(entries)
         return self._log_dir(entries)
+
+    def _written(self) -> bytes:
+        """Another value after a write: partitions of before and after make no whole."""
+        try:
+            return self.storage.read_file(open_storage(join_uri(self.path, WRITES))[1])
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
 
     def _one_partition(self, entries: list[FileInfo]) -> list[PartitionLayout]:
         name = last_component(self.path)

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from checkpoints.loggers import get_logger
 from logstore.clock import SystemClock
-from logstore.errors import ConfigError, InvariantError
+from logstore.errors import ConfigError, InvariantError, StorageFailedError
 from logstore.random_id import random_id
 from logstore.spark.writer_directory import (
     Extent,
@@ -57,21 +57,27 @@ class LogstoreWriter(DataSourceArrowWriter):
             raise ConfigError("the path of the log directory is missing: save(path)")
         check_columns(schema, self._options)
         self._overwrite = overwrite
-        self._area = StagingArea(self._options.path, random_id())
-        check_target(self._area.storage, self._area.target, overwrite)
+        self._area = StagingArea(self._options.path, self._options.write_id or random_id())
+        self._before = check_target(self._area, self._options, overwrite)
+        self._area.make()
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskOutput:
         """Encode the rows of one task. Memory: two chunks of rows, whatever comes."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
-        encoder = RowEncoder(self._options, task, SystemClock().wall_ms())
+        counts = {} if self._overwrite else self._before.topics
+        encoder = RowEncoder(
+            self._options,
+            task,
+            SystemClock().wall_ms(),
+            {topic: known.partitions for topic, known in counts.items()},
+        )
         path = os.path.join(self._area.tasks, f"{task:08d}-{random_id()}")
         output: _TaskFile | None = None
         try:
             for rows in chunks(iterator):
                 if output is None:
-                    self._area.storage.make_dir(self._area.tasks)
-                    output = _TaskFile(self._area.storage.open(path, create=True))
+                    output = _TaskFile(self._open(path))
                 for run in encoder.encode(rows):
                     output.append(run)
         except BaseException:
@@ -85,13 +91,23 @@ class LogstoreWriter(DataSourceArrowWriter):
         output.file.close()
         return TaskOutput(StagedFile(task, path, output.size, tuple(output.extents)))
 
+    def _open(self, path: str) -> File:
+        try:
+            return self._area.storage.open(path, create=True)
+        except FileNotFoundError as error:
+            reason = (
+                "the write has ended, and this task came late; or the driver and all executors "
+                "do not mount the same file system"
+            )
+            raise StorageFailedError(path, "create", reason) from error
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         staged: list[StagedFile] = []
         for message in messages:
             if not isinstance(message, TaskOutput):
                 raise InvariantError(f"a commit with a task that did not succeed: {message!r}")
             staged.append(message.staged)
-        records = commit(self._area, staged, self._options, self._overwrite)
+        records = commit(self._area, staged, self._options, self._before, overwrite=self._overwrite)
         logger.info("%s: %d records of %d tasks", self._area.target, records, len(staged))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -5,7 +5,11 @@ lies in ``.<name>.writing-<id>`` beside it, which a commit and an abort both rem
 
     .backup.writing-5f1c…/tasks/00000003-9a7e…     batches of one task, offsets not yet placed
                          /directory/flights-0/…    the log directory, while it is assembled
-                         /replaced/…               what an overwrite took away, for a moment
+                         /replaced/…               what was taken away, where two directories cannot
+                                                   change places at once
+
+An append assembles the whole directory, too: the segments that are there get a second name in it
+(``writer_target.continue_in``), and what is new goes to segments of its own.
 """
 
 from __future__ import annotations
@@ -13,38 +17,30 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from checkpoints import clean_shutdown
+from checkpoints.errors import CheckpointFailedError
 from checkpoints.loggers import get_logger
-from checkpoints.meta_properties import META_PROPERTIES
-from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
-from logstore.errors import ConfigError, InvalidTopicError, StorageFailedError
-from logstore.format import filenames
+from checkpoints.partition_metadata import topic_id_from_text
+from logstore.errors import ConfigError, StorageFailedError
+from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.log_dir import LOCK
 from logstore.producer_state import AppendOrigin
 from logstore.random_id import new_uuid, random_id
 from logstore.spark.writer_options import WriteOptions
+from logstore.spark.writer_target import Target, continue_in, look_at, store_writes
 from logstore.storage.base import File, Storage
-from logstore.storage.local import LocalStorage
+from logstore.storage.naming import NamingStorage
 from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 
 _WINDOW = 16 << 20  # bytes of a task's file looked at together
 _PREFIX = 12  # base offset and length of a batch
-_FILES = (
-    LOCK,
-    META_PROPERTIES,
-    RECOVERY_POINT,
-    LOG_START,
-    HIGH_WATERMARK,
-    CLEANER,
-    clean_shutdown.CLEAN_SHUTDOWN,
-    "bootstrap.checkpoint",  # of a KRaft broker
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +68,13 @@ class StagedFile:
 class StagingArea:
     """The directory of one write. The driver and every executor must see it under the same path."""
 
-    def __init__(self, target: str, write_id: str, storage: Storage | None = None) -> None:
-        self.storage = storage or LocalStorage()
+    def __init__(self, target: str, write_id: str, storage: NamingStorage | None = None) -> None:
+        self.storage = storage or NamingStorage()
+        self.write_id = write_id
         # Of a link what it leads to: a rename stays on one file system, and the link stays.
         self.target = self.storage.real_path(target)
         self.parent, name = os.path.split(self.target)
-        self.path = os.path.join(self.parent, f".{name}.writing-{write_id}")
+        self.path = os.path.join(self.parent, f".{name}.writing-{random_id()}")
 
     @property
     def tasks(self) -> str:
@@ -91,6 +88,10 @@ class StagingArea:
     def replaced(self) -> str:
         return os.path.join(self.path, "replaced")
 
+    def make(self) -> None:
+        """Before the job: a task makes no directory, so that one that comes late leaves none."""
+        self.storage.make_dir(self.tasks)
+
     def remove(self) -> None:
         """Best effort: a task that was given up may still be writing.
 
@@ -102,6 +103,8 @@ class StagingArea:
             if storage.info(self.replaced) is not None and storage.info(self.directory) is not None:
                 storage.rename(self.replaced, self.target)
                 storage.sync_dir(self.parent)
+            with suppress(OSError):  # from now on no task finds it
+                storage.rename(self.tasks, f"{self.tasks}.ended")
             storage.remove_tree(self.path)
         except FileNotFoundError:
             return
@@ -112,93 +115,137 @@ class StagingArea:
 # ---- before the job ----------------------------------------------------------------------------
 
 
-def check_target(storage: Storage, target: str, overwrite: bool) -> None:
-    """Refuse a target that must not be replaced.
+def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> Target:
+    """What the target holds before the job; refuses one that must not be written to.
 
     Raises:
-        ConfigError: it is a file; it holds something, and that is not to be overwritten or is no
-            log directory.
+        ConfigError: it is no log directory; a killed write has taken it away; a topic in it has
+            another number of partitions than the options say.
     """
-    info = storage.info(target)
-    if info is None:
+    target = look_at(area.storage, area.target)
+    if not target.exists:
+        _refuse_a_half_replaced(area)
+    known = target.topics.get(options.topic)
+    count = options.partition_count
+    if known is not None and not overwrite and count and known.partitions != count:
+        raise ConfigError(
+            f"{area.target}: {options.topic} has {known.partitions} partitions, not {count} as "
+            "numPartitions says"
+        )
+    return target
+
+
+def _refuse_a_half_replaced(area: StagingArea) -> None:
+    """Two renames of a write that was killed between them: nothing is lost, and nobody knows."""
+    if area.storage.info(area.parent) is None:
         return
-    if not info.is_dir:
-        raise ConfigError(f"{target} is a file; a log directory is written")
-    for entry in storage.scan_dir(target):
-        if not overwrite:
+    prefix = f".{os.path.basename(area.target)}.writing-"
+    for entry in area.storage.scan_dir(area.parent):
+        replaced = os.path.join(area.parent, entry.name, "replaced")
+        if entry.name.startswith(prefix) and area.storage.info(replaced) is not None:
             raise ConfigError(
-                f'{target} is not empty: write to a new directory, or with mode("overwrite"); '
-                "records are not appended to logs that exist"
+                f"{area.target} was taken away by a write that was killed: rename {replaced} back"
             )
-        if not (_is_partition(entry.name) if entry.is_dir else _is_log_dir_file(entry.name)):
-            raise ConfigError(
-                f"{target} holds {entry.name!r}, which is no part of a log directory: not replaced"
-            )
-
-
-def _is_partition(name: str) -> bool:
-    try:
-        filenames.parse_partition_dir(name)
-    except InvalidTopicError:
-        return name == filenames.REMOTE_LOG_INDEX_CACHE
-    return True
-
-
-def _is_log_dir_file(name: str) -> bool:
-    return name.removesuffix(filenames.TEMPORARY_SUFFIX) in _FILES
 
 
 # ---- after the job -----------------------------------------------------------------------------
 
 
 def commit(
-    area: StagingArea, staged: Sequence[StagedFile], options: WriteOptions, overwrite: bool
+    area: StagingArea,
+    staged: Sequence[StagedFile],
+    options: WriteOptions,
+    before: Target,
+    *,
+    overwrite: bool,
 ) -> int:
     """Make the log directory of what the tasks wrote; returns the number of records.
 
     Offsets follow the numbers of the tasks, and within a task its rows: the same rows in the same
-    tasks give the same logs, whatever was retried. Durable on return.
+    tasks give the same logs, whatever was retried. Durable on return. A write that the target has
+    already is done: nothing is written again.
 
+    Args:
+        before: what the target held before the job; partitions were chosen by it.
     Raises:
         ConfigError: the target is not what it was before the job.
+        LogDirLockedError: a broker, a ``LogManager`` or another write has the target open.
         StorageFailedError: a task's file is not here, or the disk refused.
     """
     try:
-        records = _assemble(area.storage, area.directory, staged, options)
-        check_target(area.storage, area.target, overwrite)
-        _publish(area)
-    except OSError as error:
+        with _locked(area):
+            now = look_at(area.storage, area.target)
+            if area.write_id in now.writes:
+                logger.info("%s: write %s is there already", area.target, area.write_id)
+                return 0
+            sources = _by_partition(area.storage, staged)
+            base = Target() if overwrite else now
+            if not overwrite:
+                _refuse_changes(area, {tp.topic for tp in sources}, before, now)
+            if base.exists:
+                continue_in(area.storage, area.target, area.directory)
+            _assemble(area.storage, area.directory, sources, options, base)
+            store_writes(area.storage, area.directory, (*base.writes, area.write_id))
+            area.storage.sync_dir(area.directory)
+            _publish(area)
+    except (OSError, CheckpointFailedError) as error:
         raise StorageFailedError(area.target, "commit", str(error)) from error
     finally:
         area.remove()
-    return records
+    return sum(extent.records for file in staged for extent in file.extents)
+
+
+@contextmanager
+def _locked(area: StagingArea) -> Iterator[None]:
+    """Nobody else has the target open; where there is none yet, the rename decides."""
+    storage = area.storage
+    if storage.info(area.target) is None or not storage.scan_dir(area.target):
+        yield
+        return
+    lock = storage.lock(os.path.join(area.target, LOCK))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refuse_changes(area: StagingArea, topics: set[str], before: Target, now: Target) -> None:
+    """The same topics, by their ids: rows were placed by the partitions that those had."""
+    for topic in sorted(topics):
+        if before.topics.get(topic) != now.topics.get(topic):
+            raise ConfigError(
+                f"{area.target}: {topic} was made, deleted or changed while the job ran; nothing "
+                "was written, run it again"
+            )
 
 
 def _assemble(
-    storage: Storage, directory: str, staged: Sequence[StagedFile], options: WriteOptions
-) -> int:
+    storage: Storage,
+    directory: str,
+    sources: Mapping[TopicPartition, list[tuple[str, Extent]]],
+    options: WriteOptions,
+    base: Target,
+) -> None:
     """The log directory by way of the log itself: rolls, indexes, checkpoints and the marker."""
-    sources = _by_partition(storage, staged)
     with LogManager(
         [directory],
         options.log_config,
         storage=storage,
         cluster_id=options.cluster_id or None,
         node_id=options.node_id,
+        background=False,
     ) as manager:
-        topics = {tp.topic for tp in sources} | ({options.topic} - {""})
-        ids = {topic: new_uuid(random_id) for topic in sorted(topics)}
-        partitions = set(sources)
-        partitions.update(
-            TopicPartition(topic, n) for topic in ids for n in range(options.partition_count)
-        )
-        logs = {tp: manager.get_or_create(*tp, topic_id=ids[tp.topic]) for tp in sorted(partitions)}
+        logs = _logs(manager, sources, options, base)
 
         def fill(tp: TopicPartition) -> None:
+            log = logs[tp]
+            if log.log_end_offset > log.segments[-1].base_offset:
+                log.roll()  # what is there already may be linked, and is not to be written to
+            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epoch_entries), 0)
             for path, extent in sources[tp]:
                 for batch in _batches(storage, path, extent):
                     # The tasks made these bytes: beyond the checksum they need no second look.
-                    logs[tp].append_as_leader(batch, options.leader_epoch, AppendOrigin.REPLICATION)
+                    log.append_as_leader(batch, epoch, AppendOrigin.REPLICATION)
 
         for _, error in manager.run_all(partial(fill, tp) for tp in sources):
             if error is not None:
@@ -206,8 +253,29 @@ def _assemble(
     marker = os.path.join(directory, clean_shutdown.CLEAN_SHUTDOWN)
     if not clean_shutdown.exists(marker, storage):
         raise StorageFailedError(directory, "close", "a log was not closed cleanly, see the log")
-    storage.sync_dir(directory)
-    return sum(extent.records for file in staged for extent in file.extents)
+
+
+def _logs(
+    manager: LogManager,
+    sources: Mapping[TopicPartition, object],
+    options: WriteOptions,
+    base: Target,
+) -> dict[TopicPartition, ReplicaLog]:
+    """The logs of all partitions that the write has, made where they are missing."""
+    topics = {tp.topic for tp in sources} | ({options.topic} - {""})
+    partitions = set(sources)
+    ids = {}
+    for topic in sorted(topics):
+        known = base.topics.get(topic)
+        ids[topic] = (
+            topic_id_from_text(known.topic_id)
+            if known is not None and known.topic_id
+            else None
+            if known is not None
+            else new_uuid(random_id)
+        )
+        partitions.update(TopicPartition(topic, n) for n in range(options.partition_count))
+    return {tp: manager.get_or_create(*tp, topic_id=ids[tp.topic]) for tp in sorted(partitions)}
 
 
 def _by_partition(
@@ -250,19 +318,18 @@ def _batches(storage: Storage, path: str, extent: Extent) -> Iterator[memoryview
 
 
 def _publish(area: StagingArea) -> None:
-    """Give the directory its name, atomically where the target is new or empty.
+    """Give the directory its name, atomically where the target is new or empty, or where the file
+    system lets two directories change places.
 
-    An overwrite takes the old directory away first: between the two renames there is none. An
-    error just then puts it back (``StagingArea.remove``), a crash leaves both in the staging area.
+    Else the old directory is taken away first: between the two renames there is none. An error
+    just then puts it back (``StagingArea.remove``), a crash leaves both in the staging area.
     """
     storage = area.storage
-    if storage.info(area.target) is not None and storage.scan_dir(area.target):
-        lock = storage.lock(os.path.join(area.target, LOCK))  # a broker may be running on it
-        try:
+    there = storage.info(area.target) is not None and bool(storage.scan_dir(area.target))
+    if not there or not storage.exchange(area.directory, area.target):
+        if there:
             storage.rename(area.target, area.replaced)
-        finally:
-            lock.release()
-    storage.rename(area.directory, area.target)
+        storage.rename(area.directory, area.target)
     storage.sync_dir(area.parent)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from logstore.partitioner import partitioner
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_WRITE_ID = re.compile(r"[A-Za-z0-9._-]{0,100}")
 _HEADERS = "array<struct<key:string,value:binary>>"
 _COLUMNS = {
     "key": ("binary", "string"),
@@ -33,6 +35,7 @@ class WriteOptions(Properties):
     """The options, checked. Sizes are in bytes; names with dots are Kafka's own."""
 
     path: str = kafka_key("path", "")
+    write_id: str = kafka_key("writeId", "")
     topic: str = kafka_key("topic", "")
     partition_count: int = kafka_key("numPartitions", 0, 0, MAX_INT)
     partitioner: str = kafka_key("partitioner", "murmur2")
@@ -65,6 +68,8 @@ class WriteOptions(Properties):
         object.__setattr__(self, "path", _local_path(self.path))
         if self.topic:
             validate_topic(self.topic)
+        if not _WRITE_ID.fullmatch(self.write_id):
+            raise ConfigError(f"writeId: {self.write_id!r} is not up to 100 of A-Z a-z 0-9 . _ -")
         partitioner(self.partitioner)
         try:
             self.compression  # noqa: B018 (looked up to be checked)
@@ -82,6 +87,7 @@ class WriteOptions(Properties):
             segment_bytes=self.segment_bytes,
             # Rows come in no order of time: rolling by age would make a segment of every batch.
             segment_ms=MAX_LONG,
+            retention_ms=-1,  # rows may be of any time
             index_interval_bytes=self.index_interval_bytes,
             max_message_bytes=MAX_INT,
             message_timestamp_type=self.message_timestamp_type,

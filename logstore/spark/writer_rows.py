@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from logstore.errors import InvalidRecordError
+from logstore.errors import ConfigError, InvalidRecordError
 from logstore.format.batch import encode_batch_columns
 from logstore.format.filenames import validate_topic
 from logstore.kernels import partition_column
@@ -57,10 +57,13 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 class RowEncoder:
     """The rows of one task, in the order in which they come within each partition."""
 
-    def __init__(self, options: WriteOptions, task: int, now_ms: int) -> None:
+    def __init__(
+        self, options: WriteOptions, task: int, now_ms: int, counts: Mapping[str, int] | None = None
+    ) -> None:
         """``task`` chooses the partitions of rows without a key; ``now_ms`` is the timestamp of
-        rows without one."""
+        rows without one; ``counts`` are the partitions of topics that are there already."""
         self._options = options
+        self._counts = counts or {}
         self._turn = task
         self._now_ms = now_ms
 
@@ -72,7 +75,7 @@ class RowEncoder:
             InvalidTopicError: a topic's name breaks F-2.
         """
         topics, codes = self._topics(rows)
-        place = self._partitions(rows).cast(pa.int64())
+        place = self._partitions(rows, topics, codes).cast(pa.int64())
         if codes is not None:
             place = pc.add(pc.shift_left(codes.cast(pa.int64()), _PARTITION_BITS), place)
         lowest, highest = pc.min_max(place).values()
@@ -102,24 +105,62 @@ class RowEncoder:
             validate_topic(topic)
         return topics, encoded.indices
 
-    def _partitions(self, rows: pa.RecordBatch) -> pa.Array:
+    def _partitions(
+        self, rows: pa.RecordBatch, topics: list[str], codes: pa.Array | None
+    ) -> pa.Array:
         """The partition of each row: its own, else its key's, else the next one in turn.
 
         Rows without a key stay together for a chunk, as Kafka's sticky partitioning keeps them
         together for a batch; the turn depends on the task alone, so that a retry does the same.
         """
-        count = self._options.partition_count
+        by_topic = [self._count(topic) for topic in topics]
         given = rows.column("partition") if "partition" in rows.schema.names else None
-        if given is not None and given.null_count < len(given):
-            lowest, highest = (limit.as_py() for limit in pc.min_max(given).values())
-            if lowest < 0 or (count and highest >= count):
-                wrong = lowest if lowest < 0 else highest
-                raise InvalidRecordError(
-                    f"partition {wrong} of a row is outside [0, {count or '2^31'})"
-                )
+        if given is not None:
+            self._check_given(given, topics, by_topic, codes)
             if not given.null_count:
                 return given
-        count = count or 1
+            if 0 in by_topic:
+                raise InvalidRecordError(
+                    f"{given.null_count} rows without a partition: the option numPartitions is "
+                    "needed to place them by their keys"
+                )
+        placed = self._placed_by_topic(rows, [count or 1 for count in by_topic], codes)
+        return placed if given is None else pc.coalesce(given, placed)
+
+    def _count(self, topic: str) -> int:
+        """The partitions of a topic; 0 where the rows alone say."""
+        there, asked = self._counts.get(topic, 0), self._options.partition_count
+        if there and asked and there != asked:
+            raise ConfigError(f"{topic} has {there} partitions, not {asked} as numPartitions says")
+        return there or asked
+
+    @staticmethod
+    def _check_given(
+        given: pa.Array, topics: list[str], by_topic: list[int], codes: pa.Array | None
+    ) -> None:
+        limits = [count or 1 << 31 for count in by_topic]
+        limit = limits[0] if codes is None else pa.array(limits, pa.int64()).take(codes)
+        wrong = pc.or_(pc.less(given, 0), pc.greater_equal(given, limit))
+        if pc.any(wrong).as_py():
+            row = pc.index(wrong, True).as_py()
+            code = 0 if codes is None else codes[row].as_py()
+            raise InvalidRecordError(
+                f"partition {given[row].as_py()} of a row is outside "
+                f"[0, {by_topic[code] or '2^31'}) of {topics[code]}"
+            )
+
+    def _placed_by_topic(
+        self, rows: pa.RecordBatch, counts: list[int], codes: pa.Array | None
+    ) -> pa.Array:
+        """By the keys, each row among as many partitions as its topic has."""
+        turn = self._turn
+        placed = self._placed(rows, counts[0], turn)
+        for count in sorted({*counts[1:]} - {counts[0]}):
+            mine = pa.array([other == count for other in counts]).take(codes)
+            placed = pc.if_else(mine, self._placed(rows, count, turn), placed)
+        return placed
+
+    def _placed(self, rows: pa.RecordBatch, count: int, turn: int) -> pa.Array:
         placed: pa.Array = pa.nulls(rows.num_rows, pa.int32())
         if "key" in rows.schema.names:
             offsets, data, validity = _binary(rows.column("key"))
@@ -129,9 +170,9 @@ class RowEncoder:
             placed = pa.Array.from_buffers(pa.int32(), rows.num_rows, [None, pa.py_buffer(found)])
             placed = pc.if_else(pc.greater_equal(placed, 0), placed, None)
         if placed.null_count:
-            placed = pc.fill_null(placed, pa.scalar(self._turn % count, pa.int32()))
-            self._turn += 1
-        return placed if given is None else pc.coalesce(given, placed)
+            placed = pc.fill_null(placed, pa.scalar(turn % count, pa.int32()))
+            self._turn = turn + 1
+        return placed
 
 
 class _Columns:
@@ -150,7 +191,7 @@ class _Columns:
             sizes = pc.add(sizes, _sizes(rows.column("key")))
         if "timestamp" in names:
             micros = rows.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            self._times = pc.fill_null(pc.divide(micros, 1000), now_ms).buffers()[1]
+            self._times = pc.fill_null(_floor_ms(micros), now_ms).buffers()[1]
         ends = pc.cumulative_sum(pc.add(sizes, _RECORD_OVERHEAD))
         if "headers" in names:
             headers = rows.column("headers")
@@ -180,6 +221,12 @@ def _binary(column: pa.Array) -> tuple[Any, Any, Any]:
     """Offsets, data and validity of a column of strings or bytes that begins at row 0."""
     validity, offsets, data = column.cast(pa.binary()).buffers()
     return offsets, data, validity
+
+
+def _floor_ms(micros: pa.Array) -> pa.Array:
+    """Whole milliseconds, also before 1970, where a division would round up."""
+    before = pc.subtract(micros, 999)
+    return pc.divide(pc.if_else(pc.less(micros, 0), before, micros), 1000)
 
 
 def _sizes(column: pa.Array) -> pa.Array:

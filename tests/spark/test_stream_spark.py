@@ -154,6 +154,52 @@ def test_a_directory_for_each_micro_batch(spark, manager, tmp_path):
     assert found == [record.value for record in manager.get("t", 0).records()]
 
 
+def test_a_backup_continued_by_each_micro_batch(spark, manager, tmp_path):
+    """The recipe of docs/spark-streaming.md: a micro-batch that runs again is there already. Its
+    frame is used twice, as it is and filtered: each time it is all of the micro-batch."""
+    append(manager, "t", 0, 30)
+    append(manager, "t", 1, 7)
+    failed: list[int] = []
+    counts: dict[int, tuple[int, int, int]] = {}
+
+    def save(batch: DataFrame, number: int) -> None:
+        rows = batch.select("key", "value", "topic", "partition")
+        counts[number] = batch.count(), batch.where("partition = 1").count(), batch.count()
+        write = rows.write.format("logstore").mode("append")
+        write.option("writeId", f"copy-{number}").save(str(tmp_path / "out"))
+        if len(failed) < 2:
+            failed.append(number)
+            raise RuntimeError("failed after it wrote")
+
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="failed after it wrote"):
+            finish(query(spark, tmp_path, save, maxOffsetsPerTrigger=20))
+    finish(query(spark, tmp_path, save, maxOffsetsPerTrigger=20))
+    assert failed == [0, 0]
+    assert all(first == last for first, _, last in counts.values())
+    assert [sum(column) for column in zip(*counts.values(), strict=True)] == [37, 7, 37]
+    with LogManager([tmp_path / "out"]) as copy:
+        assert expected(copy) == expected(manager)
+
+
+def test_a_first_micro_batch_that_fails_loses_nothing(spark, manager, tmp_path):
+    """From the end on: Spark asks where that is again, after a restart."""
+    append(manager, "t", 0, 5)
+    sink = Sink()
+    running = query(spark, tmp_path, sink, now=False, startingOffsets="latest")
+    try:
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    append(manager, "t", 0, 7)
+    sink.fail_on = 1
+    with pytest.raises(StreamingQueryException, match="the sink failed after it wrote"):
+        finish(query(spark, tmp_path, sink, startingOffsets="latest"))
+    append(manager, "t", 0, 3)
+    finish(query(spark, tmp_path, sink, startingOffsets="latest"))
+    assert sink.rows == sorted(expected(manager)[5:])
+
+
 def test_a_wrong_option_is_told_when_the_query_starts(spark, manager, tmp_path):
     append(manager, "t", 0, 1)
     with pytest.raises(StreamingQueryException, match="unknown option maxoffsetpertrigger"):

@@ -39,8 +39,10 @@ from logstore.errors import (  # noqa: E402
 from logstore.format.compression import Compression  # noqa: E402
 from logstore.log import ReplicaLog  # noqa: E402
 from logstore.partitioner import murmur2, murmur3  # noqa: E402
+from logstore.spark.layout import list_partitions  # noqa: E402
 from logstore.spark.writer import LogstoreWriter, TaskOutput  # noqa: E402
 from logstore.storage.local import LocalStorage  # noqa: E402
+from logstore.storage.naming import NamingStorage  # noqa: E402
 from logstore.types import Record  # noqa: E402
 from logstore.verify import Severity, verify  # noqa: E402
 
@@ -171,6 +173,38 @@ def test_a_partition_column_goes_before_the_key_and_null_falls_back_to_it(tmp_pa
     write(tmp_path / "out", batch, topic="t", numPartitions=3)
     assert values(tmp_path / "out", partition=other) == [b"a", b"c"]
     assert values(tmp_path / "out", partition=here) == [b"b"]
+
+
+def test_null_partitions_are_not_placed_among_a_number_that_nobody_gave(tmp_path):
+    """One task sees partition 5 and another one does not: the keys of both must agree."""
+    made = writer(tmp_path / "out", ["key", "value", "partition"], topic="t")
+    for given in ([5, None], [None, None]):
+        batch = rows(key=["a", "b"], value=[b"", b""], partition=given)
+        with pytest.raises(InvalidRecordError, match="numPartitions is needed to place them by"):
+            made.write(iter([batch]))
+    made.abort([])
+    keys = [f"key-{n}" for n in range(60)]
+    given = [None if n % 2 else 5 for n in range(60)]
+    batch = rows(key=keys, value=[key.encode() for key in keys], partition=given)
+    write(tmp_path / "out", batch, topic="t", numPartitions=6)
+    for partition in range(6):
+        assert values(tmp_path / "out", partition=partition) == [
+            key.encode()
+            for n, key in enumerate(keys)
+            if ((murmur2(key.encode()) & 0x7FFFFFFF) % 6 == partition and n % 2)
+            or (partition == 5 and n % 2 == 0)
+        ]
+
+
+def test_times_are_cut_to_the_millisecond_before_them(tmp_path):
+    """Before 1970, too; Kafka stores no other time before it than −1 ms, which says none."""
+    times = [-1, -999, -1_000, 0, 1, 999, 1_000, 1_999]
+    write(tmp_path / "out", rows(value=[b""] * 8, timestamp=times), topic="t")
+    assert [r.timestamp for r in records(tmp_path / "out")] == [-1, -1, -1, 0, 0, 0, 1, 1]
+    made = writer(tmp_path / "out", ["value", "timestamp"], topic="t")
+    with pytest.raises(InvalidRecordError, match="timestamp -2 is outside"):
+        made.write(iter([rows(value=[b""], timestamp=[-1_001])]))
+    made.abort([])
 
 
 def test_rows_without_key_spread_over_partitions_by_task(tmp_path):
@@ -347,11 +381,11 @@ def test_bytes_of_a_task_that_changed_are_refused(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-class FailingAt(LocalStorage):
+class FailingAt(NamingStorage):
     """The ``n``-th change of a name, or sync of a directory, fails."""
 
-    def __init__(self, n: int) -> None:
-        self.left = n
+    def __init__(self, n: int, exchanges: bool = True) -> None:
+        self.left, self.exchanges = n, exchanges
 
     def _count(self) -> None:
         self.left -= 1
@@ -371,20 +405,34 @@ class FailingAt(LocalStorage):
         self._count()
         super().make_dir(path)
 
+    def link(self, source: str, target: str) -> bool:
+        self._count()
+        return self.exchanges and super().link(source, target)
+
+    def exchange(self, first: str, second: str) -> bool:
+        self._count()
+        return self.exchanges and super().exchange(first, second)
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_commit_that_fails_anywhere_leaves_the_old_or_the_new(tmp_path, overwrite):
-    """Each rename, sync and new directory of a commit fails in turn; what is told as an error
-    leaves the target as it was, but for the last sync, which follows the rename that publishes."""
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("mode", ["new", "overwrite", "append"])
+def test_a_commit_that_fails_anywhere_leaves_the_old_or_the_new(tmp_path, mode, exchanges):
+    """Each rename, link, sync and new directory of a commit fails in turn; what is told as an error
+    leaves the target as it was, but for the last sync, which follows what publishes."""
     told: list[bool] = []
-    for n in range(100):
+    before, after = {
+        "new": ([], [b"new"]),
+        "overwrite": ([b"old"], [b"new"]),
+        "append": ([b"old"], [b"old", b"new"]),
+    }[mode]
+    for n in range(200):
         target = tmp_path / str(n) / "out"
-        if overwrite:
+        if mode != "new":
             write(target, rows(value=[b"old"]), topic="t")
-        made = writer(target, ["value"], overwrite, topic="t")
+        made = writer(target, ["value"], mode == "overwrite", topic="t")
         output = made.write(iter([rows(value=[b"new"])]))
-        storage = made._area.storage = FailingAt(n)
+        storage = made._area.storage = FailingAt(n, exchanges)
         try:
             made.commit([output])
             told.append(False)
@@ -392,19 +440,25 @@ def test_a_commit_that_fails_anywhere_leaves_the_old_or_the_new(tmp_path, overwr
             told.append(True)
         assert_nothing_beside(target)
         found = values(target) if target.exists() else []
-        if 0 <= storage.left < 100:
+        if 0 <= storage.left < 200:
             break  # nothing was left to fail
-        if told[-1] and found != [b"new"]:
-            assert found == ([b"old"] if overwrite else [])
+        if told[-1] and found != after:
+            assert found == before
         else:
-            assert found == [b"new"]
+            assert found == after
             assert_clean(target)
-    assert 20 < n < 100
-    assert told.count(False) <= 2  # without any fault; a clean marker that was synced again
+    assert 20 < n < 200
+    assert told.count(False) <= 3  # without any fault; a clean marker that was synced again
+
+
+@pytest.fixture
+def no_exchange(monkeypatch):
+    """A file system where two directories cannot change places."""
+    monkeypatch.setattr(NamingStorage, "exchange", lambda *_: False)
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "no"), KeyboardInterrupt()])
-def test_what_an_overwrite_took_away_goes_back_or_stays(tmp_path, monkeypatch, error):
+def test_what_an_overwrite_took_away_goes_back_or_stays(tmp_path, monkeypatch, no_exchange, error):
     """Nothing can be given the target's name any more: the old directory must not be removed, by
     the commit or by the abort that Spark makes of its failure, until it can be put back."""
     target = tmp_path / "out"
@@ -425,12 +479,18 @@ def test_what_an_overwrite_took_away_goes_back_or_stays(tmp_path, monkeypatch, e
         if isinstance(error, OSError):
             made.abort([output])
         assert not target.exists()
+        with pytest.raises(
+            ConfigError, match=r"taken away by a write that was killed: rename .*back"
+        ):
+            writer(target, ["value"], topic="t")
     made.abort([output])
     assert values(target) == [b"old"]
     assert_nothing_beside(target)
 
 
-def test_a_broker_that_starts_between_the_renames_costs_nobody_a_record(tmp_path, monkeypatch):
+def test_a_broker_that_starts_between_the_renames_costs_nobody_a_record(
+    tmp_path, monkeypatch, no_exchange
+):
     target = tmp_path / "out"
     write(target, rows(value=[b"old"]), topic="t")
     made = writer(target, ["value"], True, topic="t")
@@ -463,27 +523,226 @@ def test_a_target_that_is_a_link(tmp_path):
         assert os.listdir(tmp_path / "disk") == ["logs"]
 
 
+# ---- appending -----------------------------------------------------------------------------------
+
+
+def contents(target: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(target)): p.read_bytes() for p in target.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_backup_is_continued(tmp_path, monkeypatch, links):
+    """Offsets go on in every partition, under the topic's id; no byte of a segment is copied where
+    a file may have two names."""
+    if not links:
+        monkeypatch.setattr(NamingStorage, "link", lambda *_: False)
+    target = tmp_path / "out"
+    options = {"topic": "t", "numPartitions": 3, "segment_bytes": 2_000, "batch_size": 500}
+    batches = [
+        rows(key=[f"key-{n}" for n in span], value=[b"%d" % n * 10 for n in span])
+        for span in (range(100), range(100, 250), range(250, 251))
+    ]
+    write(target, batches[0], **options)
+    old = contents(target)
+    inodes = {path.name: path.stat().st_ino for path in target.glob("t-0/*.log")}
+    with LogManager([target]) as manager:
+        topic_id = manager.get("t", 0).topic_id
+    write(target, batches[1], topic="t")
+    write(target, batches[2], topic="t", numPartitions=3)
+    keys = [f"key-{n}" for n in range(251)]
+    for partition in range(3):
+        assert [r.offset for r in records(target, partition=partition)] == list(
+            range(len(values(target, partition=partition)))
+        )
+        assert values(target, partition=partition) == [
+            b"%d" % n * 10
+            for n, key in enumerate(keys)
+            if (murmur2(key.encode()) & 0x7FFFFFFF) % 3 == partition
+        ]
+    assert_clean(target)
+    assert_nothing_beside(target)
+    new = contents(target)
+    assert all(new[name] == data for name, data in old.items() if name.endswith(".log"))
+    same = {p.name: p.stat().st_ino for p in target.glob("t-0/*.log") if p.name in inodes}
+    assert (same == inodes) == links
+    with LogManager([target]) as manager:
+        assert {log.topic_id for log in manager.logs.values()} == {topic_id}
+        assert all(report.clean for report in manager.recovery_reports)
+
+
+def test_an_append_that_is_not_committed_changes_no_byte(tmp_path, monkeypatch):
+    """Killed just before it is published: the segments have two names then, and one content."""
+    target = tmp_path / "out"
+    write(target, rows(value=[b"%d" % n for n in range(50)]), topic="t", segment_bytes=600)
+    before = contents(target)
+    made = writer(target, ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"new"])]))
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object) -> bool:
+        raise KilledError
+
+    monkeypatch.setattr(NamingStorage, "exchange", killed)
+    monkeypatch.setattr(type(made._area), "remove", lambda _: None)
+    with pytest.raises(KilledError):
+        made.commit([output])
+    assert contents(target) == before
+    monkeypatch.undo()
+    write(target, rows(value=[b"again"]), topic="t")
+    assert values(target)[-2:] == [b"49", b"again"]
+
+
+def test_a_commit_that_is_asked_for_twice_counts_once(tmp_path):
+    target = tmp_path / "out"
+    for overwrite in (False, False, True):
+        made = writer(target, ["value"], overwrite, topic="t")
+        output = made.write(iter([rows(value=[b"a"])]))
+        made.commit([output])
+        once = values(target)
+        made.commit([output])
+        assert values(target) == once
+    assert once == [b"a"]
+
+
+def test_a_write_with_an_id_counts_once_whoever_asks(tmp_path):
+    """A micro-batch that runs again, in another job, after a crash."""
+    target = tmp_path / "out"
+    for number in (0, 0, 1, 1, 0, 2):
+        batch = rows(value=[b"%d" % number])
+        write(target, batch, topic="t", writeId=f"query-{number}")
+    assert values(target) == [b"0", b"1", b"2"]
+    with pytest.raises(ConfigError, match="writeId"):
+        writer(target, ["value"], topic="t", writeId="a\nb")
+
+
+def test_of_two_first_writes_the_later_one_deletes_nothing(tmp_path):
+    target = tmp_path / "out"
+    made = writer(target, ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"later"])]))
+    write(target, rows(value=[b"first"]), topic="t")
+    with pytest.raises(ConfigError, match="t was made, deleted or changed while the job ran"):
+        made.commit([output])
+    assert values(target) == [b"first"]
+    assert_nothing_beside(target)
+
+
+def test_two_appends_of_one_moment_both_count(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"0"]), topic="t")
+    made = [writer(target, ["value"], topic="t") for _ in range(2)]
+    outputs = [w.write(iter([rows(value=[b"%d" % n])])) for n, w in enumerate(made, 1)]
+    for w, output in zip(made, outputs, strict=True):
+        w.commit([output])
+    assert values(target) == [b"0", b"1", b"2"]
+
+
+def test_a_topic_made_anew_while_the_job_ran_is_not_appended_to(tmp_path):
+    """As many partitions, and another id."""
+    target = tmp_path / "out"
+    write(target, rows(value=[b"0"]), topic="t")
+    made = writer(target, ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"1"])]))
+    write(target, rows(value=[b"other"]), topic="t", overwrite=True)
+    with pytest.raises(ConfigError, match="t was made, deleted or changed while the job ran"):
+        made.commit([output])
+    assert values(target) == [b"other"]
+
+
+def test_another_topic_is_added(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"a"]), topic="t")
+    write(target, rows(value=[b"b"] * 2, partition=[0, 1]), topic="u")
+    batch = rows(topic=["u", "t", "u"], key=["x", "y", "z"], value=[b"1", b"2", b"3"])
+    write(target, batch)
+    assert values(target) == [b"a", b"2"]
+    here = [(murmur2(key) & 0x7FFFFFFF) % 2 for key in (b"x", b"z")]
+    for partition in range(2):
+        more = [v for v, p in zip((b"1", b"3"), here, strict=True) if p == partition]
+        assert values(target, "u", partition) == [b"b", *more]
+
+
+def test_what_an_append_refuses(tmp_path):
+    target = tmp_path / "out"
+    write(target, rows(value=[b"a"]), topic="t", numPartitions=2)
+    with pytest.raises(ConfigError, match="t has 2 partitions, not 3 as numPartitions says"):
+        writer(target, ["value"], topic="t", numPartitions=3)
+    made = writer(target, ["value", "partition"], topic="t")
+    with pytest.raises(InvalidRecordError, match=r"partition 2 of a row is outside \[0, 2\) of t"):
+        made.write(iter([rows(value=[b"a"], partition=[2])]))
+    made.abort([])
+    (target / clean_shutdown.CLEAN_SHUTDOWN).unlink()
+    made = writer(target, ["value"], topic="t")
+    output = made.write(iter([rows(value=[b"a"])]))
+    with pytest.raises(ConfigError, match="was not closed cleanly: open and close it with LogMan"):
+        made.commit([output])
+    assert values(target) == [b"a"]
+    assert_nothing_beside(target)
+
+
+def test_leader_epochs_never_fall(tmp_path):
+    target = tmp_path / "out"
+    for epoch in (5, 0, 7):
+        write(target, rows(value=[b"%d" % epoch]), topic="t", leaderEpoch=epoch)
+    assert (target / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n5 0\n7 2\n"
+    assert_clean(target)
+
+
+def test_old_rows_are_not_deleted_by_age(tmp_path):
+    target = tmp_path / "out"
+    for _ in range(3):
+        write(target, rows(value=[b"a"], timestamp=[1_000]), topic="t")
+    assert len(values(target)) == 3
+
+
+def test_a_listing_has_all_of_a_write_or_nothing(tmp_path, monkeypatch):
+    """The directory is replaced while its partitions are listed: some would be of before."""
+    target = tmp_path / "out"
+    first = rows(value=[b"a"] * 4, partition=[0, 1, 2, 3])
+    write(target, first, topic="t")
+    scan = LocalStorage.scan_dir
+    looks: list[str] = []
+
+    def scan_then_write(storage: LocalStorage, path: str):
+        if path.startswith(f"{target}/t-"):
+            looks.append(path)
+            if len(looks) == 3:
+                write(target, first, topic="t")
+        return scan(storage, path)
+
+    monkeypatch.setattr("logstore.spark.layout.at_once", lambda call, items: list(map(call, items)))
+    monkeypatch.setattr(LocalStorage, "scan_dir", scan_then_write)
+    layouts = list_partitions([str(target)])
+    assert [len(layout.segments) for layout in layouts] == [2] * 4
+    assert len(looks) >= 8
+
+
+def test_a_speculative_attempt_that_comes_late_leaves_nothing(tmp_path):
+    for end in ("commit", "abort"):
+        made = writer(tmp_path / "out", ["value"], topic="t")
+        batch = rows(value=[b"a"])
+
+        def slowly(made=made, batch=batch, end=end):
+            yield batch
+            if end == "commit":
+                made.commit([made.write(iter([batch]))])
+            else:
+                made.abort([])
+            yield batch
+
+        with pytest.raises(StorageFailedError, match="this task came late"):
+            made.write(slowly())
+        assert list(tmp_path.glob(".*")) == []
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 
-def test_a_directory_with_something_in_it_is_not_appended_to(tmp_path):
-    target = tmp_path / "out"
-    write(target, rows(value=[b"a"]), topic="t")
-    with pytest.raises(ConfigError, match="is not empty"):
-        writer(target, ["value"], topic="t")
+def test_an_empty_directory_is_written_to(tmp_path):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "empty", rows(value=[b"a"]), topic="t")
     assert values(tmp_path / "empty") == [b"a"]
-
-
-def test_a_target_that_fills_while_the_job_runs_is_kept(tmp_path):
-    made = writer(tmp_path / "out", ["value"], topic="t")
-    output = made.write(iter([rows(value=[b"a"])]))
-    write(tmp_path / "out", rows(value=[b"other"]), topic="t")
-    with pytest.raises(ConfigError, match="is not empty"):
-        made.commit([output])
-    assert values(tmp_path / "out") == [b"other"]
-    assert_nothing_beside(tmp_path / "out")
 
 
 def test_overwriting_replaces_the_whole_directory(tmp_path):
@@ -518,7 +777,7 @@ def test_a_directory_in_use_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"topc": "t"}, r"unknown option 'topc' of a write; known are: path, topic,"),
+        ({"topc": "t"}, r"unknown option 'topc' of a write; known are: path, writeId, topic,"),
         ({"topic": "t", "compression_type": "brotli"}, "brotli"),
         ({"topic": "t", "partitioner": "crc32"}, "unknown partitioner"),
         ({"topic": "t", "numPartitions": "-1"}, "numPartitions"),
