@@ -15,8 +15,9 @@ An append assembles the whole directory, too: the segments that are there get a 
 from __future__ import annotations
 
 import os
+import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +27,6 @@ from checkpoints.errors import CheckpointFailedError
 from checkpoints.loggers import get_logger
 from checkpoints.partition_metadata import topic_id_from_text
 from logstore.errors import ConfigError, StorageFailedError
-from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.manager.log_dir import LOCK
 from logstore.producer_state import AppendOrigin
@@ -235,7 +235,10 @@ def _assemble(
         node_id=options.node_id,
         background=False,
     ) as manager:
-        logs = _logs(manager, sources, options, base)
+        partitions = _partitions(sources, options, base)
+        logs = {
+            tp: manager.get_or_create(*tp, topic_id=partitions[tp]) for tp in sorted(partitions)
+        }
 
         def fill(tp: TopicPartition) -> None:
             log = logs[tp]
@@ -255,27 +258,22 @@ def _assemble(
         raise StorageFailedError(directory, "close", "a log was not closed cleanly, see the log")
 
 
-def _logs(
-    manager: LogManager,
-    sources: Mapping[TopicPartition, object],
-    options: WriteOptions,
-    base: Target,
-) -> dict[TopicPartition, ReplicaLog]:
-    """The logs of all partitions that the write has, made where they are missing."""
-    topics = {tp.topic for tp in sources} | ({options.topic} - {""})
-    partitions = set(sources)
-    ids = {}
-    for topic in sorted(topics):
+def _partitions(
+    sources: Iterable[TopicPartition], options: WriteOptions, base: Target
+) -> dict[TopicPartition, uuid.UUID | None]:
+    """All partitions that the write has, and the ids of their topics: those that are there."""
+    found: dict[TopicPartition, uuid.UUID | None] = {}
+    for topic in sorted({tp.topic for tp in sources} | ({options.topic} - {""})):
         known = base.topics.get(topic)
-        ids[topic] = (
-            topic_id_from_text(known.topic_id)
-            if known is not None and known.topic_id
-            else None
-            if known is not None
-            else new_uuid(random_id)
-        )
-        partitions.update(TopicPartition(topic, n) for n in range(options.partition_count))
-    return {tp: manager.get_or_create(*tp, topic_id=ids[tp.topic]) for tp in sorted(partitions)}
+        numbers = {tp.partition for tp in sources if tp.topic == topic}
+        topic_id = new_uuid(random_id) if known is None else _parsed(known.topic_id)
+        for number in numbers.union(range(options.partition_count)):
+            found[TopicPartition(topic, number)] = topic_id
+    return found
+
+
+def _parsed(topic_id: str) -> uuid.UUID | None:
+    return topic_id_from_text(topic_id) if topic_id else None
 
 
 def _by_partition(
