@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +16,10 @@ from logstore.cli._numbers import COUNT, WHOLE, Number
 from logstore.errors import ConfigError
 from replication.config import TRUNCATION_RULES
 
+if TYPE_CHECKING:
+    from replication.simulator.plan import Options, Plan
+
+FAILURES_SHOWN = 10
 TRACE_LINES = 60  # of a shrunk schedule, the end
 
 
@@ -37,7 +44,8 @@ TRACE_LINES = 60  # of a shrunk schedule, the end
 @click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Run the plan in this file instead.")  # fmt: skip
 @click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the shrunk plan of the first failure here.")  # fmt: skip
+              help="Write the shrunk plan of the first failure here, not to the directory for "
+              "temporary files.")  # fmt: skip
 @click.option("--shrink/--no-shrink", default=True, help="Make the first failure small.")
 @click.option("--trace", is_flag=True, help="Print every event (of one schedule).")
 @click.option("--exhaustive", nargs=4, type=Number(0, 50), metavar="R L N E",
@@ -101,30 +109,29 @@ def simulate(
             "violations": result.violations, "counters": result.counters,
         })  # fmt: skip
     else:
+        for violation in result.violations:
+            terminal.line(violation, style="red")
         _show_plan(plan)
         if trace:
             terminal.lines(result.trace or [])
         else:
             _show_story(result.trace or [])
         terminal.line(f"{result.events} events, trace {result.trace_hash}")
-        for violation in result.violations:
-            terminal.line(violation, style="red")
         if result.failed and shrink and replay is None:
             _show_failure(plan, options, save)
     ctx.exit(EXIT_FINDINGS if result.failed else 0)
 
 
 def _search(
-    seed: int, schedules: int, options: object, workers: int | None, save: Path | None,
+    seed: int, schedules: int, options: Options, workers: int | None, save: Path | None,
     shrink: bool, as_json: bool,
 ) -> int:  # fmt: skip
     from logstore.clock import SystemClock
     from logstore.terminal import tables
-    from replication.simulator.plan import Options
+    from replication.cli.counters import in_words
     from replication.simulator.search import Summary, search
     from replication.simulator.swarm import draw_plan
 
-    assert isinstance(options, Options)
     clock = SystemClock()
     begun_ns = clock.monotonic_ns()
     with tables.progress(*tables.counted(), hide=as_json) as bar:
@@ -142,17 +149,20 @@ def _search(
     if as_json:
         terminal.print_json({**summary.to_dict(), "seconds": round(seconds, 2)})
         return EXIT_FINDINGS if summary.failures else 0
-    terminal.line(
-        f"{summary.schedules} schedules, {summary.events} events in {seconds:.1f} s, "
-        f"{summary.schedules / seconds:.0f} schedules/s: {len(summary.failures)} failed"
-    )
-    for name, count in sorted(summary.counters.items(), key=_by_kind):
-        share = summary.reached[name] / summary.schedules
-        terminal.line(f"    {_title(name):52} {count:>9}  in {share:4.0%} of the schedules")
-    for failed in summary.failures[:10]:
+    for failed in summary.failures[:FAILURES_SHOWN]:
         terminal.line(f"seed {failed.seed}: {failed.violations[0]}", style="red")
-    if summary.failures and shrink:
-        _show_failure(draw_plan(summary.failures[0].seed, options), options, save)
+    if summary.failures:
+        first = draw_plan(summary.failures[0].seed, options)
+        if shrink:
+            _show_failure(first, options, save)
+        else:
+            terminal.line(f"Repeat it with: {_by_seed(first, options)}")
+        terminal.line()
+    terminal.line(
+        f"{len(summary.failures):,} of {summary.schedules:,} schedules failed; {summary.events:,} "
+        f"events in {seconds:.1f} s, {summary.schedules / seconds:,.0f} schedules/s"
+    )
+    terminal.lines(in_words(summary.counters, summary.reached, summary.schedules))
     return EXIT_FINDINGS if summary.failures else 0
 
 
@@ -163,21 +173,7 @@ def _show_story(trace: list[str]) -> None:
     terminal.lines(story[-TRACE_LINES - 1 : -1])
 
 
-def _by_kind(item: tuple[str, int]) -> tuple[int, str]:
-    name = item[0]
-    return (int(name[2:]), "") if name.startswith("F-") else (0, name)
-
-
-def _title(name: str) -> str:
-    from replication.simulator.kinds import KINDS
-
-    return f"{name} {KINDS[name]}" if name in KINDS else name
-
-
-def _show_plan(plan: object) -> None:
-    from replication.simulator.plan import Plan
-
-    assert isinstance(plan, Plan)
+def _show_plan(plan: Plan) -> None:
     terminal.line(
         f"seed {plan.seed}: {plan.brokers} brokers, {plan.partitions} partitions, "
         f"min.insync.replicas {plan.min_isr}, flush={plan.flush}, truncation={plan.truncation}"
@@ -188,28 +184,32 @@ def _show_plan(plan: object) -> None:
         terminal.line(f"  {text}")
 
 
-def _show_failure(plan: object, options: object, save: Path | None) -> None:
-    """The failure made small, with its events and the command that repeats it."""
-    from replication.simulator.plan import Options, Plan
+def _show_failure(plan: Plan, options: Options, save: Path | None) -> None:
+    """The failure made small, with its events and the command that repeats just that."""
     from replication.simulator.run import run_plan
     from replication.simulator.shrink import shrink
 
-    assert isinstance(plan, Plan)
-    assert isinstance(options, Options)
     small, _ = shrink(plan)
     result = run_plan(small, keep_trace=True)
     terminal.lines(["", "The first failure, made small:"])
+    for violation in result.violations:
+        terminal.line(violation, style="red")
     _show_plan(small)
     terminal.line("What happened:")
     _show_story(result.trace or [])
-    for violation in result.violations:
-        terminal.line(violation, style="red")
-    more = "" if options.mutant is None else f" --mutant {options.mutant}"
+    place = save or Path(tempfile.gettempdir()) / f"logstore-seed-{plan.seed}.json"
+    place.write_text(small.to_json())
     terminal.line(
-        f"Repeat it with: logstore simulate --seed {plan.seed} --schedules 1 "
+        f"Repeat it with: logstore simulate --replay {shlex.quote(printable(str(place)))}"
+    )
+    terminal.line(f"As it was drawn: {_by_seed(plan, options)}")
+
+
+def _by_seed(plan: Plan, options: Options) -> str:
+    """The command that draws and runs the whole schedule again."""
+    more = "" if options.mutant is None else f" --mutant {options.mutant}"
+    return (
+        f"logstore simulate --seed {plan.seed} --schedules 1 "
         f"--truncation {options.truncation} --faults {','.join(options.faults)} "
         f"--flush {options.flush} --brokers {options.brokers} --events {options.events}{more}"
     )
-    if save is not None:
-        save.write_text(small.to_json())
-        terminal.line(f"or: logstore simulate --replay {printable(str(save))}")

@@ -1,0 +1,86 @@
+"""What a search counted, in words: one line for each thing, 80 columns wide, by what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+from replication.simulator.excuses import PREFIX as EXCUSED
+from replication.simulator.kinds import KINDS
+from replication.simulator.noise import WARNED
+
+_WIDTH = 58  # of the words
+
+
+class Group(StrEnum):
+    """Sections, in the order in which they are printed."""
+
+    DONE = "What brokers and clients did"
+    ANSWERED = "What clients were answered"
+    WARNED = "What brokers warned of"
+    EXCUSED = "What a fault of the schedule excuses"
+    STRUCK = "Faults that struck"
+
+
+_PREFIXES = {EXCUSED: Group.EXCUSED, WARNED: Group.WARNED}
+_QUESTIONS = ("produce", "poll", "delete-records", "reassign", "writes")
+_WORDS = {
+    "ELR used": "leaders elected from the eligible leader replicas (ELR)",
+    "fatal": "brokers ended by an error of their disk",
+    "leaderships": "leaderships begun",
+    "recoveries": "logs recovered at a start",
+    "registrations": "registrations of a broker",
+    "truncations": "truncations of a follower",
+}
+
+
+def in_words(
+    counters: Mapping[str, int], reached: Mapping[str, int], schedules: int
+) -> Iterator[str]:
+    """Lines: a heading for each group; of each counter its sum, and in how many schedules it was
+    above 0.
+    """
+    lines: dict[Group, list[str]] = {group: [] for group in Group}
+    for name, count in sorted(counters.items(), key=_place):
+        group, words = _described(name)
+        if len(words) > _WIDTH:
+            words = words[: _WIDTH - 1] + "…"
+        share = reached[name] / schedules
+        lines[group].append(f"  {words:{_WIDTH}} {count:>9}  {share:4.0%}")
+    for group, of_group in lines.items():
+        if of_group:
+            yield ""
+            yield f"{group:{_WIDTH}}       count  in %"
+            yield from of_group
+
+
+def _place(counter: tuple[str, int]) -> tuple[int, str]:
+    """Kinds of faults in the order of their numbers."""
+    name = counter[0]
+    return (int(name[2:]), "") if name in KINDS else (0, name)
+
+
+def _described(name: str) -> tuple[Group, str]:
+    if name in KINDS:
+        return Group.STRUCK, f"{name} {KINDS[name]}"
+    for prefix, group in _PREFIXES.items():
+        if name.startswith(prefix):
+            return group, re.sub(r"%\w", "…", name.removeprefix(prefix))
+    question, _, answer = name.partition(" ")
+    if question in _QUESTIONS and answer:
+        return Group.ANSWERED, f"{question}: {_answer(answer)}"
+    return Group.DONE, _WORDS.get(name, name)
+
+
+def _answer(name: str) -> str:
+    """``NotLeaderOrFollowerError`` or ``NOT_LEADER_OR_FOLLOWER`` → ``not leader or follower``."""
+    if name == "NONE":
+        return "done"
+    if name.isupper():
+        return name.replace("_", " ").lower()
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Error"))
+    return spaced.lower()
+
+
+__all__ = ["Group", "in_words"]
