@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from textwrap import wrap
 
 from logstore import terminal
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
 from logstore.terminal.tables import Table, counted, print_tables, progress
 
-PLAIN_WIDTH = 100
+WIDTH = 80
 
 
 class Show:
@@ -18,9 +19,16 @@ class Show:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
 
-    def line(self, text: str) -> None:
+    def line(self, text: str = "") -> None:
+        """One statement, wrapped; lines that go on are indented below it."""
         if not self._quiet:
-            terminal.line(text)
+            begin = text[: len(text) - len(text.lstrip())]
+            terminal.lines(
+                wrap(
+                    text, WIDTH, subsequent_indent=begin + "  ", replace_whitespace=False,
+                    break_long_words=False, break_on_hyphens=False,
+                ) or [""]
+            )  # fmt: skip
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -37,7 +45,7 @@ class Show:
 
     def tables(self, *tables: Table) -> None:
         if not self._quiet:
-            print_tables(*tables, width=PLAIN_WIDTH)
+            print_tables(*tables, width=WIDTH)
 
 
 def numbers_table(title: str, first: str, *numbers: str) -> Table:

@@ -12,8 +12,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -99,6 +99,21 @@ class Records:
 
 def flush() -> None:
     sys.stdout.flush()
+
+
+@contextmanager
+def errors_to(path: str) -> Iterator[None]:
+    """Let a file have what this process writes to stderr, and whatever processes it starts."""
+    sys.stderr.flush()
+    before = os.dup(2)
+    try:
+        with open(path, "wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(before, 2)
+        os.close(before)
 
 
 def hang_up() -> None:

@@ -100,6 +100,7 @@ def _last_words(directory: str, seconds: float, faults: list[str]) -> list[str]:
     place = printable(directory)
     return [
         "",
-        f"All proven in {seconds:.1f} s. Look around: logstore read {place}/single flights "
-        f"--max 3; logstore verify {place}/cluster/broker-*",
+        f"All proven in {seconds:.1f} s. Look around:",
+        f"  logstore read {place}/single flights --max 3",
+        f"  logstore verify {place}/cluster/broker-*",
     ]

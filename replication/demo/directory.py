@@ -13,6 +13,7 @@ from replication.coordination.journal import FILE_NAME
 
 SINGLE, CLUSTER, COORDINATOR = "single", "cluster", "coordinator"
 REPORT = "report.html"
+SPARK_LOG = "spark.log"
 BROKERS = (0, 1, 2)
 
 
@@ -20,6 +21,7 @@ class Places(NamedTuple):
     single: str
     cluster: str
     report: str
+    spark_log: str
 
     def broker(self, broker_id: int) -> str:
         """The log directory of a broker, where ``Cluster`` puts it."""
@@ -35,9 +37,11 @@ def prepare(directory: str) -> Places:
         OSError: it cannot be made or written.
     """
     storage = LocalStorage()
-    places = Places(*(os.path.join(directory, name) for name in (SINGLE, CLUSTER, REPORT)))
+    places = Places(
+        *(os.path.join(directory, name) for name in (SINGLE, CLUSTER, REPORT, SPARK_LOG))
+    )
     coordinator = os.path.join(places.cluster, COORDINATOR)
-    if _names(storage, directory) - {SINGLE, CLUSTER, REPORT, LOCK}:
+    if _names(storage, directory) - {SINGLE, CLUSTER, REPORT, SPARK_LOG, LOCK}:
         log_dirs = [directory]  # a log directory itself, as demos of one act left it
     else:
         log_dirs = [places.single, *map(places.broker, BROKERS)]

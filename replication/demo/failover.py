@@ -60,8 +60,9 @@ def _run_cluster(
         tps = cluster.create_topic(
             TOPIC, assignment=assignment, config={"min.insync.replicas": MIN_ISR}
         )
+        show.line()
         show.line(
-            f"\nbrokers {_names(BROKERS)} started in {_ms(time.perf_counter() - started)}, the "
+            f"brokers {_names(BROKERS)} started in {_ms(time.perf_counter() - started)}, the "
             f"controller is {cluster.controller_id}; {len(tps)} partitions with {len(BROKERS)} "
             f"replicas, min.insync.replicas={MIN_ISR}; an idempotent producer sends with acks=all"
         )

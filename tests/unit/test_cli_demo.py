@@ -21,6 +21,7 @@ from logstore import LogManager
 from logstore.cli import ENTRY_POINT_GROUP, main
 from logstore.demo import topic
 from logstore.demo.flights import TOTAL, Rows, by_partition, flights
+from logstore.demo.show import WIDTH, Show
 from logstore.demo.victim import Victim, WriterFailedError
 from logstore.format.reader import iter_batches
 from replication.client import RecordMetadata
@@ -86,6 +87,34 @@ def test_killed_writers_and_leaders_lose_nothing_that_was_promised(tmp_path: Pat
     check_act_two(outcome["cluster"], tmp_path)
 
 
+@needs_flights
+@pytest.mark.slow
+def test_all_of_it_fits_80_columns_and_nothing_is_said_beside_it(tmp_path: Path) -> None:
+    shown = demo("--dir", tmp_path, "--records", 3000, "--seed", 5)
+    assert shown.exit_code == 0, shown.output
+    assert "All proven" in shown.stdout
+    assert max(map(len, shown.stdout.replace(str(tmp_path), "DIR").splitlines())) <= WIDTH
+    assert shown.stderr == ""
+
+
+def test_the_readme_shows_what_fits() -> None:
+    text = (ROOT / "README.md").read_text()
+    block = text.partition("<!-- demo: begin -->")[2].partition("<!-- demo: end -->")[0]
+    assert "All proven" in block
+    assert max(map(len, block.splitlines())) <= WIDTH
+
+
+def test_a_long_line_goes_on_below_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    show = Show()
+    show.line("  proven: " + "word " * 30)
+    show.line()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("  proven: word")
+    assert all(line.startswith("    word") for line in lines[1:-1])
+    assert lines[-1] == ""
+    assert max(map(len, lines)) <= WIDTH
+
+
 def check_act_two(cluster: dict[str, Any], directory: Path) -> None:
     failover, partitions = cluster["failover"], cluster["partitions"]
     assert cluster["acknowledged"] == sum(p["records"] for p in partitions) == 3000
@@ -142,7 +171,7 @@ def test_a_flight_missing_from_the_replicas_is_noticed(
     monkeypatch.setattr(Cluster, "close", careless)
     result = demo("--dir", tmp_path, "--records", 400, "--partitions", 1, "--seed", 3)
     assert result.exit_code == 1
-    assert "broker-1 differ" in result.stdout
+    assert "broker-1 differ" in " ".join(result.stdout.split())
     assert "proven: the 3 logs" not in result.stdout
 
 
