@@ -106,6 +106,8 @@ class _Loader:
         started = self.clock.monotonic_ns()
         self.report = report = RecoveryReport(self.directory, clean)
         scanned_from = 2**63
+        if self.options.scan_all:
+            clean, report.clean, scanned_from = False, False, 0
         while True:
             try:
                 loaded = self._load(

@@ -15,11 +15,13 @@ class RecoveryOptions:
     ``"never"``, ``"always"``, or ``"valid"`` (default): keep them aside, as
     ``<segment>.log.<position>.cut``, when a whole valid batch is among them, so that nothing good
     is lost without an operator's word. ``contiguous`` also ends the scan at a gap between offsets,
-    which only a log that was never compacted can promise.
+    which only a log that was never compacted can promise. ``scan_all`` takes no clean stop
+    and no recovery point for granted: every segment is scanned.
     """
 
     keep_cut: str = "valid"
     contiguous: bool = False
+    scan_all: bool = False
 
 
 @dataclass(slots=True)

@@ -27,14 +27,19 @@ _MIB = 1 << 20
     show_default=True,
     help="Keep bytes that are cut as *.cut files; valid: when whole batches are among them.",
 )
+@click.option("--scan-all", is_flag=True, help="Scan every segment, though the stop was clean.")
 @json_option
 @click.pass_context
-def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json: bool) -> None:
+def recover(
+    ctx: click.Context, path: str, dry_run: bool, keep_cut: str, scan_all: bool, as_json: bool
+) -> None:
     """Do what a start after a crash does: scan, cut what is torn, rebuild indexes.
 
     PATH is a log directory or one partition directory in it; it must not be in use. Recovery goes
     by the recovery points and the clean-shutdown marker on file. Afterwards the directory counts
-    as cleanly shut down, unless only a partition of it was recovered.
+    as cleanly shut down, unless only a partition of it was recovered. With --scan-all every batch
+    is checked, whatever the last stop was; a log is cut at the first that is bad, and what was
+    behind it is kept. ``logstore rescue`` keeps that in the log.
 
     Exit code 0: nothing was cut, lost or in doubt. 1: something was, or with --dry-run would be.
     2: an error, a log is too damaged to be opened (the others are recovered), or the directory
@@ -44,7 +49,7 @@ def recover(ctx: click.Context, path: str, dry_run: bool, keep_cut: str, as_json
 
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
-    options = RecoveryOptions(keep_cut=keep_cut)
+    options = RecoveryOptions(keep_cut=keep_cut, scan_all=scan_all)
     unavailable: dict[str, str] = {}
     with warnings_in_reports():
         if is_partition(path):

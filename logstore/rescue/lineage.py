@@ -142,7 +142,9 @@ def lineage_of(histories: Sequence[History]) -> Lineage:
         if one is None or one.epoch != other.epoch:
             if begins == other.first:
                 steps.append((other.first, other.epoch))
-            if one is not None and one.epoch < other.epoch and not between and one.next < begins:
+            on_file = bool(between) or (other.epoch, begins) in entries
+            rises = one is not None and one.epoch < other.epoch
+            if one is not None and rises and not on_file and one.next < begins:
                 undecided.append((one.next, begins))
     steps += _last_steps(ranked, runs)
     return Lineage(steps, undecided)

@@ -132,6 +132,10 @@ class _Reader:
     def last(self) -> int:
         return self._cell(LAST)
 
+    @property
+    def content(self) -> tuple[int, int]:
+        return self._cell(SIZE), self._cell(_CRC)
+
     def candidate(self) -> Candidate:
         source = self.source
         return Candidate(
@@ -190,7 +194,9 @@ class Merge:
     _readers: list[_Reader] = field(default_factory=list)
     _opened: int = 0
     _next: int = -1
-    _agreed: bool = False  # several replicas had what was taken last
+    _last: tuple[int, int] = (0, 0)  # size and checksum of the last batch taken
+    agreed: bool = False
+    """Several replicas had what was taken last."""
 
     def run(self) -> Iterator[Stretch | Missing]:
         """All batches with their fates, and what is missing from the first one on. Stretches that
@@ -232,13 +238,21 @@ class Merge:
             while not reader.done:
                 if reader.last >= reader.source.limit:
                     yield reader.take(reader.rows_left, Fate.DIVERGENT)
+                elif self._repeats(reader):
+                    reader.take(1, Fate.TAKEN)
+                    self.copies += 1
                 elif reader.first < self._next:
-                    outvoted = self._agreed or not reader.source.fits
+                    outvoted = self.agreed or not reader.source.fits
                     yield reader.take(1, Fate.OUTVOTED if outvoted else Fate.CONTRADICTS)
                 else:
                     break
             if reader.done:
                 self._readers.remove(reader)
+
+    def _repeats(self, reader: _Reader) -> bool:
+        """Whether a batch was mended to follow its own copy."""
+        mended = reader.source.piece.mended and reader.first == self._next
+        return mended and reader.content == self._last
 
     # -- one step ----------------------------------------------------------------------------------
 
@@ -249,7 +263,7 @@ class Merge:
             return  # they may overlap with what is here
         around = [reader for reader in self._readers if reader.first <= end]
         rows = self._unanimous(here) if len(around) == len(here) else 0
-        self._agreed = rows > 0 and len({reader.source.replica for reader in here}) > 1
+        self.agreed = rows > 0 and len({reader.source.replica for reader in here}) > 1
         if rows:
             yield from self._take(here[0], rows)
             for reader in here[1:]:
@@ -290,6 +304,7 @@ class Merge:
         if first > self._next:
             yield Missing(self._next, first, self._was_missing(first))
         yield from reader.gaps(rows)
+        self._last = reader.column(SIZE, rows)[-1], reader.column(_CRC, rows)[-1]
         self._next = reader.column(LAST, rows)[-1] + 1
         yield reader.take(rows, Fate.TAKEN)
 

@@ -77,6 +77,7 @@ class PartitionMerge:
             if isinstance(event, Missing):
                 self._missing(event)
             elif event.fate is Fate.TAKEN:
+                self._doubt(event, merge.agreed)
                 self._taken(event, writer)
             else:
                 self._lost(event, writer)
@@ -106,6 +107,14 @@ class PartitionMerge:
 
     def _file_of(self, stretch: Stretch) -> PatchyFile:
         return self._file(stretch.source.replica, stretch.source.piece.file)
+
+    def _doubt(self, stretch: Stretch, agreed: bool) -> None:
+        if stretch.source.piece.alone and not agreed:
+            where = f"{printable(self._file_of(stretch).path)} at byte {stretch.start}"
+            why = "nothing beside its header vouches for its base offset"
+            self.report.add(
+                self.report.doubts, f"offsets [{stretch.first}, {stretch.next}): {where}: {why}"
+            )
 
     def _taken(self, stretch: Stretch, writer: LogWriter | None) -> None:
         if stretch.next <= self._log_start:
