@@ -1,4 +1,4 @@
-"""Directories of three real brokers, damaged at 200 places, rescued, and served by a real broker."""
+"""Directories of three real brokers, damaged at 200 places, rescued, served by a real broker."""
 
 from __future__ import annotations
 
