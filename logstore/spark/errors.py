@@ -3,6 +3,7 @@
 LogstoreError
 ├── NotALogDirectoryError      a path that holds neither partitions nor segments
 ├── DuplicatePartitionError    several brokers' copies of a partition, and no word on which to read
+├── ListingOutdatedError       the log changed since it was listed: it is looked at again
 └── DataLossError              what was asked for is not there, or not any more
 
 Arguments are plain values: an error raised in a worker reaches the driver by pickle. Paths are kept
@@ -45,6 +46,18 @@ class DuplicatePartitionError(LogstoreError):
             f"({found}); read one copy with the option broker, an id or a path of these, or every "
             "copy with replicas=all"
         )
+
+
+class ListingOutdatedError(LogstoreError):
+    """Never reaches a user: who planned from the listing lists again."""
+
+    def __init__(self, path: str) -> None:
+        path = shown(path)
+        super().__init__(path)
+        self.path = path
+
+    def _text(self) -> str:
+        return f"{printable(self.path)} changed since it was listed"
 
 
 class DataLossError(LogstoreError):

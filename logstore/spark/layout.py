@@ -15,23 +15,20 @@ from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
 from checkpoints.types import TopicPartition
-from logstore.errors import InvalidTopicError
+from logstore.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
-from logstore.format.reader import MAX_OFFSET
 from logstore.replacements import roll_marks
 from logstore.spark.at_once import at_once
 from logstore.spark.errors import DuplicatePartitionError, NotALogDirectoryError
+from logstore.spark.identity import topic_id
+from logstore.spark.layout_types import MISSING, UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.settled import settled_layout, until
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import join_uri, open_storage, shown
-
-UNKNOWN = -1
-MISSING = -1
-"""Size of a file that is not there."""
 
 WRITES = "logstore-writes"
 """Lists the writes of ``df.write`` to a log directory; each one replaces the directory."""
 
-_LOOKS = 3
 _LOG_DIR_FILES = (HIGH_WATERMARK, LOG_START, META_PROPERTIES)
 _PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METADATA)
 
@@ -41,51 +38,6 @@ logger = get_logger(__name__)
 
 TopicFilter = Callable[[str, int, bool], bool]
 """Whether a topic's partition is wanted; the third argument: the path is the partition's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A ``.log`` by its name, and the sizes in bytes of the files beside it when it was listed."""
-
-    base_offset: int
-    size: int
-    index_size: int = MISSING
-    time_index_size: int = MISSING
-    txn_index_size: int = MISSING
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLayout:
-    """A partition's directory as listed.
-
-    ``log_start_offset`` is the checkpointed one or the first segment's, whichever is higher;
-    ``high_watermark`` the checkpointed one, ``UNKNOWN`` without. ``snapshots`` are the offsets of
-    its producer snapshots, ascending.
-    """
-
-    uri: str
-    broker: str
-    topic: str
-    partition: int
-    segments: tuple[SegmentFile, ...]
-    log_start_offset: int
-    high_watermark: int = UNKNOWN
-    snapshots: tuple[int, ...] = ()
-    rolled: tuple[SegmentFile, ...] = ()
-    """Segments that wait for their names until what is before them is durable (``.log.swap``);
-    ``positions.with_rolls`` tells which of them count."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    def bounded(self) -> Iterator[tuple[SegmentFile, int]]:
-        """Each segment with the offset where the next one begins, ``MAX_OFFSET`` for the last."""
-        bases = [segment.base_offset for segment in self.segments]
-        return zip(self.segments, [*bases[1:], MAX_OFFSET], strict=False)
-
-    def path_of(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
-        return join_uri(self.uri, filenames.segment_file_name(base_offset, suffix))
 
 
 def list_partitions(
@@ -105,13 +57,20 @@ def list_partitions(
     Raises:
         NotALogDirectoryError: a path that is neither.
         DuplicatePartitionError: a partition is there more than once.
+        ConfigError: no directory is of ``broker``.
+        ResourceBusyError: directories change faster than they can be listed.
         OSError: the medium refused.
     """
     found: dict[str, PartitionLayout] = {}
+    brokers: set[str] = set()
+    broker = broker.rstrip("/") or broker
     for path in chain.from_iterable(map(_expand, paths)):
-        for layout in _Lister(path, wanted, broker).layouts():
+        for layout in _Lister(path.rstrip("/") or path, wanted, broker, brokers).layouts():
             storage, local = open_storage(layout.uri)
             found.setdefault(storage.real_path(local), layout)  # the same path given twice
+    if broker and not brokers & {broker}:
+        there = ", ".join(shown(name) for name in sorted(brokers)) or "none"
+        raise ConfigError(f"broker {shown(broker)} is none of those there: {there}")
     layouts = _told_apart(list(found.values()))
     if not replicas:
         _refuse_copies(layouts)
@@ -148,6 +107,8 @@ class _Lister:
     path: str
     wanted: TopicFilter | None
     broker: str
+    brokers: set[str]
+    """Whose directories were seen, by id and path."""
     storage: Storage = field(init=False)
 
     def layouts(self) -> Iterable[PartitionLayout]:
@@ -157,26 +118,26 @@ class _Lister:
             raise NotALogDirectoryError(self.path, "no such file or directory")
         if not info.is_dir:
             raise NotALogDirectoryError(self.path, "it is a file")
-        for _ in range(_LOOKS):
-            written = self._written()
-            found = self._look(self.storage.scan_dir(local))
-            if self._written() == written:
-                return found
-        raise NotALogDirectoryError(self.path, "it was replaced again and again meanwhile")
+        if _holds_segments(self.path, self.storage.scan_dir(local)):
+            return self._one_partition()
+        return until(lambda: self._stable(local), self.path, "partitions")
 
-    def _look(self, entries: list[FileInfo]) -> list[PartitionLayout]:
-        if _holds_segments(self.path, entries):
-            return self._one_partition(entries)
-        return self._log_dir(entries)
+    def _stable(self, local: str) -> list[PartitionLayout] | None:
+        """The partitions, unless others were there when all of them had been listed, or a write
+        replaced the directory: partitions of before and after make no whole."""
+        written, entries = self._written(), self.storage.scan_dir(local)
+        found = self._log_dir(entries)
+        now = self._named(self.storage.scan_dir(local)), self._written()
+        return found if now == (self._named(entries), written) else None
 
     def _written(self) -> bytes:
-        """Another value after a write: partitions of before and after make no whole."""
+        """Another value after a write."""
         try:
             return self.storage.read_file(open_storage(join_uri(self.path, WRITES))[1])
         except (FileNotFoundError, NotADirectoryError):
             return b""
 
-    def _one_partition(self, entries: list[FileInfo]) -> list[PartitionLayout]:
+    def _one_partition(self) -> list[PartitionLayout]:
         name = last_component(self.path)
         try:
             parsed = filenames.parse_partition_dir(name)
@@ -186,74 +147,104 @@ class _Lister:
             raise NotALogDirectoryError(self.path, f"a {parsed.suffix} directory is no live log")
         beside = _LogDirFiles(_parent(self.path))
         beside.read()
+        self.brokers.update((beside.broker, beside.uri))
         if not self._has(beside) or not self._wants(parsed.topic_partition, True):
             return []
-        return [_layout(self.path, parsed.topic_partition, entries, beside)]
+        return [self._settled(self.path, parsed.topic_partition, beside)]
 
     def _log_dir(self, entries: list[FileInfo]) -> list[PartitionLayout]:
+        here = self._named(entries, tell=True)
+        if not here and not any(_belongs_to_log_dir(entry) for entry in entries):
+            names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
+            raise NotALogDirectoryError(self.path, f"it holds {names}")
+        files = _LogDirFiles(self.path)
+        files.read()
+        self.brokers.update((files.broker, files.uri))
+        if not self._has(files):
+            return []
+        found = at_once(lambda item: self._listed(files, *item), here.items())
+        return [layout for layout in found if layout is not None]
+
+    def _named(self, entries: list[FileInfo], *, tell: bool = False) -> dict[str, TopicPartition]:
+        """The partitions that are wanted, by the names of their directories."""
         here: dict[str, TopicPartition] = {}
-        known = any(entry.name in _LOG_DIR_FILES for entry in entries)
         for entry in entries:
             if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
                 continue
             try:
                 parsed = filenames.parse_partition_dir(entry.name)
             except InvalidTopicError as error:
-                logger.warning("%s: left out: %s", shown(self.path), error)
+                if tell:
+                    logger.warning("%s: left out: %s", shown(self.path), error)
                 continue
-            known = True
             if not parsed.suffix and self._wants(parsed.topic_partition, False):
                 here[entry.name] = parsed.topic_partition
-        if not known:
-            names = ", ".join(entry.name for entry in entries[:3]) or "nothing"
-            raise NotALogDirectoryError(self.path, f"it holds {names}")
-        files = _LogDirFiles(self.path)
-        files.read()
-        if not self._has(files):
-            return []
-        found = at_once(lambda item: self._listed(files, *item), here.items())
-        return [layout for layout in found if layout is not None]
+        return here
 
     def _listed(self, files: _LogDirFiles, name: str, tp: TopicPartition) -> PartitionLayout | None:
         uri = join_uri(self.path, name)
         try:
-            entries = self.storage.scan_dir(open_storage(uri)[1])
+            return self._settled(uri, tp, files)
         except FileNotFoundError:
             logger.warning("%s: deleted while it was listed", shown(uri))
             return None
-        return _layout(uri, tp, entries, files)
+
+    def _settled(self, uri: str, tp: TopicPartition, files: _LogDirFiles) -> PartitionLayout:
+        local = open_storage(uri)[1]
+        return settled_layout(lambda: _layout(uri, tp, self.storage.scan_dir(local), files))
 
     def _wants(self, tp: TopicPartition, own_path: bool) -> bool:
         return self.wanted is None or self.wanted(tp.topic, tp.partition, own_path)
 
     def _has(self, files: _LogDirFiles) -> bool:
-        return self.broker in ("", files.broker, files.uri)
+        return self.broker in ("", files.broker, files.uri, files.uri.rstrip("/"))
+
+
+def _belongs_to_log_dir(entry: FileInfo) -> bool:
+    if not entry.is_dir:
+        return entry.name in _LOG_DIR_FILES
+    try:
+        filenames.parse_partition_dir(entry.name)
+    except InvalidTopicError:
+        return False
+    return True
 
 
 def _layout(
     uri: str, tp: TopicPartition, entries: Iterable[FileInfo], files: _LogDirFiles
 ) -> PartitionLayout:
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
+    times: dict[int, int] = {}
     entries = list(entries)
     marks = dict.fromkeys(roll_marks((entry.name for entry in entries), 0), 0)
     for entry in entries:
         parsed = filenames.parse_segment_file(entry.name)
         if parsed and parsed.offset in marks and parsed.transition == filenames.SWAP_SUFFIX:
             marks[parsed.offset] = entry.size
+            times.setdefault(parsed.offset, entry.mtime_ms)
         # Another spelling of the number would be a second file with the same offset.
         if parsed and entry.name == filenames.segment_file_name(parsed.offset, parsed.suffix):
             sizes[parsed.suffix][parsed.offset] = entry.size
-    indexes = [
+            if parsed.suffix == filenames.LOG_SUFFIX:
+                times[parsed.offset] = entry.mtime_ms
+    offset_indexes, time_indexes, txn_indexes = (
         sizes[suffix]
         for suffix in (
             filenames.INDEX_SUFFIX,
             filenames.TIME_INDEX_SUFFIX,
             filenames.TXN_INDEX_SUFFIX,
         )
-    ]
+    )
     segments, rolled = (
         tuple(
-            SegmentFile(base, size, *(index.get(base, MISSING) for index in indexes))
+            SegmentFile(
+                base,
+                size,
+                offset_indexes.get(base, MISSING),
+                time_indexes.get(base, MISSING),
+                txn_indexes.get(base, MISSING),
+                times[base],
+            )
             for base, size in sorted(logs.items())
         )
         for logs in (sizes[filenames.LOG_SUFFIX], marks)
@@ -268,6 +259,21 @@ def _layout(
         files.high_watermarks.get(tp, UNKNOWN),
         tuple(sorted(sizes[filenames.SNAPSHOT_SUFFIX])),
         rolled,
+        topic_id(uri),
+        _replaced(entries, sizes[filenames.LOG_SUFFIX], marks),
+    )
+
+
+def _replaced(entries: list[FileInfo], logs: Mapping[int, int], rolls: Mapping[int, int]) -> bool:
+    """Whether a new segment waits for its name, and one that it replaces has lost its own."""
+    parsed = [filenames.parse_segment_file(entry.name) for entry in entries]
+    swaps, deleted = (
+        {p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and p.transition == end}
+        for end in (filenames.SWAP_SUFFIX, filenames.DELETED_SUFFIX)
+    )
+    return any(
+        base not in logs or any(base <= other and other not in logs for other in deleted)
+        for base in swaps - set(rolls)
     )
 
 

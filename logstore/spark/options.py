@@ -251,6 +251,7 @@ class ReadOptions:
             self.max_batch_bytes,
             self.fail_on_data_loss,
             self.drop_malformed,
+            self.read_committed,
         )
 
     def check_named(self, found: Collection[TopicPartition]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from checkpoints.loggers import get_logger
@@ -11,14 +11,15 @@ from logstore.errors import ConfigError
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.at_once import at_once
 from logstore.spark.errors import DataLossError
-from logstore.spark.layout import PartitionLayout, SegmentFile
+from logstore.spark.layout_types import PartitionLayout, SegmentFile
+from logstore.spark.log_end import log_end_offset
 from logstore.spark.options import EARLIEST, LATEST, ReadOptions
 from logstore.spark.positions import (
-    log_end_offset,
     offset_for_timestamp,
     readable_end,
     with_rolls,
 )
+from logstore.spark.proof import FileProof
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.splits import AbortedTransaction, Split
 from logstore.spark.transactions import aborted_transactions, overlapping
@@ -52,7 +53,7 @@ def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
         CorruptDataError: what had to be read for it is damaged.
         OSError: the medium refused.
     """
-    layout = with_rolls(layout)
+    layout = with_rolls(replace(layout, drop_malformed=options.drop_malformed))
     limit = readable_end(
         layout,
         read_committed=options.read_committed,
@@ -60,6 +61,7 @@ def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
     )
     start = _start(layout, options, limit)
     end = _end(layout, options, limit)
+    # Only now: what was aborted before the end was known is among them.
     aborted = tuple(aborted_transactions(layout)) if options.read_committed else ()
     return OffsetRange(layout, start, end, aborted)
 
@@ -120,6 +122,7 @@ def plan_splits(
     their time indexes, are left out.
 
     Raises:
+        ListingOutdatedError: a segment has changed since it was listed.
         OSError: the medium refused.
     """
     jobs = [_SegmentJob(r, *job) for r in ranges for job in _segments(r)]
@@ -153,12 +156,22 @@ class _SegmentJob:
             end = index.ceiling(self.wanted.end)
         cuts = [start, *index.boundaries(start, end, split_bytes), end]
         is_last = self.next_base == MAX_OFFSET
+        marks = self._marks(index, cuts) if is_last else []
+        proof = index.proof(marks, may_grow=is_last)
         return [
-            self._split(low, high, first, is_last and high == self.segment.size)
+            self._split(low, high, first, is_last and high == self.segment.size, proof)
             for low, high in pairwise(cuts)
         ]
 
-    def _split(self, position: int, end_position: int, first: int, open_end: bool) -> Split:
+    def _marks(self, index: SegmentIndex, cuts: list[int]) -> list[int]:
+        """Starts of batches that tell whether a segment that grows was cut and written anew."""
+        *starts, end = cuts
+        last = index.last_batch() if end == self.segment.size else end
+        return sorted({starts[0], end if last is None else last} - {self.segment.size})
+
+    def _split(
+        self, position: int, end_position: int, first: int, open_end: bool, proof: FileProof
+    ) -> Split:
         layout, wanted = self.wanted.layout, self.wanted
         end = min(wanted.end, self.next_base)
         return Split(
@@ -173,6 +186,8 @@ class _SegmentJob:
             end,
             open_end,
             overlapping(wanted.aborted, first, end),
+            layout.topic_id,
+            proof,
         )
 
 
@@ -182,6 +197,7 @@ def plan_tasks(
     """``plan_splits``, packed: what each task reads; ``minPartitions`` as far as indexes allow.
 
     Raises:
+        ListingOutdatedError: a segment has changed since it was listed.
         OSError: the medium refused.
     """
     split_bytes, least = options.split_bytes, options.min_partitions

@@ -8,33 +8,13 @@ from checkpoints.loggers import get_logger
 from logstore.errors import ConfigError, CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
-from logstore.spark.layout import UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.layout_types import UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.log_end import log_end_offset
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.transactions import last_stable_offset
 from logstore.storage.uri import shown
 
 logger = get_logger(__name__)
-
-
-def log_end_offset(layout: PartitionLayout) -> int:
-    """One past the last record of the log as it was listed.
-
-    Walks the headers after the last index entry of the last segment.
-
-    Raises:
-        CorruptBatchError: a header that makes no sense.
-        OSError: the medium refused.
-    """
-    end = layout.log_start_offset
-    if not layout.segments:
-        return end
-    segment = layout.segments[-1]
-    index = SegmentIndex(layout, segment)
-    with index.windows(MAX_OFFSET, open_end=True) as windows:
-        end = max(end, segment.base_offset)
-        for _, _, table in windows.tables():
-            end = max(end, table.cells("last_offset")[-1] + 1)
-    return end
 
 
 def with_rolls(layout: PartitionLayout) -> PartitionLayout:
@@ -72,7 +52,11 @@ def readable_end(
                 f"{layout.name}; upTo=logEnd reads to the end of the log"
             )
         end = layout.high_watermark
-    return last_stable_offset(layout, end) if read_committed else end
+    if not read_committed:
+        return end
+    known = min(end, log_end_offset(layout))
+    stable = last_stable_offset(layout, known)
+    return end if stable == known else stable
 
 
 def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
@@ -111,8 +95,11 @@ def _first_in(
                 try:
                     records = batch_records(data, batch, from_offset=first)
                 except CorruptBatchError as error:
-                    at = position + table.cells("position")[row]
-                    raise error.located(index.path, at) from None
+                    located = error.located(index.path, position + table.cells("position")[row])
+                    if not layout.drop_malformed:
+                        raise located from None
+                    logger.warning("passed over a batch: %s", located)
+                    continue
                 for record in records:
                     if record.timestamp >= timestamp:
                         return record.offset

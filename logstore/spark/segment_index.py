@@ -1,8 +1,9 @@
 """Where the batches of a segment start, as far as its indexes tell.
 
-An index is a hint with no checksum, so an entry counts only when a sound batch is where it leads.
-One that leads nowhere makes the whole index count as missing: reading starts earlier then, and
-the segment is not split.
+An index is a hint with no checksum, so an entry counts only when a sound batch is where it leads,
+and where reading may begin or end is told by that batch alone. An entry that leads nowhere makes
+the whole index count as missing: reading starts earlier then, and the segment is not split. Entries
+of what was written after the segment was listed are passed over.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import NamedTuple, overload
 
 from checkpoints.loggers import get_logger
+from logstore.errors import CorruptBatchError
 from logstore.format import filenames
 from logstore.format.index_entry import (
     OFFSET_ENTRY,
@@ -21,14 +24,20 @@ from logstore.format.index_entry import (
     used_offset_entries,
     used_time_entries,
 )
+from logstore.format.reader import MAX_OFFSET
 from logstore.spark.batch_table import BatchTable
-from logstore.spark.layout import PartitionLayout, SegmentFile
+from logstore.spark.errors import ListingOutdatedError
+from logstore.spark.layout_types import PartitionLayout, SegmentFile
+from logstore.spark.proof import FileProof, prove
 from logstore.spark.windows import Windows
 from logstore.storage.base import File
+from logstore.storage.identity import FileIdentity
+from logstore.storage.local import LocalStorage
 from logstore.storage.uri import open_storage, shown
 
 _INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
 _BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry does not count
+_ENTRIES_TRIED = 3
 _INDEX_STEP = 64 << 10  # doubled for each further read
 _FIRST_READ = 32 << 10  # holds most batches: one request to an object store
 
@@ -82,7 +91,40 @@ class SegmentIndex:
         """
         end = self.segment.size if end_position is None else end_position
         with closing(_open(self.path)) as file:
-            yield Windows(file, self.path, self.floor(offset), end, open_end=open_end)
+            yield Windows(
+                file,
+                self.path,
+                self.floor(offset),
+                end,
+                open_end=open_end,
+                drop_malformed=self.layout.drop_malformed,
+            )
+
+    def proof(self, positions: Sequence[int], *, may_grow: bool) -> FileProof:
+        """Of the file as it was listed; ``positions`` are starts of batches.
+
+        Raises:
+            ListingOutdatedError: the file is another one, or has changed since.
+            OSError: the medium refused.
+        """
+        listed = FileIdentity(-1, -1, self.segment.size, self.segment.mtime_ms)
+        storage, _ = open_storage(self.path)
+        if not isinstance(storage, LocalStorage):
+            return FileProof(listed, may_grow=False)  # an object does not grow
+        with closing(_open(self.path)) as file:
+            proof = prove(file, storage, tuple(positions), may_grow)
+        now = proof.file
+        if now.size < listed.size or (not may_grow and now[2:] != listed[2:]):
+            raise ListingOutdatedError(self.path)
+        return replace(proof, file=now._replace(size=listed.size))
+
+    def last_batch(self) -> int | None:
+        """The byte where the last whole batch begins; ``None`` where that cannot be told."""
+        last = None
+        with suppress(CorruptBatchError), self.windows(MAX_OFFSET, open_end=True) as windows:
+            for _, position, table in windows.tables():
+                last = position + table.cells("position")[-1]
+        return last
 
     # -- offsets and positions -----------------------------------------------------------------
 
@@ -93,10 +135,19 @@ class SegmentIndex:
 
     def ceiling(self, offset: int) -> int:
         """The byte of a batch that begins at or above ``offset``; the file's size without one."""
-        # An entry has the last offset of an append, which may have begun below ``offset``: the
-        # entry after it has not.
-        batch = self._batch_of(bisect_left(self._offsets, self._relative(offset)) + 1)
-        return self.segment.size if batch is None else batch.position
+        # What follows a batch that reaches up to ``offset`` begins at or above it. The entry of an
+        # append has its last offset, and the append may begin with batches that end below.
+        entry = bisect_left(self._offsets, self._relative(offset))
+        batch = self._batch_of(entry)
+        for _ in range(_ENTRIES_TRIED):
+            entry += 1
+            following = self._batch_of(entry)
+            if batch is None or following is None or following.position <= batch.position:
+                break
+            if batch.last_offset >= offset - 1:
+                return following.position
+            batch = following
+        return self.segment.size
 
     def boundaries(self, start: int, end: int, step: int) -> Iterator[int]:
         """Bytes inside ``(start, end)`` where batches start, each ``step`` or more after the last.
@@ -155,18 +206,20 @@ class SegmentIndex:
         It is the segment's base offset if nothing better is known.
         """
         times = self._read(filenames.TIME_INDEX_SUFFIX)
-        entry = bisect_left(_Column(times, TIME_ENTRY, 0), timestamp) - 1
-        if entry < 0:
-            return self.segment.base_offset
-        latest: int
-        relative: int
-        latest, relative = TIME_ENTRY.unpack_from(times, entry * TIME_ENTRY.size)
-        offset = self.segment.base_offset + relative
-        batch = self._batch_with(offset)
-        if batch is None or batch.max_timestamp != latest:
+        newest = bisect_left(_Column(times, TIME_ENTRY, 0), timestamp) - 1
+        for entry in range(newest, max(newest - _ENTRIES_TRIED, -1), -1):
+            latest: int
+            relative: int
+            latest, relative = TIME_ENTRY.unpack_from(times, entry * TIME_ENTRY.size)
+            offset = self.segment.base_offset + relative
+            batch = self._batch_with(offset)
+            if batch is None:
+                continue  # written since the segment was listed, or nowhere
+            if batch.max_timestamp == latest:
+                return offset + 1
             self._distrust(filenames.TIME_INDEX_SUFFIX, f"entry {entry} does not fit its batch")
-            return self.segment.base_offset
-        return offset + 1
+            break
+        return self.segment.base_offset
 
     def _batch_with(self, offset: int) -> Batch | None:
         with self.windows(offset, open_end=True) as windows:
@@ -195,8 +248,13 @@ class SegmentIndex:
                 data = _up_to_zeros(file, size)
         except FileNotFoundError:
             return b""
-        used = used_time_entries(data) if is_time else used_offset_entries(data)
-        return data[: used * (TIME_ENTRY if is_time else OFFSET_ENTRY).size]
+        if is_time:
+            return data[: used_time_entries(data) * TIME_ENTRY.size]
+        used = used_offset_entries(data)
+        positions = _Column(data, OFFSET_ENTRY, 1)
+        while used and positions[used - 1] >= self.segment.size:
+            used -= 1  # of what was written since the segment was listed
+        return data[: used * OFFSET_ENTRY.size]
 
     def _distrust(self, suffix: str, reason: str) -> None:
         self._files[suffix] = b""

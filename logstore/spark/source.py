@@ -11,13 +11,15 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from logstore.spark.columns import check_schema, ddl
+from logstore.spark.errors import ListingOutdatedError
 from logstore.spark.filters import PushedFilters
 from logstore.spark.layout import list_partitions
 from logstore.spark.options import Options, ReadOptions, chosen_columns
 from logstore.spark.planning import OffsetRange, plan_tasks, resolve_all
 from logstore.spark.positions import offset_for_timestamp
 from logstore.spark.segment_reader import read_task
-from logstore.spark.splits import Task
+from logstore.spark.settled import until
+from logstore.spark.splits import Split, Task
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -68,15 +70,25 @@ class BatchReader(DataSourceReader):
         return _OptionalPushDown(self)
 
     def partitions(self) -> list[InputPartition]:
+        tasks = until(self._planned, self.options.paths[0], "logs")
+        # Without any, Spark would make up a partition of its own.
+        return [Task(splits) for splits in tasks] or [Task(())]
+
+    def _planned(self) -> list[tuple[Split, ...]] | None:
+        """What each task reads; ``None`` when a file was not any more what it was when listed."""
+        try:
+            return self._plan()
+        except (ListingOutdatedError, FileNotFoundError):
+            return None
+
+    def _plan(self) -> list[tuple[Split, ...]]:
         filters = self.filters
         ranges = [
             replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
             for wanted in self._ranges()
             if filters.takes(broker=wanted.layout.broker)
         ]
-        tasks = plan_tasks(ranges, self.options, filters.start_timestamp)
-        # Without any, Spark would make up a partition of its own.
-        return [Task(splits) for splits in tasks] or [Task(())]
+        return plan_tasks(ranges, self.options, filters.start_timestamp)
 
     def _end(self, wanted: OffsetRange) -> int:
         end, latest = min(wanted.end, self.filters.end_offset), self.filters.end_timestamp

@@ -9,6 +9,7 @@ from pyspark.sql.datasource import InputPartition
 
 from logstore.format.filenames import LOG_SUFFIX, segment_file_name
 from logstore.format.reader import MAX_OFFSET
+from logstore.spark.proof import FileProof
 from logstore.storage.uri import join_uri, shown
 
 AbortedTransaction: TypeAlias = tuple[int, int, int]
@@ -35,6 +36,9 @@ class Split:
     end_offset: int = MAX_OFFSET
     open_end: bool = False
     aborted: tuple[AbortedTransaction, ...] = ()
+    topic_id: str = ""
+    proof: FileProof | None = None
+    """What the file was when the split was planned: no other one is read in its place."""
 
     @property
     def path(self) -> str:
@@ -64,6 +68,7 @@ class ReadSettings:
     max_batch_bytes: int = 64 << 20
     fail_on_data_loss: bool = True
     drop_malformed: bool = False
+    read_committed: bool = False
 
 
 @dataclass

@@ -30,12 +30,13 @@ from logstore.errors import ConfigError
 from logstore.spark.at_once import at_once
 from logstore.spark.columns import check_schema
 from logstore.spark.errors import DataLossError
-from logstore.spark.layout import PartitionLayout, list_partitions
+from logstore.spark.layout import list_partitions
+from logstore.spark.layout_types import PartitionLayout
 from logstore.spark.options import Options, ReadOptions
 from logstore.spark.planning import OffsetRange, plan_tasks, resolve_all
 from logstore.spark.segment_reader import read_task
 from logstore.spark.splits import Task
-from logstore.spark.stream_log import LogView, Resumption, topic_id
+from logstore.spark.stream_log import LogView, Resumption
 from logstore.spark.stream_offsets import (
     Mark,
     Marks,
@@ -224,7 +225,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
 
     def _view(self, layout: PartitionLayout) -> LogView:
-        found = topic_id(layout)
+        found = layout.topic_id
         view = self._views.get((layout, found))
         return view or LogView.of(layout, found, self._options.read)
 

@@ -13,17 +13,13 @@ from dataclasses import dataclass
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
 from checkpoints.loggers import get_logger
-from checkpoints.partition_metadata import (
-    PARTITION_METADATA,
-    PartitionMetadataFile,
-    topic_id_to_text,
-)
 from logstore.format import attributes as bits
 from logstore.spark.batch_table import BatchTable
 from logstore.spark.errors import DataLossError
-from logstore.spark.layout import PartitionLayout
+from logstore.spark.layout_types import PartitionLayout
+from logstore.spark.log_end import log_end_offset
 from logstore.spark.options import ReadOptions
-from logstore.spark.positions import log_end_offset, readable_end, with_rolls
+from logstore.spark.positions import readable_end, with_rolls
 from logstore.spark.segment_index import SegmentIndex
 from logstore.spark.stream_offsets import NO_CRC, Epochs, Mark, Proof, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
@@ -250,21 +246,6 @@ class LogView:
         return Verdict.UNKNOWN if batch.compacted else Verdict.OTHER
 
 
-def topic_id(layout: PartitionLayout) -> str:
-    """The id that ``partition.metadata`` names, as text; "" without one.
-
-    Raises:
-        OSError: the medium refused.
-    """
-    storage, path = open_storage(join_uri(layout.uri, PARTITION_METADATA))
-    try:
-        found = PartitionMetadataFile(path, storage).read()
-    except MalformedCheckpointError as error:
-        logger.warning("taken as missing: %s", error)
-        return ""
-    return "" if found is None else topic_id_to_text(found.topic_id)
-
-
 def _epochs(layout: PartitionLayout) -> Epochs:
     """As ``leader-epoch-checkpoint`` has them, as far as they ascend; none without the file."""
     storage, path = open_storage(join_uri(layout.uri, LEADER_EPOCH))
@@ -280,4 +261,4 @@ def _epochs(layout: PartitionLayout) -> Epochs:
     return tuple(ascending)
 
 
-__all__ = ["Batch", "LogView", "Resumption", "batch_with", "topic_id"]
+__all__ = ["Batch", "LogView", "Resumption", "batch_with"]

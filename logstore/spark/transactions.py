@@ -3,39 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
-from logstore.errors import CorruptSnapshotError
+from logstore.errors import CorruptIndexError, CorruptSnapshotError
 from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
-from logstore.format.index_entry import decode_aborted
+from logstore.format.index_entry import TXN_ENTRY, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX, decode_snapshot
 from logstore.format.reader import MAX_OFFSET
-from logstore.spark.layout import PartitionLayout
+from logstore.spark.batch_table import BatchTable
+from logstore.spark.layout_types import MISSING, PartitionLayout
+from logstore.spark.log_end import log_end_offset
 from logstore.spark.segment_index import SegmentIndex
-from logstore.spark.splits import AbortedTransaction
-from logstore.storage.uri import open_storage
+from logstore.spark.splits import AbortedTransaction, Split
+from logstore.storage.uri import join_uri, open_storage, shown
 
 logger = get_logger(__name__)
 
 
 def aborted_transactions(layout: PartitionLayout) -> list[AbortedTransaction]:
-    """All that the transaction indexes list; see ``overlapping``.
+    """Those that the transaction indexes list, and those that the log itself tells of where it is
+    walked for ``last_stable_offset``: a marker is in the log before its entry is in the index.
+
+    An index that is torn or of another version is not used but for its whole entries, and the whole
+    log is walked instead.
 
     Raises:
-        CorruptIndexError: an index of another version.
+        CorruptBatchError: a header or a marker that cannot be read.
         OSError: the medium refused.
     """
-    found: list[AbortedTransaction] = []
+    found: set[AbortedTransaction] = set()
+    torn = False
     for segment in layout.segments:
-        if segment.txn_index_size > 0:
-            uri = layout.path_of(segment.base_offset, filenames.TXN_INDEX_SUFFIX)
-            storage, path = open_storage(uri)
-            entries = decode_aborted(storage.read_file(path), uri)
-            found.extend((e.producer_id, e.first_offset, e.last_offset) for e in entries)
-    return found
+        # The last one's may have come since the listing.
+        if segment.txn_index_size == MISSING and segment is not layout.segments[-1]:
+            continue
+        entries, whole = _indexed(layout.path_of(segment.base_offset, filenames.TXN_INDEX_SUFFIX))
+        found.update(entries)
+        torn = torn or not whole
+    end = log_end_offset(layout)
+    found.update(_followed(layout, end, whole_log=torn).aborted)
+    return sorted(found)
+
+
+def _indexed(uri: str) -> tuple[list[AbortedTransaction], bool]:
+    """The whole entries of a transaction index, and whether that is all of it; none without it."""
+    storage, path = open_storage(uri)
+    try:
+        data = storage.read_file(path)
+        entries = decode_aborted(data, uri)
+    except FileNotFoundError:
+        return [], True
+    except CorruptIndexError as error:
+        logger.warning("not used, the log is walked instead: %s", error)
+        return [], False
+    whole = len(data) % TXN_ENTRY.size == 0
+    if not whole:
+        logger.warning("%s: its last entry is torn: the log is walked instead", shown(uri))
+    return [(e.producer_id, e.first_offset, e.last_offset) for e in entries], whole
 
 
 def overlapping(
@@ -58,11 +87,47 @@ def last_stable_offset(layout: PartitionLayout, end: int) -> int:
         CorruptBatchError: a header or a marker that cannot be read.
         OSError: the medium refused.
     """
-    start, open_since = _snapshot(layout, end)
+    return min(_followed(layout, end).open_since.values(), default=end)
+
+
+@dataclass(slots=True)
+class _Transactions:
+    """``open_since``: first offsets of what is open, by producer id."""
+
+    open_since: dict[int, int] = field(default_factory=dict)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+
+    def take(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
+        """Those of the batches of ``table`` with offsets in ``[start, end)``."""
+        if not table.has_any(bits.TRANSACTIONAL):
+            return
+        columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))
+        for row, (offset, attributes, producer) in enumerate(zip(*columns, strict=True)):
+            if not attributes & bits.TRANSACTIONAL or not start <= offset < end:
+                continue
+            if not attributes & bits.CONTROL:
+                self.open_since.setdefault(producer, offset)
+            elif marker := parse_end_transaction_marker(window[table.span(row, row + 1)]):
+                first = self.open_since.pop(producer, None)
+                if first is not None and not marker[0]:
+                    self.aborted.append((producer, first, offset))
+
+
+@lru_cache(maxsize=64)  # a listing is asked for its last stable offset, then for what was aborted
+def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> _Transactions:
+    start, open_since = (
+        (0, {}) if whole_log else _snapshot(layout, min(end, log_end_offset(layout)))
+    )
+    transactions = _Transactions(open_since)
     for segment, next_base in layout.bounded():
         if next_base > start and segment.base_offset < end:
-            _walk(SegmentIndex(layout, segment), start, end, open_since, next_base == MAX_OFFSET)
-    return min(open_since.values(), default=end)
+            index = SegmentIndex(layout, segment)
+            with index.windows(start, open_end=next_base == MAX_OFFSET) as windows:
+                for window, _, table in windows.tables():
+                    transactions.take(window, table, start, end)
+                    if table.cells("base_offset")[-1] >= end:
+                        break
+    return transactions
 
 
 def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
@@ -84,20 +149,33 @@ def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
     return 0, {}
 
 
-def _walk(
-    index: SegmentIndex, start: int, end: int, open_since: dict[int, int], is_last: bool
-) -> None:
-    """Follow the transactions of the batches of a segment with offsets in ``[start, end)``."""
-    with index.windows(start, open_end=is_last) as windows:
-        for window, _, table in windows.tables():
-            if table.has_any(bits.TRANSACTIONAL):
-                columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))
-                for row, (offset, attributes, producer) in enumerate(zip(*columns, strict=True)):
-                    if not attributes & bits.TRANSACTIONAL or not start <= offset < end:
-                        continue
-                    if not attributes & bits.CONTROL:
-                        open_since.setdefault(producer, offset)
-                    elif parse_end_transaction_marker(window[table.span(row, row + 1)]):
-                        open_since.pop(producer, None)
-            if table.cells("base_offset")[-1] >= end:
-                return
+class MarkerCheck:
+    """Follows what one task reads, in the order of the log, for ABORT markers of transactions whose
+    data was not known to be aborted: an entry is missing in a transaction index."""
+
+    def __init__(self) -> None:
+        self._open_since: dict[int, int] = {}
+
+    def take(self, split: Split, window: memoryview, table: BatchTable) -> None:
+        """
+        Raises:
+            CorruptIndexError: records of an aborted transaction were taken for committed ones.
+        """
+        transactions = _Transactions(self._open_since)
+        transactions.take(window, table, split.from_offset, split.end_offset)
+        unknown = set(transactions.aborted) - set(split.aborted)
+        markers = {(producer, last) for producer, _, last in split.aborted}
+        for producer, first, last in sorted(unknown):
+            if (producer, last) not in markers:
+                path = join_uri(
+                    split.uri,
+                    filenames.segment_file_name(split.segment_base, filenames.TXN_INDEX_SUFFIX),
+                )
+                reason = (
+                    f"it lacks the transaction of producer {producer} that began at offset {first} "
+                    f"and was aborted at {last}: rebuild it, or read uncommitted"
+                )
+                raise CorruptIndexError(shown(path), 0, reason)
+
+
+__all__ = ["MarkerCheck", "aborted_transactions", "last_stable_offset", "overlapping"]
