@@ -49,7 +49,7 @@ class DuplicatePartitionError(LogstoreError):
 
 
 class ListingOutdatedError(LogstoreError):
-    """Never reaches a user: who planned from the listing lists again."""
+    """The listing is taken again; it reaches a user where the log changes again and again."""
 
     def __init__(self, path: str) -> None:
         path = shown(path)

@@ -29,7 +29,7 @@ from logstore.clock import Clock, SystemClock
 from logstore.errors import ConfigError
 from logstore.spark.at_once import at_once
 from logstore.spark.columns import check_schema
-from logstore.spark.errors import DataLossError
+from logstore.spark.errors import DataLossError, ListingOutdatedError
 from logstore.spark.layout import list_partitions
 from logstore.spark.layout_types import PartitionLayout
 from logstore.spark.options import Options, ReadOptions
@@ -206,7 +206,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         self._last_look = False
         for _ in range(_LOOKS - 1):
-            with suppress(FileNotFoundError, DataLossError):
+            with suppress(FileNotFoundError, DataLossError, ListingOutdatedError):
                 return decide(self._look())
         self._last_look = True
         return decide(self._look())
