@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 from checkpoints.printable import printable
 from logstore import terminal
+from logstore.cli._explanations import explanation_lines
 from logstore.verify import PartitionReport, Progress, Severity, VerifyReport
+from logstore.verify.explanations import EXPLANATIONS
+from logstore.verify.rules import RULES
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _MIB = 1 << 20
@@ -30,7 +33,7 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def print_report(report: VerifyReport) -> None:
+def print_report(report: VerifyReport, *, explain: bool = False) -> None:
     if report.partitions:
         _print_partitions(report.partitions)
     if report.findings:
@@ -45,7 +48,19 @@ def print_report(report: VerifyReport) -> None:
     verdict = "clean" if report.clean else "not clean"
     if report.unusable:
         verdict = "not all could be checked"
+    if explain and report.findings:
+        terminal.lines(["", *explanation_lines(_rules(report)), ""])
     terminal.line(f"{report.files:,} files: {verdict}{': ' if counts else ''}{counts}")
+
+
+def explanations_of(report: VerifyReport) -> dict[str, dict[str, str]]:
+    """By rule, for those that have findings."""
+    return {rule: EXPLANATIONS[rule]._asdict() for rule in _rules(report)}
+
+
+def _rules(report: VerifyReport) -> list[str]:
+    found = {finding.rule for finding in report.findings}
+    return [rule for rule in RULES if rule in found]
 
 
 def _print_partitions(partitions: list[PartitionReport]) -> None:

@@ -12,7 +12,7 @@ import click
 from logstore import terminal
 from logstore.cli import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli._numbers import Number
-from logstore.cli._verify_output import print_report, progress_bar
+from logstore.cli._verify_output import explanations_of, print_report, progress_bar
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify import verify as verify_here
 
@@ -36,6 +36,7 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 @click.option(
     "--conf", multiple=True, metavar="KEY=VALUE", help="Configuration for Spark; may be repeated."
 )
+@click.option("--explain", is_flag=True, help="Say what the rules of the findings mean.")
 @click.option("--html", "html", type=click.Path(dir_okay=False), help="Write a report as one file.")
 @json_option
 @click.pass_context
@@ -48,6 +49,7 @@ def verify(
     threads: int | None,
     master: str | None,
     conf: tuple[str, ...],
+    explain: bool,
     html: str | None,
     as_json: bool,
 ) -> None:
@@ -55,12 +57,16 @@ def verify(
 
     Nothing is written, and a broker that uses the directory need not be stopped. Where several
     brokers' directories are given, the replicas of each partition are compared below their high
-    watermarks. A PATH may be a URI, such as s3://bucket/logs. The rule of each finding is explained
-    in docs/verify.md. Equal fingerprints of two partitions mean equal content, whatever their
-    segment boundaries and leader epochs.
+    watermarks. A PATH may be a URI, such as s3://bucket/logs. `logstore explain RULE` says what a
+    finding means. Equal fingerprints of two partitions mean equal content, whatever their segment
+    boundaries and leader epochs.
 
     Exit code 0: clean, or information only. 1: an error or a warning was found. 2: a path could not
     be read.
+
+    \b
+    Example:
+      logstore verify --explain /var/lib/kafka-logs
     """
     options = VerifyOptions(
         deep=not shallow, fingerprint=fingerprint, compare=not no_compare,
@@ -79,9 +85,10 @@ def verify(
         else:
             report = _verify_on_spark(paths, options, progress, master, conf)
     if as_json:
-        terminal.print_json(report.to_dict(), indent=2)
+        explanations = {"explanations": explanations_of(report)} if explain else {}
+        terminal.print_json(report.to_dict() | explanations, indent=2)
     else:
-        print_report(report)
+        print_report(report, explain=explain)
     for line in report.unusable:
         terminal.line(f"error: {line}", err=True)
     if html is not None:

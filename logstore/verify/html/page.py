@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
+from logstore.verify.explanations import explain
 from logstore.verify.html.text import plural
 from logstore.verify.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
+from logstore.verify.rules import RULES
 
 FINDINGS_MAX = 3_000
 REPLICAS_MAX = 1_000
@@ -172,6 +174,12 @@ class Page:
             for (severity, rule), same in found.items()
         ]
         return sorted(rows, key=lambda row: (_RANKS[row.severity], -row.count, row.rule))
+
+    @property
+    def explanations(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Each rule that has findings, in the order of the documentation."""
+        found = {finding.rule for finding in self.report.findings}
+        return [(rule, explain(rule)) for rule in RULES if rule in found]
 
     @cached_property
     def root(self) -> str:

@@ -1,0 +1,52 @@
+"""``logstore explain``: what the findings of a rule mean."""
+
+from __future__ import annotations
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli import fail, json_option
+from logstore.cli._explanations import explanation_lines
+from logstore.verify.explanations import EXPLANATIONS
+from logstore.verify.rules import RULES
+
+
+@click.command()
+@click.argument("rules", nargs=-1, metavar="[RULE]…")
+@json_option
+def explain(rules: tuple[str, ...], as_json: bool) -> None:
+    """Say what a finding of RULE means, what may have caused it, and what to do.
+
+    Without RULE all rules are listed. `logstore verify --explain` adds these texts to its findings.
+
+    \b
+    Example:
+      logstore explain F-53
+    """
+    chosen = [_known(rule) for rule in dict.fromkeys(rules)]
+    if as_json:
+        terminal.print_json([_json(rule) for rule in chosen or RULES], indent=2)
+    elif chosen:
+        terminal.lines(explanation_lines(chosen))
+    else:
+        terminal.lines(f"{rule.id:6}{rule.sentence}" for rule in RULES.values())
+
+
+def _known(text: str) -> str:
+    rule = text.upper()
+    if rule not in RULES:
+        fail(f"{printable(text, 40)}: there is no such rule; logstore explain lists them")
+    return rule
+
+
+def _json(rule: str) -> dict[str, object]:
+    found = EXPLANATIONS[rule]
+    return {
+        "rule": rule,
+        "severities": [str(severity) for severity in RULES[rule].severities],
+        "sentence": RULES[rule].sentence,
+        "meaning": found.meaning,
+        "cause": found.cause,
+        "advice": found.advice,
+    }
