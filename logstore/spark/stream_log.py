@@ -192,7 +192,10 @@ class LogView:
         if parted == mark.offset:
             return Resumption(parted)
         reason = f"cut meanwhile: the log ends at {self.end}, the same up to {parted}"
-        return Resumption(parted, DataLossError(self.layout.uri, parted, mark.offset, reason))
+        if parted < start:  # what took the place of the rest below the start was deleted unread
+            reason += f", and starts at {start}"
+        loss = DataLossError(self.layout.uri, parted, mark.offset, reason)
+        return Resumption(max(parted, start), loss)
 
     def is_of(self, mark: Mark) -> bool:
         """Whether ``mark`` may be of this log; without an id on both sides it may."""
@@ -208,14 +211,17 @@ class LogView:
         return Resumption(start, loss, remade=True)
 
     def _parted(self, mark: Mark) -> int:
-        """The offset up to which the log is known to be what was read below ``mark``."""
-        start = self.layout.log_start_offset
+        """The offset up to which the log is known to be what was read below ``mark``.
+
+        It may be below the start of the log; 0 where nothing is known.
+        """
         verdict = self._verdict(mark, mark.proof)
         if verdict is Verdict.SAME:
             return mark.offset
         parted, known = common_end(mark.epochs, mark.offset, self.epochs, self.end)
-        parted = max(min(parted, self.end), start)
-        proofs = [proof for proof in reversed(mark.earlier) if proof.offset <= parted]
+        parted = min(parted, self.end)
+        start = self.layout.log_start_offset
+        proofs = [p for p in reversed(mark.earlier) if start < p.offset <= parted]
         if verdict is Verdict.UNKNOWN and parted == mark.offset:
             proofs.insert(0, mark.proof)
         elif parted in (mark.offset, self.end):
@@ -225,10 +231,10 @@ class LogView:
         for proof in proofs:
             match self._verdict(mark, proof):
                 case Verdict.SAME:
-                    return parted if known else max(proof.offset, start)
+                    return parted if known else proof.offset
                 case Verdict.OTHER:
                     known = False
-        return parted if known else start
+        return parted if known else 0
 
     def _verdict(self, mark: Mark, proof: Proof) -> Verdict:
         if proof.offset <= self.layout.log_start_offset:

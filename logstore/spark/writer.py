@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from checkpoints.loggers import get_logger
 from logstore.clock import SystemClock
-from logstore.errors import ConfigError, InvariantError, StorageFailedError
+from logstore.errors import InvariantError, StorageFailedError
 from logstore.random_id import random_id
 from logstore.spark.writer_directory import (
     Extent,
@@ -50,11 +50,9 @@ class LogstoreWriter(DataSourceArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """
         Raises:
-            ConfigError: an option or a column that is not known, or a target not to be replaced.
+            ConfigError: an option or a column that is not known, or a target not to be written to.
         """
         self._options = WriteOptions.from_spark(options)
-        if not self._options.path:
-            raise ConfigError("the path of the log directory is missing: save(path)")
         check_columns(schema, self._options)
         self._overwrite = overwrite
         self._area = StagingArea(self._options.path, self._options.write_id or random_id())

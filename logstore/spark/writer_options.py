@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from logstore.config import MAX_INT, MAX_LONG, LogConfig, Properties, kafka_key
+from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.errors import ConfigError
 from logstore.format.compression import Compression
 from logstore.format.filenames import validate_topic
-from logstore.partitioner import partitioner
+from logstore.spark.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WRITE_ID = re.compile(r"[A-Za-z0-9._-]{0,100}")
+_PARTITIONERS = ("murmur2", "murmur3")
+_CODECS = tuple(map(str, Compression))
 _HEADERS = "array<struct<key:string,value:binary>>"
 _COLUMNS = {
     "key": ("binary", "string"),
@@ -31,51 +33,67 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions(Properties):
-    """The options, checked. Sizes are in bytes; names with dots are Kafka's own."""
+class WriteOptions:
+    """The options, checked; names as those of reading. Sizes in bytes."""
 
-    path: str = kafka_key("path", "")
-    write_id: str = kafka_key("writeId", "")
-    topic: str = kafka_key("topic", "")
-    partition_count: int = kafka_key("numPartitions", 0, 0, MAX_INT)
-    partitioner: str = kafka_key("partitioner", "murmur2")
-    # Kafka's producers wait for 16 KiB only because they wait at all; a file does not.
-    batch_size: int = kafka_key("batch.size", 64 << 10, 0, MAX_INT >> 1)
-    compression_type: str = kafka_key("compression.type", "none")
-    leader_epoch: int = kafka_key("leaderEpoch", 0, 0, MAX_INT)
-    node_id: int = kafka_key("broker.id", 0, 0, MAX_INT)
-    cluster_id: str = kafka_key("cluster.id", "")
-    segment_bytes: int = kafka_key("segment.bytes", 1 << 30, 14, MAX_INT)
-    index_interval_bytes: int = kafka_key("index.interval.bytes", 4096, 0, MAX_INT)
-    message_timestamp_type: str = kafka_key("message.timestamp.type", "CreateTime")
+    path: str
+    write_id: str
+    topic: str
+    partition_count: int
+    partitioner: str
+    batch_size: int
+    compression_type: str
+    leader_epoch: int
+    node_id: int
+    cluster_id: str
+    segment_bytes: int
+    index_interval_bytes: int
+    message_timestamp_type: str
 
     @classmethod
-    def from_spark(cls, options: Mapping[str, str]) -> WriteOptions:
+    def from_spark(cls, given: Mapping[str, str]) -> WriteOptions:
         """
         Raises:
             ConfigError: an unknown option, a value out of bounds, no path, or a remote one.
             InvalidTopicError: the topic's name breaks F-2.
         """
-        known = {f.metadata["key"].lower(): f.metadata["key"] for f in fields(cls)}
-        for name in options:
-            if name.lower() not in known:
-                listed = ", ".join(known.values())
-                raise ConfigError(f"unknown option {name!r} of a write; known are: {listed}")
-        return cls.from_properties({known[k.lower()]: v for k, v in options.items()})
+        options = Options(_without_dots(given))
+        parsed = cls(
+            path=_local_path(options.text("path")),
+            write_id=options.text("writeId"),
+            topic=options.text("topic"),
+            partition_count=options.integer("numPartitions", 0, 0),
+            partitioner=options.choice("partitioner", _PARTITIONERS),
+            # Kafka's producers wait for 16 KiB only because they wait at all; a file does not.
+            batch_size=options.size("batchSize", "64k", 0, MAX_INT >> 1),
+            compression_type=options.choice("compression", _CODECS),
+            leader_epoch=options.integer("leaderEpoch", 0, 0),
+            node_id=options.integer("brokerId", 0, 0),
+            cluster_id=options.text("clusterId"),
+            segment_bytes=options.size("segmentBytes", "1g", 14, MAX_INT),
+            index_interval_bytes=options.size("indexIntervalBytes", "4k", 0, MAX_INT),
+            message_timestamp_type=options.choice("timestampType", ("CreateTime", "LogAppendTime")),
+        )
+        options.refuse_unknown()
+        parsed._check()
+        return parsed
 
-    def __post_init__(self) -> None:
-        self._check()
-        object.__setattr__(self, "path", _local_path(self.path))
+    def _check(self) -> None:
+        if not self.path:
+            raise ConfigError("no path: save(path)")
         if self.topic:
             validate_topic(self.topic)
         if not _WRITE_ID.fullmatch(self.write_id):
-            raise ConfigError(f"writeId: {self.write_id!r} is not up to 100 of A-Z a-z 0-9 . _ -")
-        partitioner(self.partitioner)
-        try:
-            self.compression  # noqa: B018 (looked up to be checked)
-        except ValueError as error:
-            raise ConfigError(f"compression.type: {error}") from None
-        self.log_config  # noqa: B018 (as above)
+            raise ConfigError(
+                f"option writeId: {self.write_id!r} is not up to 100 of A-Z a-z 0-9 . _ -"
+            )
+        for name, value in (
+            ("numPartitions", self.partition_count),
+            ("leaderEpoch", self.leader_epoch),
+            ("brokerId", self.node_id),
+        ):
+            if value > MAX_INT:
+                raise ConfigError(f"option {name}: {value} is above {MAX_INT}")
 
     @property
     def compression(self) -> Compression:
@@ -92,6 +110,32 @@ class WriteOptions(Properties):
             max_message_bytes=MAX_INT,
             message_timestamp_type=self.message_timestamp_type,
         )
+
+
+_KAFKA_NAMES = {
+    "batch.size": "batchSize",
+    "compression.type": "compression",
+    "segment.bytes": "segmentBytes",
+    "index.interval.bytes": "indexIntervalBytes",
+    "message.timestamp.type": "timestampType",
+    "broker.id": "brokerId",
+    "cluster.id": "clusterId",
+}
+
+
+def _without_dots(given: Mapping[str, str]) -> dict[str, str]:
+    """Options by their names here; Kafka's own are taken as well.
+
+    Raises:
+        ConfigError: one option under both names.
+    """
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        known = _KAFKA_NAMES.get(name.lower(), name).lower()
+        if known in options:
+            raise ConfigError(f"option {name} is given twice, by Kafka's name as well")
+        options[known] = value
+    return options
 
 
 def _local_path(path: str) -> str:

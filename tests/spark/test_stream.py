@@ -656,6 +656,22 @@ def test_a_cut_within_one_epoch_skips_nothing(manager, data, cut, step):
     assert found == [(r.offset, r.value) for r in log.records() if r.offset >= found[0][0]]
 
 
+def test_what_was_cut_and_written_anew_and_then_deleted_is_named(manager, data):
+    """Neither the cut alone nor the new start of the log says all of it. Retention took the epochs
+    of what it deleted, too: the range that is named begins where something is known, or at 0."""
+    log = manager.get_or_create("t", 0)
+    append(log, *["x" * 100] * 30, epoch=0)
+    stream = Stream(data)
+    stream.trigger()
+    log.truncate_to(10)
+    append(log, *["y" * 100] * 30, epoch=1)
+    log.delete_records(25)
+    log.delete_old_segments()
+    manager.checkpoint_log_start_offsets()
+    assert_lost(stream, 0, 30, "the same up to 0, and starts at 25")
+    assert [offset for offset, _ in lossy(data, stream).trigger()] == list(range(25, 40))
+
+
 # ---- a topic's second life ---------------------------------------------------------------------
 
 

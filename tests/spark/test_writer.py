@@ -41,6 +41,7 @@ from logstore.log import ReplicaLog  # noqa: E402
 from logstore.partitioner import murmur2, murmur3  # noqa: E402
 from logstore.spark.layout import list_partitions  # noqa: E402
 from logstore.spark.writer import LogstoreWriter, TaskOutput  # noqa: E402
+from logstore.spark.writer_options import WriteOptions  # noqa: E402
 from logstore.storage.local import LocalStorage  # noqa: E402
 from logstore.storage.naming import NamingStorage  # noqa: E402
 from logstore.types import Record  # noqa: E402
@@ -777,20 +778,32 @@ def test_a_directory_in_use_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"topc": "t"}, r"unknown option 'topc' of a write; known are: path, writeId, topic,"),
-        ({"topic": "t", "compression_type": "brotli"}, "brotli"),
-        ({"topic": "t", "partitioner": "crc32"}, "unknown partitioner"),
-        ({"topic": "t", "numPartitions": "-1"}, "numPartitions"),
-        ({"topic": "t", "segment_bytes": "many"}, "segment.bytes"),
-        ({"topic": "t", "message_timestamp_type": "Never"}, "message.timestamp.type"),
+        ({"topc": "t"}, r"unknown option topc; known are: batchSize, brokerId, clusterId"),
+        ({"topic": "t", "compression_type": "brotli"}, "option compression: 'brotli' is none of"),
+        ({"topic": "t", "compression": "zstd", "compression_type": "zstd"}, "given twice"),
+        ({"topic": "t", "partitioner": "crc32"}, "'crc32' is none of murmur2, murmur3"),
+        ({"topic": "t", "numPartitions": "-1"}, "numPartitions: -1 is below 0"),
+        ({"topic": "t", "numPartitions": 2**31}, "numPartitions: 2147483648 is above"),
+        ({"topic": "t", "segmentBytes": "many"}, "segmentBytes: 'many' is no size in bytes"),
+        ({"topic": "t", "segmentBytes": "4g"}, "segmentBytes: 4294967296 bytes are outside"),
+        ({"topic": "t", "message_timestamp_type": "Never"}, "option timestampType: 'Never'"),
         ({"topic": "t", "path": "s3://bucket/logs"}, "driver and all executors mount"),
-        ({"topic": "t", "path": ""}, "path of the log directory is missing"),
+        ({"topic": "t", "path": ""}, "no path: save"),
         ({}, "column 'topic' or the option topic"),
     ],
 )
 def test_options_that_are_refused(tmp_path, options, reason):
     with pytest.raises(ConfigError, match=reason):
         writer(options.pop("path", tmp_path / "out"), ["value"], **options)
+
+
+def test_options_are_written_as_those_of_reading(tmp_path):
+    """In any case, sizes with suffixes; Kafka's own names say the same."""
+    given = {"path": "/x", "batchsize": "1m", "SEGMENTBYTES": "128m", "compression": "ZSTD"}
+    ours = WriteOptions.from_spark(given)
+    assert (ours.batch_size, ours.segment_bytes) == (1 << 20, 128 << 20)
+    kafkas = {"path": "/x", "batch.size": "1048576", "segment.bytes": "128m"}
+    assert WriteOptions.from_spark(kafkas | {"Compression.Type": "zstd"}) == ours
 
 
 def test_a_file_uri_is_a_local_path(tmp_path):
