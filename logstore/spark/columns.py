@@ -127,6 +127,13 @@ def check_schema(granularity: str, schema: StructType) -> tuple[str, ...]:
         ConfigError: a column that does not exist, or exists with another type.
     """
     known = known_columns(granularity)
+    spelled = {name.lower(): name for name in known}
+    names = [field.name for field in schema.fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"column {name!r} is there twice in the schema")
+        if name not in known and name.lower() in spelled:
+            raise ConfigError(f"column {name!r} is spelled {spelled[name.lower()]}")
     for field in schema.fields:
         column = known.get(field.name)
         allowed = ", ".join(f"{c.name} {c.kind}" for c in known.values())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from checkpoints.loggers import get_logger
 from logstore.errors import ConfigError, UnknownTopicOrPartitionError
 from logstore.spark.columns import choose
 from logstore.spark.splits import ReadSettings
@@ -17,6 +18,8 @@ from logstore.storage.uri import shown
 EARLIEST = -2
 LATEST = -1
 """Offsets with a meaning, in JSON as in Kafka's ListOffsets."""
+
+logger = get_logger(__name__)
 
 TopicPartition: TypeAlias = tuple[str, int]
 _T = TypeVar("_T")
@@ -114,6 +117,10 @@ class Options:
         self._known[name.lower()] = name
         return self._given.get(name.lower(), default)
 
+    def has(self, name: str) -> bool:
+        self._known[name.lower()] = name
+        return name.lower() in self._given
+
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """One of ``allowed``, in any case; the first is the default."""
         value = self.text(name, allowed[0])
@@ -171,6 +178,10 @@ class Options:
             ConfigError: an option that no getter asked for; lists those that exist.
         """
         unknown = sorted(set(self._given) - set(self._known))
+        of_kafka = [name for name in unknown if name.startswith("kafka.")]
+        if of_kafka:
+            logger.info("no broker is asked, so these are not used: %s", ", ".join(of_kafka))
+        unknown = [name for name in unknown if name not in of_kafka]
         if unknown:
             raise ConfigError(
                 f"unknown option {', '.join(unknown)}; known are: "
@@ -195,12 +206,14 @@ class ReadOptions:
     check_crcs: bool
     split_bytes: int
     min_partitions: int
+    max_records_per_partition: int
     max_batch_bytes: int
     granularity: str
     columns: tuple[str, ...]
     broker: str
     replicas: bool
     ascending_timestamps: bool
+    push_filters: bool
 
     @classmethod
     def parse(cls, options: Options, *, streaming: bool = False) -> ReadOptions:
@@ -210,18 +223,20 @@ class ReadOptions:
                 are left to ``Options.refuse_unknown``: a caller may have more of its own.
         """
         granularity, columns = chosen_columns(options)
+        if granularity == "batch" and options.has("maxRecordsPerPartition"):
+            raise ConfigError("maxRecordsPerPartition is for rows of records")
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
         starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
         if not streaming and starting.offset == LATEST:
             raise ConfigError("startingOffsets: latest is for streaming; a batch would be empty")
+        ending = Bound(LATEST) if streaming else _bound(options, "ending", LATEST)
         return cls(
             paths=_paths(options),
             selection=_selection(options),
             starting=starting,
-            ending=Bound(LATEST) if streaming else _bound(options, "ending", LATEST),
+            ending=ending,
             start_latest_without_match=strategy == "latest",
-            read_committed=options.choice("isolation", ("read_uncommitted", "read_committed"))
-            == "read_committed",
+            read_committed=_isolation(options) == "read_committed",
             up_to_high_watermark=options.choice("upTo", ("logEnd", "highWatermark"))
             == "highWatermark",
             fail_on_data_loss=options.flag("failOnDataLoss", True),
@@ -230,12 +245,14 @@ class ReadOptions:
             check_crcs=options.flag("checkCrcs", True),
             split_bytes=options.size("splitBytes", "128m", 1 << 10, 1 << 50),
             min_partitions=options.integer("minPartitions", 0, 1),
+            max_records_per_partition=options.integer("maxRecordsPerPartition", 0, 1),
             max_batch_bytes=options.size("maxBatchBytes", "64m", 1 << 10, 1 << 30),
             granularity=granularity,
             columns=columns,
             broker=options.text("broker"),
             replicas=options.choice("replicas", ("one", "all")) == "all",
             ascending_timestamps=options.flag("ascendingTimestamps", False),
+            push_filters=options.flag("pushFilters", False),
         )
 
     def settings(
@@ -294,8 +311,21 @@ def _strings(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _isolation(options: Options) -> str:
+    """``isolation``, or the consumer's ``kafka.isolation.level``."""
+    levels = ("read_uncommitted", "read_committed")
+    options.only_one_of("isolation", "kafka.isolation.level")
+    of_kafka = options.choice("kafka.isolation.level", levels)
+    return options.choice("isolation", levels) if options.has("isolation") else of_kafka
+
+
 def _selection(options: Options) -> TopicSelection:
     options.only_one_of("assign", "subscribe", "subscribePattern", "topics")
+    for name in ("assign", "subscribe", "subscribePattern", "topics"):
+        if options.has(name) and not options.words(name):
+            raise ConfigError(
+                f"option {name}: {options.text(name)!r} names nothing; without it all are read"
+            )
     pattern = options.text("subscribePattern")
     try:
         re.compile(pattern)
@@ -312,9 +342,12 @@ def _selection(options: Options) -> TopicSelection:
 
 
 def _assigned(value: Any) -> frozenset[TopicPartition]:
-    return frozenset(
+    assigned = frozenset(
         (topic, _whole(partition)) for topic, found in value.items() for partition in found
     )
+    if not assigned:
+        raise ValueError("it names no partition")
+    return assigned
 
 
 def _bound(options: Options, name: str, default: int) -> Bound:
@@ -348,6 +381,8 @@ def _by_partition(value: Any) -> dict[TopicPartition, int]:
     }
     if not given:
         raise ValueError("it names no partition")
+    if len(given) < sum(len(numbers) for numbers in value.values()):
+        raise ValueError("it names a partition twice")
     return given
 
 

@@ -61,9 +61,22 @@ def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
     )
     start = _start(layout, options, limit)
     end = _end(layout, options, limit)
+    if start > end and all(_named_bounds(layout, options)):
+        raise ConfigError(f"{layout.name}: it would start at {start} and end before that, at {end}")
     # Only now: what was aborted before the end was known is among them.
     aborted = tuple(aborted_transactions(layout)) if options.read_committed else ()
     return OffsetRange(layout, start, end, aborted)
+
+
+def _named_bounds(layout: PartitionLayout, options: ReadOptions) -> tuple[bool, bool]:
+    """Whether the user named the start, and the end."""
+    starting, ending = (
+        bound.timestamp is None
+        and not bound.timestamps
+        and bound.offset_of(layout.topic, layout.partition) not in (EARLIEST, LATEST)
+        for bound in (options.starting, options.ending)
+    )
+    return starting, ending
 
 
 def _start(layout: PartitionLayout, options: ReadOptions, limit: int) -> int:
@@ -201,12 +214,24 @@ def plan_tasks(
         OSError: the medium refused.
     """
     split_bytes, least = options.split_bytes, options.min_partitions
+    if options.max_records_per_partition:
+        ranges = list(_pieces(ranges, options.max_records_per_partition))
+        pieces = [plan_splits([piece], split_bytes, start_timestamp) for piece in ranges]
+        return [task for splits in pieces for task in pack(splits, split_bytes)]
     splits = plan_splits(ranges, split_bytes, start_timestamp)
     tasks = pack(splits, split_bytes)
     if splits and len(tasks) < least:
         split_bytes = min(split_bytes, -(-sum(split.size for split in splits) // least))
         tasks = pack(plan_splits(ranges, split_bytes, start_timestamp), split_bytes)
     return tasks
+
+
+def _pieces(ranges: Iterable[OffsetRange], most: int) -> Iterable[OffsetRange]:
+    """Ranges of at most so many offsets: none is read together with another."""
+    for wanted in ranges:
+        end = min(wanted.end, log_end_offset(wanted.layout))
+        for low in range(wanted.start, end, most):
+            yield replace(wanted, start=low, end=min(low + most, end))
 
 
 def pack(splits: Sequence[Split], split_bytes: int) -> list[tuple[Split, ...]]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS = {
-    # A reader that takes filters is refused without this; ours offers it only where it is set.
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Record batches reach the JVM over a Unix socket rather than through TCP on loopback.
     "spark.python.unix.domain.socket.enabled": "true",
     # A crash inside native code shows the Python stack instead of "worker exited unexpectedly".

@@ -122,6 +122,9 @@ class _OptionalPushDown:
     Spark refuses a reader with a method ``pushFilters`` of its own unless the session has
     ``spark.sql.python.filterPushdown.enabled``; it tells by the function behind the method. Named
     here is the base class's, which takes no filter: that is what happens without the setting.
+
+    Spark 4.3 keeps a reader for all queries of a frame, with the filters of the first one: filters
+    are taken only where ``pushFilters`` promises that each frame has one query.
     """
 
     def __init__(self, reader: BatchReader) -> None:
@@ -129,4 +132,6 @@ class _OptionalPushDown:
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        if not self._reader.options.push_filters:
+            return filters
         return list(self._reader.filters.push(filters))

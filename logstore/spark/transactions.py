@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from checkpoints.files import UnusableFileError
 from checkpoints.loggers import get_logger
-from logstore.errors import CorruptIndexError, CorruptSnapshotError
+from logstore.errors import CorruptBatchError, CorruptIndexError, CorruptSnapshotError
 from logstore.format import attributes as bits
 from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
@@ -70,11 +70,11 @@ def _indexed(uri: str) -> tuple[list[AbortedTransaction], bool]:
 def overlapping(
     aborted: Iterable[AbortedTransaction], from_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Those with records in ``[from_offset, end_offset)``."""
+    """Those with records, or the marker, in ``[from_offset, end_offset)``."""
     return tuple(
         (producer_id, first, marker)
         for producer_id, first, marker in aborted
-        if first < end_offset and marker > from_offset
+        if first < end_offset and marker >= from_offset
     )
 
 
@@ -92,10 +92,20 @@ def last_stable_offset(layout: PartitionLayout, end: int) -> int:
 
 @dataclass(slots=True)
 class _Transactions:
-    """``open_since``: first offsets of what is open, by producer id."""
+    """``open_since``: first offsets of what is open, by producer id. ``lenient``: a marker that
+    cannot be read is passed over."""
 
     open_since: dict[int, int] = field(default_factory=dict)
     aborted: list[AbortedTransaction] = field(default_factory=list)
+    lenient: bool = False
+
+    def _marker(self, batch: memoryview) -> tuple[bool, int] | None:
+        try:
+            return parse_end_transaction_marker(batch)
+        except CorruptBatchError:
+            if self.lenient:
+                return None
+            raise
 
     def take(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
         """Those of the batches of ``table`` with offsets in ``[start, end)``."""
@@ -107,7 +117,7 @@ class _Transactions:
                 continue
             if not attributes & bits.CONTROL:
                 self.open_since.setdefault(producer, offset)
-            elif marker := parse_end_transaction_marker(window[table.span(row, row + 1)]):
+            elif marker := self._marker(window[table.span(row, row + 1)]):
                 first = self.open_since.pop(producer, None)
                 if first is not None and not marker[0]:
                     self.aborted.append((producer, first, offset))
@@ -118,7 +128,7 @@ def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> _Tr
     start, open_since = (
         (0, {}) if whole_log else _snapshot(layout, min(end, log_end_offset(layout)))
     )
-    transactions = _Transactions(open_since)
+    transactions = _Transactions(open_since, lenient=layout.drop_malformed)
     for segment, next_base in layout.bounded():
         if next_base > start and segment.base_offset < end:
             index = SegmentIndex(layout, segment)
@@ -161,7 +171,7 @@ class MarkerCheck:
         Raises:
             CorruptIndexError: records of an aborted transaction were taken for committed ones.
         """
-        transactions = _Transactions(self._open_since)
+        transactions = _Transactions(self._open_since, lenient=True)
         transactions.take(window, table, split.from_offset, split.end_offset)
         unknown = set(transactions.aborted) - set(split.aborted)
         markers = {(producer, last) for producer, _, last in split.aborted}

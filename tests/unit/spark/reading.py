@@ -51,7 +51,11 @@ def schema_of(options: dict[str, str]) -> StructType:
 
 
 def reader(path: str | Path, schema: StructType | None = None, **options: Any) -> BatchReader:
-    given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    given = {
+        "path": str(path),
+        "pushFilters": "true",
+        **{name: str(value) for name, value in options.items()},
+    }
     source = LogstoreDataSource(given)
     made = source.reader(schema or schema_of(given))
     assert isinstance(made, BatchReader)
