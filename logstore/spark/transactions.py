@@ -81,6 +81,8 @@ def overlapping(
 def last_stable_offset(layout: PartitionLayout, end: int) -> int:
     """The first offset of the earliest transaction that is open at ``end``; ``end`` without one.
 
+    ``end`` is not above the end of the log: a snapshot above that is of another life of it.
+
     From the newest usable producer snapshot on the headers are walked; without one, all of them.
 
     Raises:
@@ -125,9 +127,7 @@ class _Transactions:
 
 @lru_cache(maxsize=64)  # a listing is asked for its last stable offset, then for what was aborted
 def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> _Transactions:
-    start, open_since = (
-        (0, {}) if whole_log else _snapshot(layout, min(end, log_end_offset(layout)))
-    )
+    start, open_since = (0, {}) if whole_log else _snapshot(layout, end)
     transactions = _Transactions(open_since, lenient=layout.drop_malformed)
     for segment, next_base in layout.bounded():
         if next_base > start and segment.base_offset < end:

@@ -106,12 +106,52 @@ def test_filters_give_the_same_rows_with_push_down_and_without(
 
 
 def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, logs: Path) -> None:
+    spark.conf.set(PUSH_DOWN, "true")
+
     def plan(condition: str) -> str:
-        frame = load(spark, str(logs)).where(condition)
+        frame = load(spark, str(logs), pushFilters=True).where(condition)
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
     assert "Filter (" not in plan("topic = 'orders' AND offset >= 390")
     assert "Filter (" in plan("timestamp >= timestamp_millis(390)")
+    spark.conf.set(PUSH_DOWN, "false")
+
+
+def test_a_frame_used_twice_gives_each_query_its_own_rows(
+    session: SparkSession, logs: Path
+) -> None:
+    """Filtered, then whole; in a union, a self-join, a view and a cache."""
+    frame = load(session, str(logs))
+    few = frame.where("topic = 'orders' AND partition = 1 AND offset >= 390")
+    assert [few.count(), frame.count(), few.count(), frame.count()] == [10, 1200, 10, 1200]
+    assert few.union(frame).count() == 1210
+    other = frame.where("topic = 'payments' AND offset < 395")
+    assert few.alias("a").join(other.alias("b"), "offset").count() == 5
+    frame.createOrReplaceTempView("used_twice")
+    queries = ("WHERE offset < 3", "", "WHERE topic = 'payments'", "")
+    counts = [session.sql(f"SELECT * FROM used_twice {query}").count() for query in queries]
+    assert counts == [9, 1200, 400, 1200]
+    cached = few.cache()
+    assert [cached.count(), frame.count(), cached.where("offset = 391").count()] == [10, 1200, 1]
+    cached.unpersist()
+
+
+def test_a_frame_filtered_in_each_micro_batch_is_whole_in_the_next(
+    session: SparkSession, logs: Path, tmp_path: Path
+) -> None:
+    frame = load(session, str(logs))
+    seen: list[tuple[int, int]] = []
+
+    def sink(_: DataFrame, number: int) -> None:
+        seen.append((frame.where(f"offset < {number + 1}").count(), frame.count()))
+
+    stream = session.readStream.format("logstore").options(
+        startingOffsets="earliest", maxOffsetsPerTrigger=600
+    )
+    query = stream.load(str(logs)).writeStream.foreachBatch(sink)
+    checkpointed = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    checkpointed.trigger(availableNow=True).start().awaitTermination()
+    assert seen[:2] == [(3, 1200), (6, 1200)]
 
 
 def test_sql_reads_paths_through_a_view(spark: SparkSession, logs: Path) -> None:
