@@ -148,6 +148,7 @@ HARMLESS = {"append", "roll", "abort", "commit", "clean"}
 """They take nothing away that a query could not still read."""
 GROWING = {"append", "roll", "cut", "cut_tail", "cut_active"}
 """They append one batch after the other: the log of a moment may have some of them."""
+IN_WINDOWS = "between two windows"
 STEPS = (
     "while listed",
     "listed",
@@ -155,7 +156,7 @@ STEPS = (
     "between tasks",
     "before the last task",
     "opened",
-    "while the last segment is read",
+    IN_WINDOWS,
 )
 
 
@@ -177,7 +178,7 @@ def rows_of(
     """What a query reads while ``act`` happens at ``step``."""
     if step == "while listed":
         _act_between_names_and_sizes(patch, act, directory)
-    if step == "while the last segment is read":
+    if step == IN_WINDOWS:
         patch.setattr(windows, "WINDOW", 400)  # one batch
     if step == "listed":
         plain = source.list_partitions
@@ -191,11 +192,9 @@ def rows_of(
             act()
         if step == "before the last task" and number == len(planned) - 1:
             act()
-        in_last = task.splits[0].segment_base == planned[-1].splits[0].segment_base
-        reads_last = in_last and step == "while the last segment is read"
         for one in _read(made, task):
             found += one.to_pylist()
-            if reads_last or (step == "opened" and number == len(planned) - 1):
+            if step in ("opened", IN_WINDOWS) and number == len(planned) - 1:
                 act()
     assert act.done
     return found
