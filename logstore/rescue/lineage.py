@@ -130,8 +130,10 @@ def lineage_of(histories: Sequence[History]) -> Lineage:
     ranked = sorted(histories, key=lambda history: history.rank, reverse=True)
     entries = sorted({entry for history in ranked for entry in history.entries})
     runs: list[Run] = []
+    everywhere = [run for history in ranked for run in history.runs]
     for history in ranked:
-        runs = _filled(runs, _begun_earlier(history.runs, entries))
+        own = history.runs if runs else tuple(_without_later(history.runs, everywhere))
+        runs = _filled(runs, _begun_earlier(own, entries))
     steps: list[tuple[int, int]] = []
     undecided: list[tuple[int, int]] = []
     for one, other in pairwise([None, *runs]):
@@ -148,6 +150,17 @@ def lineage_of(histories: Sequence[History]) -> Lineage:
                 undecided.append((one.next, begins))
     steps += _last_steps(ranked, runs)
     return Lineage(steps, undecided)
+
+
+def _without_later(runs: Iterable[Run], everywhere: Sequence[Run]) -> Iterator[Run]:
+    """Runs up to where a replica has a later epoch: beyond, they are of a file that belongs to
+    another history."""
+    for run in runs:
+        later = [r for r in everywhere if r.epoch > run.epoch and r.first < run.next]
+        starts = [r.first for r in later if run.first < r.first]
+        covered = any(r.first <= run.first < r.next for r in later)
+        if not covered:
+            yield run._replace(next=min([run.next, *starts]))
 
 
 def _begun_earlier(runs: Iterable[Run], entries: Sequence[tuple[int, int]]) -> Iterator[Run]:

@@ -35,7 +35,7 @@ class PartitionMerge:
         pool: FilePool,
         tell: Callable[[int], None],
     ) -> None:
-        self.surveyed = [survey_replica(replica, pool, tell) for replica in replicas]
+        self.surveyed = [survey_replica(replica, pool, tell, replicas) for replica in replicas]
         self.report = PartitionRescue(tp.topic, tp.partition, [r.path for r in replicas])
         ranked = sorted(self.surveyed, key=lambda s: s.history.rank, reverse=True)
         self._leaders = {id(s): number for number, s in enumerate(ranked)}

@@ -45,13 +45,16 @@ class FileFrame:
 # -- leader epochs -------------------------------------------------------------------------------
 
 
-def mend_epochs(pieces: Iterable[Piece], on_file: EpochAt) -> Iterator[Piece]:
-    """Give batches back the epoch that their neighbours, or the epoch file, prove."""
+def mend_epochs(
+    pieces: Iterable[Piece], on_file: EpochAt, others: Sequence[EpochAt] = ()
+) -> Iterator[Piece]:
+    """Give batches back the epoch that their neighbours, or the epoch file, prove. ``others`` are
+    the epoch files of other replicas: they may vouch for a batch too."""
     before: int | None = None
     last = -1
     for piece, following in _with_next(pieces):
         after = None if following is None else following.epoch
-        vouched = {on_file(piece.first)}
+        vouched = {epoch_at(piece.first) for epoch_at in (on_file, *others)}
         if last != piece.first:  # else it is a copy of this batch
             vouched.add(before)
         if following is not None and following.first != piece.first:

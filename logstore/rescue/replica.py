@@ -12,7 +12,7 @@ from checkpoints.printable import printable
 from logstore.rescue.lineage import History, Lineage, agreeing_entries, runs_of, sane_entries
 from logstore.rescue.patchy import FilePool, PatchyFile
 from logstore.rescue.pieces import Damage, Hole, Piece
-from logstore.rescue.placing import FileFrame, coalesce, housed, mend_epochs, place
+from logstore.rescue.placing import EpochAt, FileFrame, coalesce, housed, mend_epochs, place
 from logstore.rescue.sources import DataFile, Replica
 from logstore.rescue.survey import Found, Survey
 
@@ -41,22 +41,39 @@ class Surveyed:
         return [hole.reason for hole in found[:_REASONS]]
 
 
-def survey_replica(replica: Replica, pool: FilePool, tell: Callable[[int], None]) -> Surveyed:
-    """Look through all files of a replica, and place what is good.
+def survey_replica(
+    replica: Replica,
+    pool: FilePool,
+    tell: Callable[[int], None],
+    others: Iterable[Replica] = (),
+) -> Surveyed:
+    """Look through all files of a replica, and place what is good. ``others`` are of the same
+    partition.
 
     Whether it is compacted may turn out on the way; then it is looked through once more.
     """
-    walk = _Walk(replica, pool, replica.compacted, tell)
+    epochs = [_epochs_on_file(each) for each in (replica, *others)]
+    walk = _Walk(replica, pool, replica.compacted, tell, epochs)
     walk.run()
     if walk.has_holes and not walk.sparse:
-        walk = _Walk(replica, pool, True, lambda _: None)
+        walk = _Walk(replica, pool, True, lambda _: None, epochs)
         walk.run()
     return walk.result()
 
 
+def _epochs_on_file(replica: Replica) -> EpochAt:
+    entries = sane_entries(replica.epochs)
+    return Lineage([(start, epoch) for epoch, start in entries], ()).epoch_at
+
+
 class _Walk:
     def __init__(
-        self, replica: Replica, pool: FilePool, sparse: bool, tell: Callable[[int], None]
+        self,
+        replica: Replica,
+        pool: FilePool,
+        sparse: bool,
+        tell: Callable[[int], None],
+        epochs: list[EpochAt],
     ) -> None:
         self.replica, self.sparse, self._tell = replica, sparse, tell
         self.data = sorted(replica.files, key=lambda f: (f.base, not f.is_segment, f.name))
@@ -67,14 +84,13 @@ class _Walk:
         self.damages: list[Damage] = []
         self.has_holes = False
         self.behind = -1
-        entries = sane_entries(replica.epochs)
-        self.on_file = Lineage([(start, epoch) for epoch, start in entries], ()).epoch_at
+        self._epochs = epochs
 
     def run(self) -> None:
         for number, (data, file) in enumerate(zip(self.data, self.files, strict=True)):
             survey = Survey(file, number, self._tell)
             frame = self._frame(data)
-            good = mend_epochs(self._pieces_of(survey.run()), self.on_file)
+            good = mend_epochs(self._pieces_of(survey.run()), self._epochs[0], self._epochs[1:])
             before = len(self.pieces)
             self.pieces += coalesce(place(good, frame))
             self.has_holes = self.has_holes or survey.has_holes
