@@ -11,7 +11,8 @@ class Candidate(NamedTuple):
     """The batch at which the reader of one piece stands.
 
     ``fits``: its epoch is that of the committed history there. ``leader``: the rank of its replica
-    in that history, 0 for the one that is closest to it.
+    in that history, 0 for the one that is closest to it. ``doubtful``: its header was mended, or
+    nothing vouches for its offsets.
     """
 
     reader: int
@@ -23,7 +24,7 @@ class Candidate(NamedTuple):
     crc: int
     records: int
     fits: bool
-    mended: bool
+    doubtful: bool
 
     @property
     def content(self) -> tuple[int, int, int]:
@@ -42,18 +43,18 @@ class Loss(Enum):
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """The batch to take among those that overlap.
 
-    The committed epoch first; then what most replicas have; then, between copies of which one is
-    compacted further, the one with more records; then what needed no mending; then the replica
+    The committed epoch first; then what most replicas have; then what needed no mending; then,
+    between copies of which one is compacted further, the one with more records; then the replica
     that is closest to the committed history.
     """
     replicas = {c.content: {o.replica for o in candidates if o.content == c.content}
                 for c in candidates}  # fmt: skip
 
-    def rank(one: Candidate) -> tuple[bool, int, int, bool, int, int]:
+    def rank(one: Candidate) -> tuple[bool, int, bool, int, int, int]:
         support = max(
             len(replicas[other.content]) for other in candidates if not_less_compacted(one, other)
         )
-        return one.fits, support, one.records, not one.mended, -one.leader, -one.reader
+        return one.fits, support, not one.doubtful, one.records, -one.leader, -one.reader
 
     return max(candidates, key=rank)
 

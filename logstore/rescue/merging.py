@@ -138,9 +138,10 @@ class _Reader:
 
     def candidate(self) -> Candidate:
         source = self.source
+        doubtful = source.piece.mended or source.piece.alone
         return Candidate(
             self.number, source.replica, source.leader, self.first, self.last, self._cell(SIZE),
-            self._cell(_CRC), self._cell(COUNT), source.fits, source.piece.mended,
+            self._cell(_CRC), self._cell(COUNT), source.fits, doubtful,
         )  # fmt: skip
 
     def column(self, number: int, rows: int) -> memoryview:
@@ -258,10 +259,12 @@ class Merge:
 
     def _step(self, head: int) -> Iterator[Stretch | Missing]:
         here = [reader for reader in self._readers if reader.first == head]
-        end = max(reader.last for reader in here)
-        if self._open_until(end):
-            return  # they may overlap with what is here
-        around = [reader for reader in self._readers if reader.first <= end]
+        around, end = here, head
+        while end < max(reader.last for reader in around):
+            end = max(reader.last for reader in around)
+            if self._open_until(end):
+                return  # they may overlap with what is here
+            around = [reader for reader in self._readers if reader.first <= end]
         rows = self._unanimous(here) if len(around) == len(here) else 0
         self.agreed = rows > 0 and len({reader.source.replica for reader in here}) > 1
         if rows:

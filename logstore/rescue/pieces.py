@@ -31,6 +31,9 @@ class Piece(NamedTuple):
     """Bytes of damage right before it."""
     behind: int = -1
     """The offset up to which the log was known right before it, −1 where damage hides that."""
+    first_crc: int = 0
+    """The stored checksum of the first batch; ``last_crc`` that of the last."""
+    last_crc: int = 0
     mended: bool = False
     sure: bool = True
     """Something beside its own header vouches for its epoch."""

@@ -8,6 +8,7 @@ hole that its neighbours, or the names of the segments, leave for it. All here i
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -164,7 +165,7 @@ class _Hole:
             room = known + spare + _OFFSETS_PER_BYTE * (piece.start - byte)
             room = self.end if self.end >= 0 else room
             placed = piece if piece in linked else self._one(piece, expected, known, room)
-            if not self.frame.sparse and placed.first not in expected:
+            if not self.frame.sparse and placed.first != known:
                 placed = placed._replace(joined=False)  # what is missing there may be lost
             yield placed
             if not placed.homeless:
@@ -195,24 +196,31 @@ class _Hole:
 
     def _one(self, piece: Piece, expected: tuple[int, int], known: int, room: int) -> Piece:
         """A loose batch by itself. In a log that is not compacted no offset is missing between
-        two batches with nothing between them; a claim that one flipped bit does not explain is
-        believed where it fits."""
+        two batches with nothing between them; a claim that fits all the same is believed, and one
+        that does not is mended if one flipped bit explains it."""
         fits = known <= piece.first and piece.next <= room
         if piece.start == 0 and piece.first in self.frame.bases:
             return piece  # the file of another name
         if self.frame.sparse:
             return piece if fits else piece._replace(homeless=True)
-        if fits and piece.first in expected:
-            return piece
+        if fits:
+            return piece if piece.first in expected else piece._replace(alone=True)
         for first in expected:
             if self.left <= first <= room - piece.span and is_flip(piece.first, first):
                 return moved(piece, first)
-        return piece._replace(alone=True) if fits else piece._replace(homeless=True)
+        return piece._replace(homeless=True)
 
 
 def is_flip(claim: int, right: int) -> bool:
     """Whether at most one bit of an offset is wrong."""
     return (claim ^ right).bit_count() <= 1
+
+
+def copies(pieces: Iterable[Piece]) -> set[Piece]:
+    """Mended batches that are at the edge of another piece as well: copies, out of place."""
+    known = list(pieces)
+    edges = Counter(crc for p in known for crc in {p.first_crc, p.last_crc})
+    return {p for p in known if p.mended and p.batches == 1 and edges[p.first_crc] > 1}
 
 
 def housed(homeless: Iterable[Piece], pieces: Iterable[Piece]) -> set[Piece]:
@@ -253,7 +261,10 @@ def coalesce(pieces: Iterable[Piece]) -> Iterator[Piece]:
     for piece in pieces:
         if joined is not None and _continues(joined, piece):
             joined = joined._replace(
-                end=piece.end, next=piece.next, batches=joined.batches + piece.batches
+                end=piece.end,
+                next=piece.next,
+                batches=joined.batches + piece.batches,
+                last_crc=piece.last_crc,
             )
             continue
         if joined is not None:

@@ -12,7 +12,7 @@ from checkpoints.printable import printable
 from logstore.rescue.lineage import History, Lineage, agreeing_entries, runs_of, sane_entries
 from logstore.rescue.patchy import FilePool, PatchyFile
 from logstore.rescue.pieces import Damage, Hole, Piece
-from logstore.rescue.placing import EpochAt, FileFrame, coalesce, housed, mend_epochs, place
+from logstore.rescue.placing import EpochAt, FileFrame, coalesce, copies, housed, mend_epochs, place
 from logstore.rescue.sources import DataFile, Replica
 from logstore.rescue.survey import Found, Survey
 
@@ -123,11 +123,11 @@ class _Walk:
     # -- the result ------------------------------------------------------------------------------
 
     def result(self) -> Surveyed:
-        homeless = [p for p in self.pieces if p.homeless]
-        found = housed(homeless, (p for p in self.pieces if not p.homeless))
-        homeless = [p for p in homeless if p not in found]
-        pieces = [p for p in self.pieces if not p.homeless]
-        pieces += [p._replace(homeless=False, alone=True, behind=-1) for p in found]
+        doubled = copies(self.pieces)
+        placed = [p for p in self.pieces if not p.homeless and p not in doubled]
+        found = housed((p for p in self.pieces if p.homeless), placed)
+        homeless = [p for p in self.pieces if p in doubled or (p.homeless and p not in found)]
+        pieces = placed + [p._replace(homeless=False, alone=True, behind=-1) for p in found]
         pieces.sort(key=lambda p: p.first)
         runs = runs_of(pieces)
         entries = agreeing_entries(sane_entries(self.replica.epochs), runs)

@@ -17,6 +17,7 @@ from logstore.format.header import HEADER_SIZE
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.kernels import (
     SCAN_BAD_SIZE,
+    SCAN_COLUMNS,
     SCAN_END,
     SCAN_FULL,
     SCAN_INCOMPLETE,
@@ -43,6 +44,7 @@ from logstore.verify.table import (
 )
 from logstore.verify.table import MAGIC as MAGIC_COLUMN
 
+CRC = SCAN_COLUMNS.index("crc")
 WINDOW = 4 << 20
 UNPACKED_MAX = 64 << 20
 """Bytes that a compressed batch may unpack to; a larger one is believed for its checksum."""
@@ -130,6 +132,8 @@ class Survey:
             self._number, start, stop, table.column(BASE)[first], self._next,
             table.column(EPOCH)[first], end - first, table.column(MAGIC_COLUMN)[first], joined,
             hidden,
+            first_crc=table.column(CRC)[first],
+            last_crc=table.column(CRC)[end - 1],
         )  # fmt: skip
 
     def _bytes(self, row: int) -> tuple[int, int]:

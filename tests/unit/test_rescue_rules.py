@@ -5,7 +5,7 @@ from __future__ import annotations
 from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
 from logstore.rescue.lineage import History, Run, agreeing_entries, lineage_of, runs_of
 from logstore.rescue.pieces import Piece
-from logstore.rescue.placing import FileFrame, mend_epochs, place
+from logstore.rescue.placing import FileFrame, copies, mend_epochs, place
 
 FRAME = FileFrame(base=0, next_base=-1, bases=frozenset({0}), behind=-1, sparse=False)
 
@@ -137,6 +137,17 @@ def test_of_files_of_two_histories_the_later_epoch_counts() -> None:
     assert runs_of(mixed) == (Run(0, 60, 3), Run(60, 80, 4))
 
 
+def test_a_copy_that_was_mended_to_follow_its_original_is_one() -> None:
+    one, other = pieces((0, 5, 3), (5, 9, 3))
+    known = (
+        one._replace(first_crc=7, last_crc=8, batches=2),
+        other._replace(first_crc=8, last_crc=8),
+    )
+    assert copies(known) == set()
+    doubled = other._replace(first_crc=8, last_crc=8, mended=True)
+    assert copies([known[0], doubled]) == {doubled}
+
+
 # -- which batch is taken --------------------------------------------------------------------------
 
 
@@ -169,5 +180,5 @@ def test_of_compacted_copies_the_one_with_more_records_wins() -> None:
     assert loss_of(found[0], choose(found), found) is Loss.COMPACTED
 
 
-def test_what_needed_no_mending_wins() -> None:
-    assert choose([candidate(0, 7, mended=True), candidate(1, 8)]).crc == 8
+def test_what_nothing_casts_doubt_on_wins() -> None:
+    assert choose([candidate(0, 7, doubtful=True), candidate(1, 8)]).crc == 8
