@@ -203,8 +203,11 @@ class _Hole:
             return piece  # the file of another name
         if self.frame.sparse:
             return piece if fits else piece._replace(homeless=True)
-        if fits:
-            return piece if piece.first in expected else piece._replace(alone=True)
+        if piece.first in expected and fits:
+            return piece
+        certain = 0 <= expected[0] == expected[1] and is_flip(piece.first, expected[0])
+        if fits and not certain:
+            return piece._replace(alone=True)
         for first in expected:
             if self.left <= first <= room - piece.span and is_flip(piece.first, first):
                 return moved(piece, first)

@@ -41,6 +41,12 @@ def test_a_flipped_bit_in_the_last_base_offset_is_mended() -> None:
     assert offsets(found) == [(0, 5), (5, 9), (9, 12)]
 
 
+def test_two_neighbours_are_mended_where_they_fill_their_hole_together() -> None:
+    flipped = pieces((0, 5, 1), (5, 16, 1), (16 + 2, 20 + 2, 1), (20 + 8, 24 + 8, 1), (24, 30, 1))
+    known = [*flipped[:4], flipped[4]._replace(batches=2)]
+    assert offsets(list(place(known, FRAME)))[2:4] == [(16, 20), (20, 24)]
+
+
 def test_swapped_batches_are_believed() -> None:
     swapped = pieces((0, 5, 1), (9, 12, 1), (5, 9, 1), (12, 20, 1))
     assert offsets(list(place(swapped, FRAME))) == [(0, 5), (9, 12), (5, 9), (12, 20)]
