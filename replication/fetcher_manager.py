@@ -36,13 +36,17 @@ class FetcherManager:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._fetcher_of: dict[TopicPartition, Fetcher] = {}
         self._closed_bytes = 0
+        self._closed = False
         self._lock = threading.RLock()
 
     def add_fetchers(
         self, partitions: Mapping[TopicPartition, tuple[int, InitialFetchState]]
     ) -> None:
-        """Follow ``(leader id, where to begin)``; under another leader before, no longer there."""
+        """Follow ``(leader id, where to begin)``; under another leader before, no longer there. After
+        ``close`` nothing is followed: an order may come late."""
         with self._lock:
+            if self._closed:
+                return
             work: dict[Fetcher, dict[TopicPartition, InitialFetchState]] = {}
             for tp, (leader_id, initial) in partitions.items():
                 fetcher = self._fetcher(leader_id, fetcher_id(tp, self._count))
@@ -106,8 +110,9 @@ class FetcherManager:
                     self._close(key)
 
     def close(self) -> None:
-        """End all; on return nothing is applied any more."""
+        """End all, for good; on return nothing is applied any more."""
         with self._lock:
+            self._closed = True
             for key in list(self._fetchers):
                 self._close(key)
             self._fetcher_of.clear()

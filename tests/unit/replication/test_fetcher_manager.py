@@ -93,3 +93,14 @@ def test_figures() -> None:
     stage.manager.close()
     assert stage.manager.fetchers == ()
     assert stage.manager.replication_bytes_in == size
+
+
+def test_nothing_is_followed_after_the_end() -> None:
+    """An order of the controller that is under way while the broker stops comes through later; the
+    log is closed by then."""
+    stage = Stage()
+    stage.lead(1)
+    stage.manager.close()
+    stage.follow(1)
+    assert stage.manager.fetchers == ()
+    assert not stage.manager.is_fetched(TP)
