@@ -42,8 +42,8 @@ class FetcherManager:
     def add_fetchers(
         self, partitions: Mapping[TopicPartition, tuple[int, InitialFetchState]]
     ) -> None:
-        """Follow ``(leader id, where to begin)``; under another leader before, no longer there. After
-        ``close`` nothing is followed: an order may come late."""
+        """Follow ``(leader id, where to begin)``; under another leader before, no longer there.
+        After ``close`` nothing is followed: an order may come late."""
         with self._lock:
             if self._closed:
                 return

@@ -16,7 +16,6 @@ MS_PER_EVENT = 6  # of the safety phase, with the load below
 STORY_RATE = 0.9  # of the schedules
 UNCLEAN_RATE = 0.7  # of the stories, where unclean elections are asked for
 ADMIN = GROUPS["admin"]
-UNFIT_FOR_LOSSES = ("transaction", "delete-records")
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -48,8 +47,8 @@ def draw_plan(seed: int, options: Options) -> Plan:
             segment_bytes, racks = story.segment_bytes or segment_bytes, story.racks
             if story.silent_from_ms is not None:
                 operations = [o for o in operations if o.at_ms < story.silent_from_ms]
-    if loses:  # a marker may be lost, or a log begin above what is elected
-        operations = [o for o in operations if o.kind not in UNFIT_FOR_LOSSES]
+    if loses:  # a marker may be lost alone: its transaction has no end then
+        operations = [o for o in operations if o.kind != "transaction"]
     faults += _of_an_admin(random.Random(f"admin {seed}"), allowed, brokers, duration)
     if any(step.kind == "make-anew" for step in operations):
         operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
