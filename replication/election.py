@@ -68,7 +68,7 @@ def elect(
         # Rather one that has everything, although the ISR is not empty: none of it can lead.
         for replica in sorted(replicas, key=lambda replica: replica not in elr):
             if acceptable(replica):
-                return Elected(replica, unclean=replica not in elr)
+                return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
 
 
@@ -123,11 +123,10 @@ def change(
         if elected.unclean:
             target_isr, target_elr, recovery = (leader,), (), RecoveryState.RECOVERING
         elif leader not in target_isr:  # from the ELR
-            others = (*target_elr, *target_isr)
             target_isr = (leader,)
             # Where one replica is enough, what is committed from now on is not on the others.
             stay = len(target_isr) < min_isr
-            target_elr = tuple(r for r in others if stay and r != leader)
+            target_elr = tuple(r for r in target_elr if stay and r != leader)
     shrunk_assignment = any(r not in target_replicas for r in now.replicas)
     bumps = leader != now.leader or elected.unclean or shrunk_assignment
     after = now._replace(

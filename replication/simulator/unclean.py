@@ -110,7 +110,10 @@ class UncleanElections:
             and not self._cluster.atlas.forgotten(now.leader)
         ):
             return  # it had what the election before left
-        for member in dict.fromkeys((*before.isr, *before.elr)):
+        trusted = dict.fromkeys((*before.isr, *before.elr))
+        if now.leader in trusted and not self._cluster.atlas.forgotten(now.leader):
+            trusted = {}  # as good as the others, and nobody of the ISR was free to lead
+        for member in trusted:
             leads = member == before.leader
             if member != now.leader and self._could_lead(tree, member, tp, leads):
                 self._violated(
