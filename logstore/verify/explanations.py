@@ -328,14 +328,15 @@ EXPLANATIONS = {
         _HAND, _REWRITE_BY_BROKER,
     ),
     "F-33": _E(
-        "leader-epoch-checkpoint cannot be read. Without it a follower cannot tell where its log "
-        "parts from the leader's.",
+        "`leader-epoch-checkpoint` cannot be read. Without it a follower cannot tell where "
+        "its log parts from the leader's.",
         _HAND,
         "A start of logstore sets the file aside and takes the epochs from the batches. On a Kafka "
         "broker: stop it and run `logstore recover DIR`, or move the partition away and fetch it.",
     ),
     "F-249": _E(
-        "leader-epoch-checkpoint has epochs that begin above the end or below the start of a log.",
+        "`leader-epoch-checkpoint` has epochs that begin above the end or below the start of a "
+        "log.",
         "The log was cut or its start moved, and a crash came before the file was rewritten.",
         _NEXT_START,
     ),
@@ -344,8 +345,8 @@ EXPLANATIONS = {
         "A deletion just now, or one before a crash.", _NEXT_START,
     ),
     "S-54": _E(
-        "leader-epoch-checkpoint is missing or lacks the first epochs of the log. Below its first "
-        "entry nothing tells a follower where logs part.",
+        "`leader-epoch-checkpoint` is missing or lacks the first epochs of the log. Below its "
+        "first entry nothing tells a follower where logs part.",
         "The file was deleted or restored; or the log is of a release that had none.",
         "Nothing, if the log has one epoch only. Else a start of logstore, or `logstore recover "
         "DIR` before that of a broker, takes the epochs from the batches.",
@@ -369,7 +370,7 @@ EXPLANATIONS = {
         "Move it elsewhere.",
     ),
     "F-10": _E(
-        "meta.properties is missing: nothing says to which broker and cluster the directory "
+        "`meta.properties` is missing: nothing says to which broker and cluster the directory "
         "belongs.",
         "A directory that was never formatted or used, or a copy of a part of one.",
         "Before a Kafka broker uses it, write the file with the ids of that broker.",
@@ -386,8 +387,8 @@ EXPLANATIONS = {
     ),
     "F-26": _E("There is a temporary file of a write that was not finished.", _CRASH, _NEXT_START),
     "F-36": _E(
-        "partition.metadata cannot be read. The broker does not know to which topic the partition "
-        "belongs, and refuses it.",
+        "`partition.metadata` cannot be read. The broker does not know to which topic the "
+        "partition belongs, and refuses it.",
         _HAND,
         "Write it with the topic's id: another partition of the topic has the same file.",
     ),
@@ -398,8 +399,8 @@ EXPLANATIONS = {
         "Keep the partitions with the id that the cluster has; move the others away.",
     ),
     "F-39": _E(
-        "meta.properties cannot be read, or has keys or values that no release writes. The broker "
-        "does not start on an unreadable one.",
+        "`meta.properties` cannot be read, or has keys or values that no release writes. The "
+        "broker does not start on an unreadable one.",
         _HAND, "Write it anew, with the ids of the broker and the cluster.",
     ),
     "F-41": _E(
@@ -428,11 +429,11 @@ EXPLANATIONS = {
         "The service is told so when it opens the cursor. Decide from where it goes on.",
     ),
     "L-3": _E(
-        "clean-stop, by which a start decides what it need not scan, does not fit the log.",
+        "`clean-stop`, by which a start decides what it need not scan, does not fit the log.",
         _RESTORE, "Nothing to do: a start that does not believe it recovers instead.",
     ),
     "L-4": _E(
-        "topic.properties, the configuration of a topic, cannot be read, has unknown keys, or is "
+        "`topic.properties`, the configuration of a topic, cannot be read, has unknown keys, or is "
         "not the same in all partitions.",
         _HAND + " A crash in the middle of a change leaves two revisions; the next start takes the "
         "newer one.",

@@ -303,6 +303,7 @@ class TestTheEndComesTwice:
             start.join(0.05)
             assert start.is_alive()
             cluster.heal()
+            cluster.stop(1, controlled=False)  # the first one would try again in minutes
             stop.join(PROMPT_S)
             start.join(PROMPT_S)
             assert cluster.broker(1) is not broker

@@ -238,7 +238,7 @@ def test_the_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     result = json.loads(capsys.readouterr().out)
     assert result["complete"]
     assert result["violations"] == []
-    assert result["bounds"] == {"replicas": 2, "log_size": 1, "records": 1, "max_epoch": 1}
+    assert result["bounds"] == {"replicas": 2, "logSize": 1, "records": 1, "maxEpoch": 1}
 
 
 @pytest.mark.parametrize("names", [{"truncation": "kip"}, {"mutant": "none"}], ids=str)
