@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from workloads import resident_bytes
 
-from replication.purgatory import DelayedOperation, Purgatory
-from replication.timer import Timer
+from replication.purgatory.purgatory import DelayedOperation, Purgatory
+from replication.purgatory.timer import Timer
 
 KEYS = [("orders", partition) for partition in range(1000)]
 TIMEOUT_MS = 30_000

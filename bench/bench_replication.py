@@ -18,10 +18,9 @@ from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.log import PartitionLog, ReplicaLog
 from logstore.manager import LogManager
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     LeaderAndIsrRequest,
     PartitionChange,
     ProducePartition,
@@ -29,7 +28,8 @@ from replication.messages import (
     ProduceResponse,
     Response,
 )
-from replication.state import PartitionRegistration
+from replication.common.state import PartitionRegistration
+from replication.embedded.cluster import Cluster
 
 BATCH = bytes(encode_batch([(None, bytes(1000), 1_700_000_000_000 + i) for i in range(64)]))
 ONE = bytes(encode_batch([(b"key", bytes(100), 1_700_000_000_000)]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from replication.simulator.plan import Options
-from replication.simulator.search import run_seeds
+from replication.simulator.search.search import run_seeds
+from replication.simulator.world.plan import Options
 
 SCHEDULES, ROUNDS = 40, 5
 GOAL_SCHEDULES, GOAL_EVENTS = 50, 200

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import spark_data
 
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.verify import VerifyOptions
 
 SIZE = 4 << 30

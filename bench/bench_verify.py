@@ -17,10 +17,10 @@ from workloads import CONFIG, KEY, RECORDS_PER_BATCH, START_MS, make_log
 
 from logstore import AppendOrigin, PartitionLog
 from logstore.format.batch import encode_batch
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.storage.local import LocalStorage
 from logstore.verify import SegmentJob, SegmentResult, VerifyOptions, verify_segment
-from logstore.verify.ranges import CompareSpec
+from logstore.verify.common.ranges import CompareSpec
 
 SIZE = 512 << 20
 PACKED_SIZE = 32 << 20

@@ -23,7 +23,7 @@ from checkpoints.offset_checkpoint import (
 from checkpoints.types import TopicPartition
 from logstore import AppendOrigin, LogManager
 from logstore.format.batch import encode_batch
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.storage.local import LocalStorage
 
 TOPIC = "bench"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from checkpoints.types import TopicPartition
-    from logstore.config import BrokerConfig, LogConfig
-    from logstore.errors import (
+    from logstore.common.config import BrokerConfig, LogConfig
+    from logstore.common.errors import (
         CorruptBatchError,
         CorruptDataError,
         CorruptIndexError,
@@ -26,45 +26,45 @@ if TYPE_CHECKING:
         RecordRejectedError,
         StorageFailedError,
     )
-    from logstore.format.compression import Compression
+    from logstore.common.types import Record
+    from logstore.format.codecs.compression import Compression
     from logstore.kernels import AppendInfo
     from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
-    from logstore.log.cursors import Cursor
-    from logstore.log.directory_reader import DirectoryReader, follow_directory
-    from logstore.log.extending import ExtendInfo
-    from logstore.log.following import Follower
-    from logstore.log.producing import LogProducer
-    from logstore.log.reading import FetchData
+    from logstore.log.reading.cursors import Cursor
+    from logstore.log.reading.directory_reader import DirectoryReader, follow_directory
+    from logstore.log.reading.following import Follower
+    from logstore.log.reading.reading import FetchData
+    from logstore.log.writing.extending import ExtendInfo
+    from logstore.log.writing.producing import LogProducer
     from logstore.manager import LoadProgress, LogManager
-    from logstore.producer_state import AppendOrigin
-    from logstore.recovery import RecoveryOptions, RecoveryReport
-    from logstore.types import Record
+    from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
+    from logstore.segments.producer_state import AppendOrigin
 
 __version__ = "0.1.0"
 
 # Where each name lives; imported when first asked for, so that a command starts fast.
 _HOMES = {
     "checkpoints.types": ("TopicPartition",),
-    "logstore.config": ("BrokerConfig", "LogConfig"),
-    "logstore.errors": (
+    "logstore.common.config": ("BrokerConfig", "LogConfig"),
+    "logstore.common.errors": (
         "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "CursorError",
         "LogClosedError", "LogDirLockedError", "LogTruncatedError", "LogUnavailableError",
         "LogstoreError",
         "OffsetOutOfRangeError", "PartialAppendError", "RecordRejectedError", "StorageFailedError",
     ),
-    "logstore.log.cursors": ("Cursor",),
-    "logstore.log.directory_reader": ("DirectoryReader", "follow_directory"),
-    "logstore.log.extending": ("ExtendInfo",),
-    "logstore.log.following": ("Follower",),
-    "logstore.log.producing": ("LogProducer",),
-    "logstore.log.reading": ("FetchData",),
-    "logstore.format.compression": ("Compression",),
+    "logstore.log.reading.cursors": ("Cursor",),
+    "logstore.log.reading.directory_reader": ("DirectoryReader", "follow_directory"),
+    "logstore.log.writing.extending": ("ExtendInfo",),
+    "logstore.log.reading.following": ("Follower",),
+    "logstore.log.writing.producing": ("LogProducer",),
+    "logstore.log.reading.reading": ("FetchData",),
+    "logstore.format.codecs.compression": ("Compression",),
     "logstore.kernels": ("AppendInfo",),
     "logstore.log": ("EARLIEST", "LATEST", "MAX_TIMESTAMP", "PartitionLog"),
     "logstore.manager": ("LoadProgress", "LogManager"),
-    "logstore.producer_state": ("AppendOrigin",),
-    "logstore.recovery": ("RecoveryOptions", "RecoveryReport"),
-    "logstore.types": ("Record",),
+    "logstore.segments.producer_state": ("AppendOrigin",),
+    "logstore.recovery.recovery": ("RecoveryOptions", "RecoveryReport"),
+    "logstore.common.types": ("Record",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -72,7 +72,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from logstore import siblings
+    from logstore.common import siblings
 
     value = getattr(siblings.load(_HOME_OF[name]), name)
     globals()[name] = value

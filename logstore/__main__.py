@@ -5,7 +5,7 @@ Worker processes import this module again, so that they too find our packages fi
 
 from __future__ import annotations
 
-from logstore import interrupts, siblings
+from logstore.common import interrupts, siblings
 
 siblings.prefer()
 

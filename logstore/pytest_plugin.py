@@ -17,9 +17,9 @@ import pytest
 @pytest.fixture
 def make_logstore_cluster(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """``make(brokers=3, **options)`` -> ``Cluster``, each in its own directory."""
-    from logstore import siblings
+    from logstore.common import siblings
 
-    with siblings.load("replication.testing").clusters(tmp_path) as make:
+    with siblings.load("replication.pytest_fixtures").clusters(tmp_path) as make:
         yield make
 
 

@@ -9,27 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from replication.broker import Broker, BrokerState
+    from replication.broker.broker import Broker, BrokerState
     from replication.client import Client, Consumer, Producer, RecordMetadata
-    from replication.cluster import Cluster
-    from replication.config import ReplicationConfig
+    from replication.common.config import ReplicationConfig
+    from replication.common.error_codes import ErrorCode, error_code_of
+    from replication.common.errors import ReplicationError
+    from replication.common.runtime import Runtime, ThreadRuntime
+    from replication.common.transport import LocalNetwork, LocalTransport, Transport
     from replication.coordination import Coordinator, open_coordinator
-    from replication.error_codes import ErrorCode, error_code_of
-    from replication.errors import ReplicationError
-    from replication.runtime import Runtime, ThreadRuntime
-    from replication.transport import LocalNetwork, LocalTransport, Transport
+    from replication.embedded.cluster import Cluster
 
 # Where each name lives; imported when first asked for.
 _HOMES = {
-    "replication.broker": ("Broker", "BrokerState"),
+    "replication.broker.broker": ("Broker", "BrokerState"),
     "replication.client": ("Client", "Consumer", "Producer", "RecordMetadata"),
-    "replication.cluster": ("Cluster",),
-    "replication.config": ("ReplicationConfig",),
+    "replication.embedded.cluster": ("Cluster",),
+    "replication.common.config": ("ReplicationConfig",),
     "replication.coordination": ("Coordinator", "open_coordinator"),
-    "replication.error_codes": ("ErrorCode", "error_code_of"),
-    "replication.errors": ("ReplicationError",),
-    "replication.runtime": ("Runtime", "ThreadRuntime"),
-    "replication.transport": ("LocalNetwork", "LocalTransport", "Transport"),
+    "replication.common.error_codes": ("ErrorCode", "error_code_of"),
+    "replication.common.errors": ("ReplicationError",),
+    "replication.common.runtime": ("Runtime", "ThreadRuntime"),
+    "replication.common.transport": ("LocalNetwork", "LocalTransport", "Transport"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -37,7 +37,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from logstore import siblings
+    from logstore.common import siblings
 
     value = getattr(siblings.load(_HOME_OF[name]), name)
     globals()[name] = value

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from logstore.locks import CheckedLock, replace_factory
+from logstore.common.locks import CheckedLock, replace_factory
 
 replace_factory(CheckedLock).__enter__()  # each test finds a lock that is taken out of order
 

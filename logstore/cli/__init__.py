@@ -27,8 +27,8 @@ import click
 from checkpoints.errors import CheckpointError
 from checkpoints.printable import one_line
 from logstore import __version__, terminal
-from logstore.errors import InvariantError, LogstoreError
-from logstore.interrupts import INTERRUPTED
+from logstore.common.errors import InvariantError, LogstoreError
+from logstore.common.interrupts import INTERRUPTED
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

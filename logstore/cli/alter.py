@@ -7,9 +7,9 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
-from logstore.cli._config import config_option, parse_config
-from logstore.cli._numbers import PARTITIONS
-from logstore.cli._topics import known, offline, print_topic, stored_config
+from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.topics import known, offline, print_topic, stored_config
 
 
 @click.command()

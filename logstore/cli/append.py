@@ -13,17 +13,17 @@ from checkpoints.partition_metadata import random_topic_id
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
-from logstore.cli._config import config_option, parse_config
-from logstore.cli._input import BadInputError, Parsed, records_as_they_come
-from logstore.cli._interrupts import Interrupts
-from logstore.cli._numbers import COUNT, PARTITION, PARTITIONS, counted
-from logstore.cli._records import find_partitions
-from logstore.errors import LogstoreError
+from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
+from logstore.cli.records.input import BadInputError, Parsed, records_as_they_come
+from logstore.cli.records.reading import find_partitions
+from logstore.common.errors import LogstoreError
+from logstore.common.partitioner import partitioner
+from logstore.common.types import Header
 from logstore.log import PartitionLog, ReplicaLog
 from logstore.manager import LogManager
-from logstore.partitioner import partitioner
 from logstore.storage.local import LocalStorage
-from logstore.types import Header
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take

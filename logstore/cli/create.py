@@ -7,9 +7,9 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import json_option
-from logstore.cli._config import config_option, parse_config
-from logstore.cli._numbers import PARTITIONS
-from logstore.cli._topics import offline, print_topic
+from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.numbers import PARTITIONS
+from logstore.cli.common.topics import offline, print_topic
 
 
 @click.command()

@@ -7,7 +7,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import json_option
-from logstore.cli._topics import known, offline
+from logstore.cli.common.topics import known, offline
 
 
 @click.command()

@@ -13,9 +13,10 @@ from checkpoints.files import UnusableFileError
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.cli import json_option
-from logstore.cli._dump_log import dump_log
-from logstore.cli._dump_output import Output
-from logstore.cli._dump_small import (
+from logstore.cli.common.numbers import OFFSET
+from logstore.cli.dumping.log import dump_log
+from logstore.cli.dumping.output import Output
+from logstore.cli.dumping.small_files import (
     CHECKPOINTS,
     dump_checkpoint,
     dump_offset_index,
@@ -23,8 +24,7 @@ from logstore.cli._dump_small import (
     dump_time_index,
     dump_txn_index,
 )
-from logstore.cli._numbers import OFFSET
-from logstore.errors import CorruptDataError, InvalidTopicError
+from logstore.common.errors import CorruptDataError, InvalidTopicError
 from logstore.format import filenames
 from logstore.format.reader import MAX_OFFSET
 from logstore.storage import Storage

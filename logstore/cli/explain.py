@@ -7,9 +7,9 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
-from logstore.cli._explanations import explanation_lines
-from logstore.verify.explanations import EXPLANATIONS
-from logstore.verify.rules import RULES
+from logstore.cli.common.explanations import explanation_lines
+from logstore.verify.common.explanations import EXPLANATIONS
+from logstore.verify.common.rules import RULES
 
 
 @click.command()

@@ -11,16 +11,17 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, _positions, fail, json_option
-from logstore.cli._numbers import PARTITION, counted
-from logstore.cli._records import Note, PartitionReader, find_partitions
-from logstore.errors import CorruptBatchError, LogstoreError
-from logstore.extras import Extra, load
+from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.numbers import PARTITION, counted
+from logstore.cli.records import positions as _positions
+from logstore.cli.records.reading import Note, PartitionReader, find_partitions
+from logstore.common.errors import CorruptBatchError, LogstoreError
+from logstore.common.extras import Extra, load
 from logstore.storage import Storage
 from logstore.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from logstore.cli._files import Export
+    from logstore.cli.records.files import Export
 
 FORMATS = ("parquet", "arrow", "jsonl")
 
@@ -65,7 +66,7 @@ def export(
       logstore export /var/lib/kafka-logs orders --to orders.parquet
     """
     load("pyarrow", Extra.ARROW, "logstore export")
-    from logstore.cli._files import Format, exporting
+    from logstore.cli.records.files import Format, exporting
 
     for option, text in (("--from", start), ("--until", end)):
         _positions.check(text, option)
@@ -154,7 +155,7 @@ def _export(
 
 
 def _rows(reader: ExportReader, first: int) -> Iterator[Any]:
-    from logstore.cli._columns import ColumnFill
+    from logstore.cli.records.columns import ColumnFill
 
     if first >= reader.end_offset:
         return

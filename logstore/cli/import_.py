@@ -10,16 +10,16 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
-from logstore.cli._config import config_option, parse_config
-from logstore.cli._interrupts import Interrupts
-from logstore.cli._numbers import PARTITIONS, counted
+from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.common.numbers import PARTITIONS, counted
 from logstore.cli.export import FORMATS
-from logstore.errors import ConfigError, LogstoreError, TopicExistsError
-from logstore.extras import Extra, load
+from logstore.common.errors import ConfigError, LogstoreError, TopicExistsError
+from logstore.common.extras import Extra, load
 
 if TYPE_CHECKING:
-    from logstore.cli._files import Format
-    from logstore.cli._loading import Content
+    from logstore.cli.records.files import Format
+    from logstore.cli.records.loading import Content
     from logstore.log import ReplicaLog
     from logstore.manager import LogManager
 
@@ -56,8 +56,8 @@ def import_(
       logstore import /var/lib/kafka-logs orders.parquet --config retention.ms=-1
     """
     load("pyarrow", Extra.ARROW, "logstore import")
-    from logstore.cli._files import Format, check_digest
-    from logstore.cli._loading import survey
+    from logstore.cli.records.files import Format, check_digest
+    from logstore.cli.records.loading import survey
     from logstore.manager import LogManager
 
     settings = parse_config(config)
@@ -139,7 +139,7 @@ class _Source:
         return rows
 
     def _load(self, logs: dict[int, ReplicaLog]) -> list[dict[str, Any]]:
-        from logstore.cli._loading import ImportFailedError, load_rows
+        from logstore.cli.records.loading import ImportFailedError, load_rows
 
         for log in logs.values():
             if log.config.message_timestamp_type != "CreateTime":

@@ -10,7 +10,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import fail, json_option
-from logstore.cli._listing import Lister, LogDirectory, Replica, compare
+from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
 from logstore.storage.local import LocalStorage
 
 _WIDTH = 160  # columns where nobody watches

@@ -13,13 +13,14 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, _positions, fail
-from logstore.cli._format import BadTemplateError, Encoding, encoded, in_json, template
-from logstore.cli._numbers import COUNT, PARTITION
-from logstore.cli._records import PartitionReader, find_partitions
-from logstore.errors import CorruptBatchError
+from logstore.cli import EXIT_FINDINGS, fail
+from logstore.cli.common.numbers import COUNT, PARTITION
+from logstore.cli.records import positions as _positions
+from logstore.cli.records.format import BadTemplateError, Encoding, encoded, in_json, template
+from logstore.cli.records.reading import PartitionReader, find_partitions
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Record
 from logstore.storage.local import LocalStorage
-from logstore.types import Record
 
 POLL_SECONDS = 0.2
 

@@ -45,7 +45,7 @@ def recover(
     2: an error, a log is too damaged to be opened (the others are recovered), or the directory
     could not be closed in order.
     """
-    from logstore.recovery import RecoveryOptions
+    from logstore.recovery.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
@@ -74,7 +74,7 @@ def recover(
 @contextmanager
 def warnings_in_reports() -> Iterator[None]:
     """They are printed from there, so nobody needs the lines of the logger."""
-    logger = get_logger("logstore.recovery")
+    logger = get_logger("logstore.recovery.recovery")
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -84,7 +84,7 @@ def warnings_in_reports() -> Iterator[None]:
 
 def is_partition(path: str) -> bool:
     """Whether ``path`` is the directory of one partition, by its name and what is around it."""
-    from logstore.errors import InvalidTopicError
+    from logstore.common.errors import InvalidTopicError
     from logstore.format import filenames
 
     try:
@@ -106,7 +106,7 @@ def _is_log_dir(path: str) -> bool:
 
 def _check_partitions(path: str) -> None:
     """Refuse a directory that has nothing of a log directory: it would become one."""
-    from logstore.errors import InvalidTopicError
+    from logstore.common.errors import InvalidTopicError
     from logstore.format import filenames
     from logstore.storage.local import LocalStorage
 

@@ -11,8 +11,8 @@ import click
 
 from logstore import terminal
 from logstore.cli import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
-from logstore.cli._numbers import Number
-from logstore.cli._verify_output import explanations_of, print_report, progress_bar
+from logstore.cli.common.numbers import Number
+from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify import verify as verify_here
 

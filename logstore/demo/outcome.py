@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from logstore.json_fields import json_fields
+from logstore.common.json_fields import json_fields
 
 
 @dataclass(slots=True)

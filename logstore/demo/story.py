@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from logstore import PartitionLog
+from logstore.common.errors import LogstoreError
 from logstore.demo import topic
 from logstore.demo.flights import Flight, Rows, by_partition, flights
 from logstore.demo.outcome import Outcome, PartitionOutcome, Step
 from logstore.demo.show import Show
 from logstore.demo.victim import Heard, Victim
-from logstore.errors import LogstoreError
 from logstore.verify import Severity, verify
 
 BATCH_RECORDS_MAX = 2500

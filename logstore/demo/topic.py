@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from logstore import AppendInfo, LogConfig, LogManager, PartitionLog
+from logstore.common.types import Record
 from logstore.demo.flights import Rows
-from logstore.types import Record
 
 TOPIC = "flights"
 CLUSTER_ID = "logstore-demo"  # in meta.properties: how a demo knows its own directory again

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from logstore import siblings
-from logstore.errors import LogstoreError
+from logstore.common import siblings
+from logstore.common.errors import LogstoreError
 
 _BATCH_SECONDS_MAX = 0.002  # a batch takes no longer, as long as nothing else is known
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from logstore.errors import CorruptBatchError
-from logstore.format.compression import Compression
+from logstore.common.errors import CorruptBatchError
+from logstore.format.codecs.compression import Compression
 
 CODEC_MASK = 0x07
 _CODECS = tuple(Compression)  # an index costs a fifth of a call to the enum

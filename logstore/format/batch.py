@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
-from logstore.errors import InvalidRecordError
+from logstore.common.errors import InvalidRecordError
+from logstore.common.types import (
+    NO_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    Buffer,
+    Record,
+)
 from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
-from logstore.format.compression import Compression, compress
+from logstore.format.codecs.compression import Compression, compress
 from logstore.format.control import ControlType, encode_control_key, encode_marker_value
 from logstore.format.header import (
     HEADER_SIZE,
@@ -31,15 +40,6 @@ from logstore.kernels import (
     encode_varint,
     encode_varlong,
     seal_batch,
-)
-from logstore.types import (
-    NO_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
-    Buffer,
-    Record,
 )
 
 __all__ = [

@@ -6,10 +6,10 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Buffer
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.kernels import decode_records
-from logstore.types import Buffer
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.errors import InvalidTopicError
+from logstore.common.errors import InvalidTopicError
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import NO_SEQUENCE, Buffer
 from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.kernels import crc32c
-from logstore.types import NO_SEQUENCE, Buffer
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from logstore.errors import CorruptIndexError
-from logstore.types import Buffer
+from logstore.common.errors import CorruptIndexError
+from logstore.common.types import Buffer
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")

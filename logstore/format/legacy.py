@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Record
 from logstore.format import attributes as bits
 from logstore.format.attributes import TimestampType
-from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
+from logstore.format.codecs.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
 from logstore.kernels import crc32
-from logstore.types import NO_EPOCH, NO_TIMESTAMP, Buffer, Record
 
 _ENTRY = struct.Struct(">qiIbB")
 _TIMESTAMP = struct.Struct(">q")

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from logstore.errors import CorruptSnapshotError
+from logstore.common.errors import CorruptSnapshotError
+from logstore.common.types import Buffer
 from logstore.kernels import crc32c
-from logstore.types import Buffer
 
 VERSION = 1
 _HEADER = struct.Struct(">hIi")

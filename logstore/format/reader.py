@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Buffer, Record
 from logstore.format.batch import encode_section
-from logstore.format.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
+from logstore.format.codecs.compression import MAX_DECOMPRESSED_BATCH_SIZE, Compression, decompress
 from logstore.format.header import PREFIX_SIZE, BatchHeader, check_batch_crc, parse_header
 from logstore.format.legacy import MIN_SIZE, LegacyBatch, legacy_records, parse_legacy
 from logstore.kernels import (
@@ -25,7 +26,6 @@ from logstore.kernels import (
     decode_records,
     decode_run,
 )
-from logstore.types import Buffer, Record
 
 Batch: TypeAlias = BatchHeader | LegacyBatch
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 
-from logstore.kernels._vocabulary import (
+from logstore.kernels._constants import (
     DECODE_END,
     DECODE_FULL,
     DECODE_LIMIT,

@@ -2,8 +2,8 @@
 
 from typing import Any, final
 
+from logstore.common.types import Buffer
 from logstore.kernels._scan import BatchAnalysis
-from logstore.types import Buffer
 
 @final
 class AppendInfo:

@@ -6,8 +6,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
+from logstore.common.types import Buffer
 from logstore.kernels._reference import BatchAnalysis, analyse_batches
-from logstore.types import Buffer
 
 _PREFIX = struct.Struct(">qii")
 _INT = struct.Struct(">i")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, final
 
-from logstore.types import Buffer, Record
+from logstore.common.types import Buffer, Record
 
 STATUSES: tuple[int, ...]
 

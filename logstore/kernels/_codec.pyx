@@ -22,11 +22,11 @@ from logstore.kernels._common cimport *
 
 from datetime import datetime
 
-from logstore.errors import InvalidRecordError
-from logstore.kernels._vocabulary import (
+from logstore.common.errors import InvalidRecordError
+from logstore.kernels._constants import (
     TIMESTAMPS_KIND, batch_error, lengths_differ, record_error, record_refused, records_lack_keys, take_sequence,
     timestamp_ms)
-from logstore.types import Record
+from logstore.common.types import Record
 
 cdef extern from "record.h":
     ctypedef struct ls_shared_int:

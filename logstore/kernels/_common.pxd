@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Declarations of wire.h, and the buffers that the native kernels share."""
+"""Declarations of batch_layout.h, and the buffers that the native kernels share."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -23,7 +23,7 @@ cdef extern from "memory.h" nogil:
         uint8_t *data, int64_t used, int64_t old, int64_t *capacity) noexcept nogil
 
 
-cdef extern from "wire.h" nogil:
+cdef extern from "batch_layout.h" nogil:
     int16_t ls_load16(const uint8_t *p) noexcept nogil
     int32_t ls_load32(const uint8_t *p) noexcept nogil
     int64_t ls_load64(const uint8_t *p) noexcept nogil

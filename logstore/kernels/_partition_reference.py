@@ -11,7 +11,7 @@ from logstore.kernels._reference import _column
 def partition_column(
     partitioner: str, partition_count: int, stop: int, offsets: Any, data: Any, validity: Any
 ) -> bytearray:
-    """Partition of each of ``stop`` keys, as ``logstore.partitioner`` places one key.
+    """Partition of each of ``stop`` keys, as ``logstore.common.partitioner`` places one key.
 
     Args:
         partitioner: ``murmur2`` or ``murmur3``.
@@ -22,7 +22,7 @@ def partition_column(
     Raises:
         ValueError: another partitioner, a buffer is too short, or offsets do not ascend.
     """
-    from logstore.partitioner import partitioner as by_name  # not at import: it needs mmh3
+    from logstore.common.partitioner import partitioner as by_name  # not at import: it needs mmh3
 
     if partitioner not in ("murmur2", "murmur3"):
         raise ValueError(f"unknown partitioner {partitioner!r}")

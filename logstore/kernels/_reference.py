@@ -17,8 +17,9 @@ from typing import Any, cast
 
 import crcmod
 
-from logstore.errors import CorruptBatchError, InvalidRecordError
-from logstore.kernels._vocabulary import (
+from logstore.common.errors import CorruptBatchError, InvalidRecordError
+from logstore.common.types import Buffer, Header, Record
+from logstore.kernels._constants import (
     DECODE_END,
     DECODE_FULL,
     DECODE_LIMIT,
@@ -52,7 +53,6 @@ from logstore.kernels._vocabulary import (
     take_sequence,
     timestamp_ms,
 )
-from logstore.types import Buffer, Header, Record
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from logstore.types import Buffer
+from logstore.common.types import Buffer
 
 STATUSES: tuple[int, ...]
 

@@ -2,7 +2,7 @@
 # cython: initializedcheck=False, embedsignature=False
 """Native checksums, varints and walks over batch headers: the fast twin of ``_reference.py``.
 
-All byte access goes through wire.h, which checks every bound; the loops hold no Python object and
+All byte access goes through batch_layout.h, which checks every bound; the loops hold no Python object and
 run without the GIL.
 """
 
@@ -10,9 +10,9 @@ cimport cython
 from logstore.kernels._common cimport *
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
-from logstore.errors import CorruptBatchError
-from logstore.kernels._vocabulary import PRODUCER_ROWS_MAX as _PRODUCER_ROWS_MAX
-from logstore.kernels._vocabulary import SCAN_COLUMNS, batch_error, record_error
+from logstore.common.errors import CorruptBatchError
+from logstore.kernels._constants import PRODUCER_ROWS_MAX as _PRODUCER_ROWS_MAX
+from logstore.kernels._constants import SCAN_COLUMNS, batch_error, record_error
 
 cdef int64_t PRODUCER_ROWS = _PRODUCER_ROWS_MAX
 cdef int64_t COLUMNS = len(SCAN_COLUMNS)

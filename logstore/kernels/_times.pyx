@@ -5,7 +5,7 @@
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from logstore.kernels._common cimport *
 
-from logstore.kernels._vocabulary import SCAN_COLUMNS
+from logstore.kernels._constants import SCAN_COLUMNS
 
 cdef extern from *:
     void prefetch "__builtin_prefetch"(const void *address) noexcept nogil

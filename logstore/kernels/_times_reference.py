@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Buffer
+from logstore.kernels._constants import HEADER_SIZE, SCAN_COLUMNS
 from logstore.kernels._reference import decode_varint, decode_varlong
-from logstore.kernels._vocabulary import HEADER_SIZE, SCAN_COLUMNS
-from logstore.types import Buffer
 
 _LOG_APPEND_TIME, _CODEC = 0x08, 0x07
 _MAGIC = 2

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from logstore.kernels._vocabulary import BatchSurvey
-from logstore.types import Buffer
+from logstore.common.types import Buffer
+from logstore.kernels._constants import BatchSurvey
 
 def survey_batches(
     columns: Buffer, rows: int, expected: int, segment_base: int, next_base: int

@@ -8,7 +8,7 @@ them, are those of ``logstore.verify``. The loops hold no Python object and run 
 
 from logstore.kernels._common cimport *
 
-from logstore.kernels._vocabulary import SCAN_COLUMNS, BatchSurvey
+from logstore.kernels._constants import SCAN_COLUMNS, BatchSurvey
 
 cdef extern from *:
     """

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import Buffer
+from logstore.kernels._constants import HEADER_SIZE, SCAN_COLUMNS, BatchSurvey
 from logstore.kernels._reference import decode_records
-from logstore.kernels._vocabulary import HEADER_SIZE, SCAN_COLUMNS, BatchSurvey
-from logstore.types import Buffer
 
 _CODEC_MASK, _ZSTD = 0x07, 4
 _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40

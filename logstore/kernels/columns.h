@@ -2,7 +2,7 @@
 #ifndef LOGSTORE_COLUMNS_H
 #define LOGSTORE_COLUMNS_H
 
-#include "wire.h"
+#include "batch_layout.h"
 
 /* Where the next value of a binary column goes; the caller has made room for all of them. */
 typedef struct {

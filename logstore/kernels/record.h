@@ -1,6 +1,6 @@
 /* Records for Python, made and dropped at little cost.
  *
- * logstore.types.Record is a NamedTuple: a tuple of another type.  Its instances are made here as
+ * logstore.common.types.Record is a NamedTuple: a tuple of another type.  Its instances are made here as
  * tuples are, and those that hold only bytes and numbers are not shown to the cycle collector, as
  * CPython itself does with such tuples sooner or later: a long list of them would be walked again
  * and again.
@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "wire.h"
+#include "batch_layout.h"
 
 enum { LS_OFFSET, LS_TIMESTAMP, LS_KEY, LS_VALUE, LS_HEADERS, LS_FIELDS };
 
@@ -250,7 +250,7 @@ static int ls_adopt_record_type(PyTypeObject *type)
     if (type->tp_basicsize != PyTuple_Type.tp_basicsize ||
         type->tp_itemsize != PyTuple_Type.tp_itemsize || type->tp_dictoffset != 0 ||
         !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || !PyType_IsSubtype(type, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_ImportError, "logstore.types.Record is not laid out as a tuple");
+        PyErr_SetString(PyExc_ImportError, "logstore.common.types.Record is not laid out as a tuple");
         return -1;
     }
     ls_no_headers = PyTuple_New(0);

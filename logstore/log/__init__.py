@@ -9,10 +9,10 @@ In reading order: ``partition_log`` (the facade; ``state`` and ``reads`` are par
 from __future__ import annotations
 
 from logstore.kernels import AppendInfo
-from logstore.log.flushing import Background
 from logstore.log.partition_log import PartitionLog, run_inline
-from logstore.log.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
+from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP, FetchData
 from logstore.log.replica import ReplicaLog
+from logstore.log.writing.flushing import Background
 
 __all__ = [
     "EARLIEST",

@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar, cast
 from checkpoints.errors import CheckpointFailedError
 from checkpoints.files import UnusableFileError
 from checkpoints.partition_metadata import PartitionMetadata, PartitionMetadataFile
-from logstore.clock import Clock, SystemClock
-from logstore.config import MAX_LONG, LogConfig
-from logstore.errors import (
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.config import MAX_LONG, LogConfig
+from logstore.common.errors import (
     InconsistentTopicIdError,
     InvalidRecordError,
     OffsetOutOfRangeError,
@@ -27,33 +27,33 @@ from logstore.errors import (
     PolicyViolationError,
     StorageFailedError,
 )
+from logstore.common.random_id import RandomId, random_id
+from logstore.common.types import Buffer
 from logstore.format import filenames
 from logstore.format.batch import encode_batch, encode_batch_lists
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo
-from logstore.log.clean_stop import (
-    StartPoint,
-    take_start_point,
-)
-from logstore.log.core import is_busy, medium_error, unusable
-from logstore.log.cursors import Cursor, OnOutOfRange
-from logstore.log.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
-from logstore.log.flushing import Background
-from logstore.log.holding import hold_partition
-from logstore.log.producing import LogProducer, check_producer_id
-from logstore.log.reading import (
+from logstore.log.core.core import is_busy, medium_error, unusable
+from logstore.log.core.holding import hold_partition
+from logstore.log.reading.cursors import Cursor, OnOutOfRange
+from logstore.log.reading.reading import (
     Timestamp,
 )
 from logstore.log.reads import LogReads
 from logstore.log.state import run_inline
-from logstore.log.validation import level_of
-from logstore.log.writer import CODECS
-from logstore.producer_state import AppendOrigin
-from logstore.random_id import RandomId, random_id
-from logstore.recovery import RecoveryOptions, load_log
+from logstore.log.upkeep.clean_stop import (
+    StartPoint,
+    take_start_point,
+)
+from logstore.log.writing.extending import BATCH_BYTES, BATCH_RECORDS, ExtendInfo, extend
+from logstore.log.writing.flushing import Background
+from logstore.log.writing.producing import LogProducer, check_producer_id
+from logstore.log.writing.validation import level_of
+from logstore.log.writing.writer import CODECS
+from logstore.recovery.recovery import RecoveryOptions, load_log
+from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
-from logstore.types import Buffer
 
 T = TypeVar("T", bound="PartitionLog")
 

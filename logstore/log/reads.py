@@ -6,19 +6,19 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from logstore.clock import Clock
-from logstore.index import AbortedTxn, TimestampOffset
-from logstore.log.directory_reader import DirectoryReader
-from logstore.log.following import Follower, LogSource
-from logstore.log.iteration import column_portions, fill_chunk, portions
-from logstore.log.reading import (
+from logstore.common.clock import Clock
+from logstore.common.types import Record
+from logstore.log.reading.directory_reader import DirectoryReader
+from logstore.log.reading.following import Follower, LogSource
+from logstore.log.reading.iteration import column_portions, fill_chunk, portions
+from logstore.log.reading.reading import (
     FetchData,
     Timestamp,
     timestamp_to_find,
 )
 from logstore.log.state import LogState
+from logstore.segments.index import AbortedTxn, TimestampOffset
 from logstore.storage.base import Storage
-from logstore.types import Record
 
 
 class LogReads(LogState):
@@ -93,7 +93,7 @@ class LogReads(LogState):
         *,
         headers: bool = False,
     ) -> Iterator[Any]:
-        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.arrow``).
+        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.format.arrow``).
 
         Raises as ``records``; the record batches before the damage were given. Without the extra
         ``arrow`` it is a ``ConfigError``.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from logstore.config import MAX_LONG, LogConfig
-from logstore.errors import InvariantError, LogstoreError
+from logstore.common.config import MAX_LONG, LogConfig
+from logstore.common.errors import InvariantError, LogstoreError
+from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
-from logstore.log.news import News
+from logstore.log.core.news import News
 from logstore.log.partition_log import PartitionLog
-from logstore.log.recent import RecentAppends, RecentBudget
-from logstore.producer_state import ProducerStateManager
-from logstore.types import Buffer
+from logstore.log.writing.recent import RecentAppends, RecentBudget
+from logstore.segments.producer_state import ProducerStateManager
 
 
 class ReplicaLog(PartitionLog):

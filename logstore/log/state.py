@@ -8,29 +8,29 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from checkpoints.errors import CheckpointError
-from logstore.clock import Clock
-from logstore.config import LogConfig
-from logstore.errors import (
+from logstore.common.clock import Clock
+from logstore.common.config import LogConfig
+from logstore.common.errors import (
     StorageFailedError,
 )
+from logstore.common.locks import Rank, make_lock
+from logstore.common.random_id import RandomId, random_id
+from logstore.common.types import TopicPartition
 from logstore.kernels import LogSnapshot
-from logstore.locks import Rank, make_lock
-from logstore.log.clean_stop import (
+from logstore.log.core.core import LogCore, logger
+from logstore.log.core.holding import PartitionHold
+from logstore.log.reading.readers import LogReaders
+from logstore.log.upkeep.clean_stop import (
     keep_log_start,
     leave_start_point,
 )
-from logstore.log.core import LogCore, logger
-from logstore.log.flushing import Background, LogFlusher
-from logstore.log.holding import PartitionHold
-from logstore.log.maintenance import LogMaintenance
-from logstore.log.producing import LogProducer
-from logstore.log.readers import LogReaders
-from logstore.log.writer import LogWriter
-from logstore.random_id import RandomId, random_id
-from logstore.recovery import LoadedLog, RecoveryReport
-from logstore.segment import Segment
+from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.writing.flushing import Background, LogFlusher
+from logstore.log.writing.producing import LogProducer
+from logstore.log.writing.writer import LogWriter
+from logstore.recovery.recovery import LoadedLog, RecoveryReport
+from logstore.segments.segment import Segment
 from logstore.storage.base import Storage
-from logstore.types import TopicPartition
 
 
 def run_inline(task: Callable[[], None]) -> None:

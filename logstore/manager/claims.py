@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from logstore.errors import LogClosedError
-from logstore.locks import Lock, Rank, make_lock
+from logstore.common.errors import LogClosedError
+from logstore.common.locks import Lock, Rank, make_lock
 
 
 class _Claim:

@@ -18,8 +18,8 @@ from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.offset_checkpoint import OffsetCheckpoint
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
+from logstore.common.types import TopicPartition
 from logstore.storage.base import Storage
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

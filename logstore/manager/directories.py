@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from checkpoints.loggers import get_logger
-from logstore.errors import (
+from logstore.common.errors import (
     ConfigError,
     LogClosedError,
     LogstoreError,
     LogUnavailableError,
     StorageFailedError,
 )
-from logstore.locks import Rank, make_lock
+from logstore.common.locks import Rank, make_lock
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.log_dir import LogDir
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

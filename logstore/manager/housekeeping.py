@@ -8,15 +8,15 @@ from collections.abc import Callable, Collection, Iterable
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
-from logstore.clock import Clock
-from logstore.config import MAX_LONG, BrokerConfig
-from logstore.errors import LogstoreError, ResourceBusyError, StorageFailedError
-from logstore.log.core import is_busy
+from logstore.common.clock import Clock
+from logstore.common.config import MAX_LONG, BrokerConfig
+from logstore.common.errors import LogstoreError, ResourceBusyError, StorageFailedError
+from logstore.common.types import TopicPartition
+from logstore.log.core.core import is_busy
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, high_watermark, moved_start
 from logstore.manager.pending import PendingDeletes
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

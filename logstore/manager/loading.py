@@ -14,19 +14,19 @@ from checkpoints.errors import CheckpointError, MalformedCheckpointError
 from checkpoints.meta_properties import META_PROPERTIES, MetaProperties, MetaPropertiesFile
 from checkpoints.partition_metadata import topic_id_to_text
 from checkpoints.printable import printable
-from logstore.aside import ASIDE_SUFFIX
-from logstore.errors import ConfigError, CorruptDataError, StorageFailedError
+from logstore.common.errors import ConfigError, CorruptDataError, StorageFailedError
+from logstore.common.random_id import new_uuid
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
 from logstore.manager.log_dir import Found, LogDir
 from logstore.manager.opener import LogOpener
+from logstore.manager.parallel import Outcome
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
-from logstore.manager.workers import Outcome
-from logstore.random_id import new_uuid
-from logstore.recovery import RecoveryReport
-from logstore.set_aside import CUT_SUFFIX
-from logstore.types import TopicPartition
+from logstore.recovery.recovery import RecoveryReport
+from logstore.recovery.set_aside import CUT_SUFFIX
+from logstore.storage.aside import ASIDE_SUFFIX
 
 Progress = Callable[["LoadProgress"], None]
 

@@ -14,14 +14,14 @@ from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
 from checkpoints.meta_properties import META_PROPERTIES
-from logstore.aside import move_aside
-from logstore.errors import (
+from logstore.common.errors import (
     InvalidTopicError,
     LogDirLockedError,
     LogstoreError,
     LogUnavailableError,
     StorageFailedError,
 )
+from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from logstore.manager.creations import PREFIX, Creation, CreationFiles
@@ -33,9 +33,9 @@ from logstore.manager.offsets import (
     high_watermark,
     moved_start,
 )
-from logstore.manager.workers import Outcome, run_all
+from logstore.manager.parallel import Outcome, run_all
+from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

@@ -14,24 +14,24 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
-from logstore.clock import Clock, SystemClock
-from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
-from logstore.locks import Rank, make_lock
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
+from logstore.common.locks import Rank, make_lock
+from logstore.common.random_id import RandomId, random_id
+from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
 from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
+from logstore.manager.parallel import LaterThread, Outcome, run_all
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics
-from logstore.manager.workers import LaterThread, Outcome, run_all
-from logstore.random_id import RandomId, random_id
-from logstore.recovery import RecoveryOptions, RecoveryReport
+from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
-from logstore.types import TopicPartition
 
 SYNC_THREADS = 8  # measured: syncs of so many files at once end together; more gain nothing
 

@@ -21,10 +21,10 @@ from checkpoints.offset_checkpoint import (
     RECOVERY_POINT,
     OffsetCheckpoint,
 )
-from logstore.locks import Rank, make_lock
+from logstore.common.locks import Rank, make_lock
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.storage.base import Storage
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

@@ -9,17 +9,17 @@ from typing import Any
 
 from checkpoints.errors import CheckpointError
 from checkpoints.loggers import get_logger
-from logstore.clock import Clock
-from logstore.config import LogConfig
-from logstore.errors import LogstoreError, StorageFailedError
+from logstore.common.clock import Clock
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError, StorageFailedError
+from logstore.common.random_id import RandomId
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
-from logstore.random_id import RandomId
-from logstore.recovery import RecoveryOptions
+from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from checkpoints.loggers import get_logger
-from logstore.locks import Rank, make_lock
+from logstore.common.locks import Rank, make_lock
 from logstore.storage.base import Storage
 
 logger = get_logger(__name__)

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
-from logstore.config import LogConfig
-from logstore.errors import ConfigError
-from logstore.locks import Rank, make_lock
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from logstore.common.locks import Rank, make_lock
 from logstore.storage.base import Storage
 
 TopicConfig: TypeAlias = LogConfig | Mapping[str, object]

@@ -22,7 +22,7 @@ from checkpoints.partition_metadata import (
     PartitionMetadataFile,
 )
 from checkpoints.topic_properties import TopicProperties
-from logstore.errors import (
+from logstore.common.errors import (
     ConfigError,
     InvalidTopicError,
     LogstoreError,
@@ -32,20 +32,20 @@ from logstore.errors import (
     TopicExistsError,
     UnknownTopicOrPartitionError,
 )
+from logstore.common.random_id import new_uuid
+from logstore.common.types import TopicPartition
 from logstore.format import filenames
 from logstore.log import ReplicaLog
-from logstore.log.core import is_busy
+from logstore.log.core.core import is_busy
 from logstore.manager.claims import Claims
 from logstore.manager.creations import Creation
 from logstore.manager.directories import Directories
 from logstore.manager.loading import Unfinished
 from logstore.manager.log_dir import LogDir
 from logstore.manager.opener import LogOpener
+from logstore.manager.parallel import run_all
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
-from logstore.manager.workers import run_all
-from logstore.random_id import new_uuid
-from logstore.types import TopicPartition
 
 logger = get_logger(__name__)
 

@@ -19,12 +19,12 @@ from checkpoints import (
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES
-from logstore.config import LogConfig
-from logstore.errors import ConfigError, LogDirLockedError, RescueError
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError, LogDirLockedError, RescueError
+from logstore.common.random_id import random_id
 from logstore.format import filenames
 from logstore.log import run_inline
 from logstore.manager import LogManager
-from logstore.random_id import random_id
 from logstore.rescue.partition import PartitionMerge
 from logstore.rescue.patchy import FilePool
 from logstore.rescue.report import PartitionRescue, RescueReport

@@ -18,8 +18,8 @@ from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
 from logstore.rescue.patchy import PatchyFile
 from logstore.rescue.pieces import Piece, mended_head
 from logstore.rescue.survey import place_legacy
-from logstore.verify.batch_rules import MAGIC
-from logstore.verify.table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, BatchTable
+from logstore.verify.common.batch_rules import MAGIC
+from logstore.verify.common.header_table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, BatchTable
 
 _WINDOW = 1 << 20
 _CRC = SCAN_COLUMNS.index("crc")

@@ -36,7 +36,7 @@ from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES
-from logstore.errors import ConfigError, InvalidTopicError
+from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 

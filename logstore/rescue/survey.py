@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import cast
 
-from logstore.errors import CorruptBatchError
+from logstore.common.errors import CorruptBatchError
 from logstore.format.header import HEADER_SIZE
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.kernels import (
@@ -27,12 +27,10 @@ from logstore.kernels import (
 )
 from logstore.rescue.patchy import PatchyFile
 from logstore.rescue.pieces import Damage, Piece
-from logstore.resync import PREFIX, WHOLE_BATCH_MAX, BatchSearch
+from logstore.segments.batch_search import PREFIX, WHOLE_BATCH_MAX, BatchSearch
 from logstore.storage.base import File
-from logstore.verify.batch_rules import MAGIC, check_header
-from logstore.verify.records import check_content
-from logstore.verify.report import Severity
-from logstore.verify.table import (
+from logstore.verify.common.batch_rules import MAGIC, check_header
+from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
     COUNT,
@@ -42,7 +40,9 @@ from logstore.verify.table import (
     ROWS,
     BatchTable,
 )
-from logstore.verify.table import MAGIC as MAGIC_COLUMN
+from logstore.verify.common.header_table import MAGIC as MAGIC_COLUMN
+from logstore.verify.common.report import Severity
+from logstore.verify.segment.records import check_content
 
 CRC = SCAN_COLUMNS.index("crc")
 WINDOW = 4 << 20

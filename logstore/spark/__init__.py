@@ -1,6 +1,6 @@
 """Spark reads, writes and verifies log directories: docs/spark.md, docs/spark-cluster.md.
 
-Needs the extra ``spark`` (`logstore.extras`) and a JDK 17 or newer. Importing this package
+Needs the extra ``spark`` (`logstore.common.extras`) and a JDK 17 or newer. Importing this package
 imports neither pyspark nor pyarrow; the first use of a name does.
 """
 
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from logstore.extras import Extra, load
+from logstore.common.extras import Extra, load
 
 if TYPE_CHECKING:
+    from logstore.spark.executor_environment import package_archive, shipped
     from logstore.spark.sessions import register, session, settings
-    from logstore.spark.shipping import package_archive, shipped
-    from logstore.spark.verification import verify
+    from logstore.spark.verify.verification import verify
 
 # Where each name lives; imported when first asked for.
 _HOMES = {
-    "package_archive": "logstore.spark.shipping",
+    "package_archive": "logstore.spark.executor_environment",
     "register": "logstore.spark.sessions",
     "session": "logstore.spark.sessions",
     "settings": "logstore.spark.sessions",
-    "shipped": "logstore.spark.shipping",
-    "verify": "logstore.spark.verification",
+    "shipped": "logstore.spark.executor_environment",
+    "verify": "logstore.spark.verify.verification",
 }
 
 

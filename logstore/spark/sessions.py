@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow  # noqa: F401 (a missing extra shows at import, where it is explained)
 import pyspark  # noqa: F401
 
-from logstore.errors import ConfigError
-from logstore.spark.shipping import check_workers
+from logstore.common.errors import ConfigError
+from logstore.spark.executor_environment import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def register(spark: SparkSession) -> None:
     Not needed where logstore is installed in the driver's environment: Spark finds the module
     ``pyspark_logstore`` by itself.
     """
-    from logstore.spark.source import LogstoreDataSource
+    from logstore.spark.data_source import LogstoreDataSource
 
     spark.dataSource.register(LogstoreDataSource)
 

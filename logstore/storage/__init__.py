@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping, Storage
 
 ENTRY_POINT_GROUP = "logstore.storage"

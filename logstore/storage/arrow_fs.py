@@ -25,8 +25,8 @@ from pyarrow import fs
 from pyarrow.lib import ArrowException
 
 from checkpoints.files import UnusableFileError, check_size, irregular
+from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
-from logstore.types import Buffer
 
 _BLOCK_SIZE = 4 << 20
 _BLOCKS_AHEAD = 4  # per open file: 16 MiB under way, and two blocks in use

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from checkpoints.files import Files
-from logstore.types import Buffer
+from logstore.common.types import Buffer
 
 
 class FileKind(enum.Enum):

@@ -17,9 +17,9 @@ from typing import Any
 
 from checkpoints.files import OsFiles, open_regular
 from checkpoints.printable import printable
-from logstore.errors import LogDirLockedError
+from logstore.common.errors import LogDirLockedError
+from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
-from logstore.types import Buffer
 
 _VIEW_KEPT_MIN = 256 << 10
 """Smaller windows are plain ``bytes``: their memory costs nothing."""

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from checkpoints.files import check_size, irregular
-from logstore.errors import LogDirLockedError
+from logstore.common.errors import LogDirLockedError
+from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
-from logstore.types import Buffer
 
 # What a hook is told about; a storage that injects faults names them the same.
 READ, WRITE, SYNC, SYNC_DIR, OPEN, RENAME, REMOVE, TRUNCATE, MAP, RESERVE, LIST, MAKE_DIR = (

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from logstore.errors import LogDirLockedError
+from logstore.common.errors import LogDirLockedError
 from logstore.storage.base import DirLock, FileInfo, Storage
 from logstore.storage.memory import DirNode, FileNode, MemoryFile, MemoryStorage, Node
 

@@ -13,8 +13,8 @@ import os
 from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from logstore.errors import ConfigError
-from logstore.extras import Extra, load
+from logstore.common.errors import ConfigError
+from logstore.common.extras import Extra, load
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 

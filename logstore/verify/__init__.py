@@ -7,10 +7,10 @@ the part that runs per segment, on any machine.
 
 from __future__ import annotations
 
-from logstore.verify.report import Finding, PartitionReport, Severity, VerifyReport
-from logstore.verify.scan import verify_segment
-from logstore.verify.segment import SegmentJob, SegmentResult, VerifyOptions
-from logstore.verify.walker import Progress, verify
+from logstore.verify.common.report import Finding, PartitionReport, Severity, VerifyReport
+from logstore.verify.run import Progress, verify
+from logstore.verify.segment.scan import verify_segment
+from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
 __all__ = [
     "Finding",

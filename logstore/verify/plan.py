@@ -16,17 +16,17 @@ from checkpoints.meta_properties import META_PROPERTIES
 from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, InvalidTopicError
+from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
-from logstore.replacements import roll_marks
+from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.uri import open_storage
-from logstore.verify.directory import CHECKPOINTS, LogDirCheck
-from logstore.verify.ends import LogDirFacts
-from logstore.verify.partition import PartitionCheck, absolute, partition_of
-from logstore.verify.replicas import ReplicaSet, TopicIds
-from logstore.verify.report import UNKNOWN, Finding, Severity, VerifyReport
-from logstore.verify.segment import VerifyOptions, file_name
+from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
+from logstore.verify.partition.directory import CHECKPOINTS, LogDirCheck
+from logstore.verify.partition.ends import LogDirFacts
+from logstore.verify.partition.partition_check import PartitionCheck, absolute, partition_of
+from logstore.verify.replicas.replicas import ReplicaSet, TopicIds
+from logstore.verify.segment.segment_check import VerifyOptions, file_name
 
 _DIR_FILES = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
 _PARTITION_FILES = (LEADER_EPOCH, PARTITION_METADATA)

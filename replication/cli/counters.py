@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
-from replication.simulator.excuses import PREFIX as EXCUSED
-from replication.simulator.kinds import KINDS
-from replication.simulator.noise import WARNED
+from replication.simulator.faults.noise import WARNED
+from replication.simulator.oracle.excuses import PREFIX as EXCUSED
+from replication.simulator.world.fault_kinds import KINDS
 
 _WIDTH = 58  # of the words
 

@@ -9,7 +9,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, fail, json_option
-from logstore.cli._numbers import WHOLE
+from logstore.cli.common.numbers import WHOLE
 
 _PARTITIONS_MAX = 100
 

@@ -8,7 +8,8 @@ import click
 
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS
-from logstore.clock import SystemClock
+from logstore.common.clock import SystemClock
+from replication.decisions.truncation import RULES
 from replication.simulator.exhaustive import (
     MUTANTS,
     Bounds,
@@ -19,7 +20,6 @@ from replication.simulator.exhaustive import (
     to_dict,
     to_text,
 )
-from replication.truncation import RULES
 
 
 def run_exhaustive(

@@ -12,12 +12,12 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli import EXIT_FINDINGS, json_option
-from logstore.cli._numbers import COUNT, WHOLE, Number
-from logstore.errors import ConfigError
-from replication.config import TRUNCATION_RULES
+from logstore.cli.common.numbers import COUNT, WHOLE, Number
+from logstore.common.errors import ConfigError
+from replication.common.config import TRUNCATION_RULES
 
 if TYPE_CHECKING:
-    from replication.simulator.plan import Options, Plan
+    from replication.simulator.world.plan import Options, Plan
 
 FAILURES_SHOWN = 10
 TRACE_LINES = 60  # of a shrunk schedule, the end
@@ -76,11 +76,11 @@ def simulate(
         from replication.cli.matrix import run_matrix
 
         ctx.exit(run_matrix(out, as_json=as_json))
-    from replication.simulator.kinds import expand
-    from replication.simulator.mutants import BASELINES, MUTANTS
-    from replication.simulator.plan import Options, Plan
-    from replication.simulator.run import run_plan
-    from replication.simulator.swarm import draw_plan
+    from replication.simulator.search.mutants import BASELINES, MUTANTS
+    from replication.simulator.search.plan_generator import draw_plan
+    from replication.simulator.search.run import run_plan
+    from replication.simulator.world.fault_kinds import expand
+    from replication.simulator.world.plan import Options, Plan
 
     if mutant == "?":
         for name, (what, _) in MUTANTS.items():
@@ -126,11 +126,11 @@ def _search(
     seed: int, schedules: int, options: Options, workers: int | None, save: Path | None,
     shrink: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    from logstore.clock import SystemClock
+    from logstore.common.clock import SystemClock
     from logstore.terminal import tables
     from replication.cli.counters import in_words
-    from replication.simulator.search import Summary, search
-    from replication.simulator.swarm import draw_plan
+    from replication.simulator.search.plan_generator import draw_plan
+    from replication.simulator.search.search import Summary, search
 
     clock = SystemClock()
     begun_ns = clock.monotonic_ns()
@@ -167,7 +167,7 @@ def _search(
 
 
 def _show_story(trace: list[str]) -> None:
-    from replication.simulator.scheduler import STORY
+    from replication.simulator.world.scheduler import STORY
 
     story = [line for line in trace if line[10:11] == STORY]
     terminal.lines(story[-TRACE_LINES - 1 : -1])
@@ -186,8 +186,8 @@ def _show_plan(plan: Plan) -> None:
 
 def _show_failure(plan: Plan, options: Options, save: Path | None) -> None:
     """The failure made small, with its events and the command that repeats just that."""
-    from replication.simulator.run import run_plan
-    from replication.simulator.shrink import shrink
+    from replication.simulator.search.run import run_plan
+    from replication.simulator.search.shrink import shrink
 
     small, _ = shrink(plan)
     result = run_plan(small, keep_trace=True)

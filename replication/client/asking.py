@@ -9,9 +9,9 @@ from checkpoints.types import TopicPartition
 from replication.client.metadata import ANSWER_TIMEOUT_MS, Metadata
 from replication.client.reactions import LIST_OFFSETS, AskReaction
 from replication.client.sending import RETRY_BACKOFF
-from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, ReplicationError, error_for
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import BrokerUnavailableError, ReplicationError, error_for
+from replication.common.messages import (
     IsolationLevel,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -19,8 +19,8 @@ from replication.messages import (
     PartitionMetadata,
     Response,
 )
-from replication.runtime import Runtime
-from replication.transport import Transport
+from replication.common.runtime import Runtime
+from replication.common.transport import Transport
 
 
 class OffsetLookup:

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from checkpoints.types import TopicPartition
-from logstore.clock import Clock, SystemClock
-from logstore.errors import ConfigError, InvalidRecordError
-from logstore.format.compression import Compression
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.errors import ConfigError, InvalidRecordError
+from logstore.common.partitioner import Partitioner, partitioner
+from logstore.common.types import Buffer, Record
+from logstore.format.codecs.compression import Compression
 from logstore.format.header import BatchHeader
 from logstore.format.reader import parse_batch
-from logstore.log.reading import EARLIEST, LATEST
-from logstore.partitioner import Partitioner, partitioner
-from logstore.types import Buffer, Record
+from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.asking import OffsetLookup
 from replication.client.inline import InlineRuntime
 from replication.client.metadata import ANSWER_TIMEOUT_MS, MAX_AGE_MS, Metadata
@@ -30,15 +30,15 @@ from replication.client.sending import (
     ProducerCore,
     SendResult,
 )
-from replication.errors import (
+from replication.common.errors import (
     BrokerUnavailableError,
     ReplicationError,
     RequestTimedOutError,
     UnknownPartitionError,
 )
-from replication.messages import IsolationLevel, PartitionMetadata, Request, Response
-from replication.runtime import Runtime
-from replication.transport import OnReply, Transport
+from replication.common.messages import IsolationLevel, PartitionMetadata, Request, Response
+from replication.common.runtime import Runtime
+from replication.common.transport import OnReply, Transport
 
 _PATIENCE_S = 60.0  # beyond the time by which a core answers: it would be broken
 

@@ -11,8 +11,8 @@ import threading
 from collections import deque
 
 from checkpoints.loggers import get_logger
-from logstore.clock import Clock
-from replication.runtime import Cancellable, Runtime, Task, ThreadRuntime
+from logstore.common.clock import Clock
+from replication.common.runtime import Cancellable, Runtime, Task, ThreadRuntime
 
 logger = get_logger(__name__)
 

@@ -11,17 +11,22 @@ from typing import NamedTuple, TypeVar
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
 from replication.client.reactions import METADATA, AskReaction
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     LeaderNotAvailableError,
     ReplicationError,
     UnknownPartitionError,
     error_for,
 )
-from replication.messages import MetadataRequest, MetadataResponse, PartitionMetadata, Response
-from replication.runtime import Actor, Runtime
-from replication.state import NO_LEADER
-from replication.transport import Transport
+from replication.common.messages import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    Response,
+)
+from replication.common.runtime import Actor, Runtime
+from replication.common.state import NO_LEADER
+from replication.common.transport import Transport
 
 logger = get_logger(__name__)
 

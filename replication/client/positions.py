@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import CorruptBatchError, LogstoreError
+from logstore.common.errors import CorruptBatchError, LogstoreError
+from logstore.common.types import Buffer, Record
 from logstore.format.reader import read_records
 from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
-from logstore.types import Buffer, Record
-from replication.errors import LogTruncationError, TopicMadeAnewError
-from replication.messages import (
+from replication.common.errors import LogTruncationError, TopicMadeAnewError
+from replication.common.messages import (
     EpochEndOffset,
     FetchPartition,
     FetchPartitionResponse,
     IsolationLevel,
 )
-from replication.state import UNKNOWN_EPOCH
+from replication.common.state import UNKNOWN_EPOCH
 
 logger = get_logger(__name__)
 

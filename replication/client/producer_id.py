@@ -8,10 +8,10 @@ from functools import partial
 
 from replication.client.metadata import Metadata, tell_all
 from replication.client.reactions import INIT_PRODUCER_ID, AskReaction
-from replication.errors import BrokerUnavailableError, ReplicationError, error_for
-from replication.messages import InitProducerIdRequest, InitProducerIdResponse, Response
-from replication.runtime import Runtime
-from replication.transport import Transport
+from replication.common.errors import BrokerUnavailableError, ReplicationError, error_for
+from replication.common.messages import InitProducerIdRequest, InitProducerIdResponse, Response
+from replication.common.runtime import Runtime
+from replication.common.transport import Transport
 
 ANSWER_TIMEOUT_MS = 5000  # the broker may have to ask the coordinator
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.errors import LogstoreError, OffsetOutOfRangeError
-from logstore.log.reading import EARLIEST, LATEST
+from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
+from logstore.log.reading.reading import EARLIEST, LATEST
 from replication.client.metadata import ANSWER_TIMEOUT_MS
 from replication.client.positions import Position, Step
 from replication.client.reactions import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH, AskReaction
-from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, error_for
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import BrokerUnavailableError, error_for
+from replication.common.messages import (
     EpochEndOffset,
     IsolationLevel,
     ListOffsetsPartition,
@@ -30,8 +30,8 @@ from replication.messages import (
     Request,
     Response,
 )
-from replication.runtime import Actor
-from replication.transport import Transport
+from replication.common.runtime import Actor
+from replication.common.transport import Transport
 
 
 class Question(NamedTuple):

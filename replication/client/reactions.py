@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from replication.error_codes import ErrorCode as E
-from replication.retrying import reactions
+from replication.common.error_codes import ErrorCode as E
+from replication.common.retrying import reactions
 
 # What only brokers, controllers, those who make topics and those with a fetch session are told.
 _NOT_OF_DATA = (

@@ -15,17 +15,17 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, CorruptBatchError, LogstoreError
-from logstore.log.reading import EARLIEST
-from logstore.types import Record
+from logstore.common.errors import ConfigError, CorruptBatchError, LogstoreError
+from logstore.common.types import Record
+from logstore.log.reading.reading import EARLIEST
 from replication.client.metadata import Metadata
 from replication.client.positions import NO_REPLICA, Position, Step
 from replication.client.questions import Question, Questions
 from replication.client.reactions import FETCH, FetchReaction
 from replication.client.sending import ANSWER_GRACE_MS, RETRY_BACKOFF
-from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, ReplicationError, error_for
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import BrokerUnavailableError, ReplicationError, error_for
+from replication.common.messages import (
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -34,9 +34,9 @@ from replication.messages import (
     PartitionMetadata,
     Response,
 )
-from replication.retrying import Backoff
-from replication.runtime import Runtime
-from replication.transport import Transport
+from replication.common.retrying import Backoff
+from replication.common.runtime import Runtime
+from replication.common.transport import Transport
 
 PREFERRED_REPLICA_MS = 300_000  # how long another replica is asked: Kafka's metadata.max.age.ms
 _PASSES = 8  # of one poll, beyond its time, while each brings a position further

@@ -19,24 +19,24 @@ from typing import Any, NamedTuple
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
+from logstore.common.types import Buffer
 from logstore.format.batch import encode_batch
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.header import set_producer
-from logstore.producer_state import add_sequence
-from logstore.types import Buffer
+from logstore.segments.producer_state import add_sequence
 from replication.client.metadata import Metadata
 from replication.client.producer_id import ProducerIds
 from replication.client.reactions import PRODUCE, ProduceReaction
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     BrokerUnavailableError,
     LeaderNotAvailableError,
     ReplicationError,
     RequestTimedOutError,
     error_for,
 )
-from replication.messages import (
+from replication.common.messages import (
     PartitionMetadata,
     ProducePartition,
     ProducePartitionResponse,
@@ -44,10 +44,10 @@ from replication.messages import (
     ProduceResponse,
     Response,
 )
-from replication.retrying import Backoff
-from replication.runtime import Runtime, Task
-from replication.state import UNKNOWN_EPOCH
-from replication.transport import Transport
+from replication.common.retrying import Backoff
+from replication.common.runtime import Runtime, Task
+from replication.common.state import UNKNOWN_EPOCH
+from replication.common.transport import Transport
 
 logger = get_logger(__name__)
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from checkpoints.loggers import get_logger
-from replication.controller.context import ControllerContext
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -24,10 +23,11 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
-from replication.runtime import Actor, Runtime
-from replication.state import LiveBroker, TopicPartition
-from replication.transport import Transport
+from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
+from replication.common.runtime import Actor, Runtime
+from replication.common.state import LiveBroker, TopicPartition
+from replication.common.transport import Transport
+from replication.controller.context import ControllerContext
 
 logger = get_logger(__name__)
 

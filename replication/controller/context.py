@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from checkpoints.loggers import get_logger
-from logstore.config import LogConfig
-from logstore.errors import ConfigError
-from replication.isr import effective_min_isr
-from replication.messages import PartitionChange
-from replication.state import (
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from replication.common.messages import PartitionChange
+from replication.common.state import (
     NO_LEADER,
     LiveBroker,
     PartitionRegistration,
     TopicAssignment,
     TopicPartition,
 )
+from replication.decisions.isr import effective_min_isr
 
 logger = get_logger(__name__)
 

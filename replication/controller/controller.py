@@ -11,23 +11,10 @@ from random import Random
 from typing import Any, TypeAlias
 
 from checkpoints.loggers import get_logger
-from logstore.config import LogConfig
-from replication.config import ReplicationConfig
-from replication.controller.channels import Channel, Numbers, OnResponse
-from replication.controller.context import ControllerContext, ControllerStats
-from replication.controller.states import ControllerState, Happened, next_state
-from replication.controller.store import ConflictError, ControllerStore, DeposedError
-from replication.controller.term import ControllerTerm, Reassigned
-from replication.coordination import (
-    CoordinationError,
-    Coordinator,
-    CoordinatorUnavailableError,
-    SessionExpiredError,
-    WatchEvent,
-    nodes,
-)
-from replication.error_codes import ErrorCode, error_code_of
-from replication.messages import (
+from logstore.common.config import LogConfig
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -42,10 +29,23 @@ from replication.messages import (
     Response,
     TopicResponse,
 )
-from replication.retrying import Backoff
-from replication.runtime import Cancellable, Runtime, Task
-from replication.state import LiveBroker, TopicPartition
-from replication.transport import OnReply, Transport
+from replication.common.retrying import Backoff
+from replication.common.runtime import Cancellable, Runtime, Task
+from replication.common.state import LiveBroker, TopicPartition
+from replication.common.transport import OnReply, Transport
+from replication.controller.channels import Channel, Numbers, OnResponse
+from replication.controller.context import ControllerContext, ControllerStats
+from replication.controller.states import ControllerState, Happened, next_state
+from replication.controller.store import ConflictError, ControllerStore, DeposedError
+from replication.controller.term import ControllerTerm, Reassigned
+from replication.coordination import (
+    CoordinationError,
+    Coordinator,
+    CoordinatorUnavailableError,
+    SessionExpiredError,
+    WatchEvent,
+    nodes,
+)
 
 logger = get_logger(__name__)
 

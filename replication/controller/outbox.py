@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from replication.controller.channels import Changed, Channel, Replica
-from replication.controller.context import ControllerContext, Partitions
-from replication.messages import (
+from replication.common.messages import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     PartitionChange,
     StopReplicaPartition,
 )
-from replication.state import LiveBroker, PartitionRegistration, TopicPartition
+from replication.common.state import LiveBroker, PartitionRegistration, TopicPartition
+from replication.controller.channels import Changed, Channel, Replica
+from replication.controller.context import ControllerContext, Partitions
 
 
 class Outbox:

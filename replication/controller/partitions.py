@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from replication.controller.context import Changes, ControllerContext
-from replication.controller.topics import Move
-from replication.election import IsAcceptable, Mode, change, check_alter, is_already_applied
-from replication.error_codes import ErrorCode
-from replication.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
-from replication.state import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem, AlterPartitionResult, ElectionType
+from replication.common.state import (
     NO_LEADER,
     UNKNOWN_EPOCH,
     PartitionRegistration,
     RecoveryState,
     TopicPartition,
+)
+from replication.controller.context import Changes, ControllerContext
+from replication.controller.topics import Move
+from replication.decisions.election import (
+    IsAcceptable,
+    Mode,
+    change,
+    check_alter,
+    is_already_applied,
 )
 
 MAX_REBALANCES = 1000  # elections in one run of the periodic task, as in Kafka

@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from checkpoints.loggers import get_logger
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
+from replication.common.state import (
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
 from replication.controller.context import Changes, ControllerContext
 from replication.coordination import (
     BadVersionError,
@@ -26,12 +32,6 @@ from replication.coordination import (
     Op,
     Set,
     nodes,
-)
-from replication.state import (
-    LiveBroker,
-    PartitionRegistration,
-    TopicAssignment,
-    TopicPartition,
 )
 
 logger = get_logger(__name__)

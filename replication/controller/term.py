@@ -12,8 +12,29 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
-from logstore.errors import LogstoreError
-from replication.config import ReplicationConfig
+from logstore.common.errors import LogstoreError
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    TopicResponse,
+)
+from replication.common.retrying import Reaction
+from replication.common.runtime import Task
+from replication.common.state import LiveBroker, TopicAssignment, TopicPartition
+from replication.common.transport import OnReply
 from replication.controller.channels import (
     ROLE_REACTIONS,
     STOP_REACTIONS,
@@ -34,27 +55,6 @@ from replication.controller.topics import (
     new_topic,
 )
 from replication.controller.writer import Writer
-from replication.error_codes import ErrorCode, error_code_of
-from replication.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    CreatePartitionsRequest,
-    CreateTopicRequest,
-    DeleteTopicRequest,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    IncrementalAlterConfigsRequest,
-    LeaderAndIsrResponse,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    TopicResponse,
-)
-from replication.retrying import Reaction
-from replication.runtime import Task
-from replication.state import LiveBroker, TopicAssignment, TopicPartition
-from replication.transport import OnReply
 
 OpenChannel = Callable[[LiveBroker, ControllerContext, OnResponse], Channel]
 Reassigned = Callable[[Mapping[TopicPartition, ErrorCode]], None]

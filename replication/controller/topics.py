@@ -6,22 +6,22 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
-from logstore.config import LogConfig
-from logstore.errors import ConfigError, InvalidTopicError
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError, InvalidTopicError
+from logstore.common.random_id import new_uuid
 from logstore.format.filenames import validate_topic
-from logstore.random_id import new_uuid
-from replication.config import ReplicationConfig
-from replication.controller.context import ControllerContext
-from replication.error_codes import ErrorCode
-from replication.errors import ResponseError
-from replication.messages import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import ResponseError
+from replication.common.messages import (
     AlterConfigOp,
     CreatePartitionsRequest,
     CreateTopicRequest,
     IncrementalAlterConfigsRequest,
 )
-from replication.quota import parse_throttled_replicas
-from replication.state import TopicAssignment, TopicPartition
+from replication.common.quota import parse_throttled_replicas
+from replication.common.state import TopicAssignment, TopicPartition
+from replication.controller.context import ControllerContext
 
 DEFAULT = -1  # in a request: the broker's default
 MAX_PARTITIONS = 10_000  # of a topic: its node holds them all

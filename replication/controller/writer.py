@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from replication.common.state import (
+    NO_LEADER,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
 from replication.controller.context import Changes, ControllerContext, ControllerStats
 from replication.controller.outbox import Outbox
 from replication.controller.store import CHUNK, ControllerStore
 from replication.controller.topics import Move
-from replication.state import NO_LEADER, PartitionRegistration, TopicAssignment, TopicPartition
 
 
 class Writer:

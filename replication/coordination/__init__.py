@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from replication.coordination.base import (
     Check,
     Coordinator,
@@ -68,7 +68,7 @@ def open_coordinator(url: str, **options: Any) -> CoordinatorService:
 
 def open_embedded(directory: str, **options: Any) -> CoordinatorService:
     """A ``CoordinatorStore`` on this machine's disk and clock unless ``options`` bring others."""
-    from logstore.clock import SystemClock
+    from logstore.common.clock import SystemClock
     from logstore.storage.local import LocalStorage
     from replication.coordination.embedded import CoordinatorStore
 

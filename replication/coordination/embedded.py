@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from logstore.clock import Clock
+from logstore.common.clock import Clock
 from logstore.storage.base import Storage
 from replication.coordination.base import (
     ANY_VERSION,

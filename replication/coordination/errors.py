@@ -12,7 +12,7 @@ CoordinationError
 from __future__ import annotations
 
 from checkpoints.printable import printable
-from logstore.errors import CorruptDataError, LogstoreError
+from logstore.common.errors import CorruptDataError, LogstoreError
 
 
 class CoordinationError(LogstoreError):

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
-from replication.coordination.errors import CorruptNodeError
-from replication.state import (
+from replication.common.state import (
     NO_LEADER,
     UNKNOWN_EPOCH,
     BrokerRegistration,
@@ -25,6 +24,7 @@ from replication.state import (
     TopicAssignment,
     TopicPartition,
 )
+from replication.coordination.errors import CorruptNodeError
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from checkpoints.loggers import get_logger
-from logstore.extras import Extra, load
+from logstore.common.extras import Extra, load
 from replication.coordination.base import (
     ANY_VERSION,
     Check,

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from logstore import interrupts, terminal
+from logstore import terminal
+from logstore.common import interrupts
+from logstore.common.errors import LogstoreError
 from logstore.demo.flights import Rows
 from logstore.demo.outcome import Step
 from logstore.demo.show import Show
 from logstore.demo.topic import TOPIC
-from logstore.errors import LogstoreError
 from logstore.verify import Severity, VerifyOptions
 from logstore.verify.html import write_report
 from replication.demo.directory import BROKERS, Places

@@ -10,20 +10,20 @@ import time
 from collections.abc import Sequence
 
 from checkpoints.types import TopicPartition
+from logstore.common.errors import LogstoreError
 from logstore.demo.flights import Rows
 from logstore.demo.outcome import Step
 from logstore.demo.show import Show
 from logstore.demo.story import batch_records
 from logstore.demo.topic import CLUSTER_ID, CONFIG, TOPIC, compare_records
-from logstore.epochs import UNDEFINED_EPOCH_OFFSET
-from logstore.errors import LogstoreError
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
+from logstore.segments.leader_epochs import UNDEFINED_EPOCH_OFFSET
+from replication.common.config import ReplicationConfig
 from replication.demo import replicas
 from replication.demo.directory import BROKERS, Places
 from replication.demo.logged import errors_as_faults
 from replication.demo.outcome import ClusterOutcome, DemoOutcome, Failover, ReplicatedPartition
 from replication.demo.stream import Stream
+from replication.embedded.cluster import Cluster
 
 MIN_ISR = 2
 LAG_MS = 500  # replica.lag.time.max.ms: Kafka's 30 s would be a long demo

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 
 from checkpoints.types import TopicPartition
+from logstore.common.types import Record
 from logstore.demo.flights import Rows
 from logstore.demo.topic import compare_records
 from logstore.format import filenames
 from logstore.format.reader import read_records
 from logstore.storage.local import LocalStorage
-from logstore.types import Record
 from logstore.verify import Severity, VerifyOptions, verify
 from replication.demo.outcome import ReplicatedPartition
 

@@ -1,6 +1,6 @@
 """One partition on one broker: leader or follower (Kafka's ``Partition``).
 
-The decisions are in ``replication.isr`` and ``replication.truncation``; here they meet the log.
+The decisions are in ``replication.decisions.isr`` and ``replication.decisions.truncation``; here they meet the log.
 In reading order: ``role`` (what a replica is, as one immutable value), ``base`` (how it is looked
 at), ``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and ``partition``, which
 changes the role.

@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from checkpoints.types import TopicPartition
-from logstore.errors import LogUnavailableError, StorageFailedError
+from logstore.common.errors import LogUnavailableError, StorageFailedError
 from logstore.log import ReplicaLog
-from logstore.log.news import News
-from replication.error_codes import ErrorCode
-from replication.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
-from replication.isr import IsrState, Progress, effective_min_isr
+from logstore.log.core.news import News
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
+from replication.common.state import RecoveryState
+from replication.decisions.isr import IsrState, Progress, effective_min_isr
+from replication.decisions.truncation import check_leader_epoch
 from replication.partition.env import PartitionEnv
 from replication.partition.role import NO_ISR, UNASSIGNED, Leadership, Role
-from replication.state import RecoveryState
-from replication.truncation import check_leader_epoch
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from checkpoints.types import TopicPartition
-from logstore.index import AbortedTxn
+from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
-from logstore.log.recent import RecentBudget
+from logstore.log.writing.recent import RecentBudget
 from logstore.manager import LogManager
-from logstore.types import Buffer
-from replication.config import ReplicationConfig
-from replication.messages import AlterPartitionItem, AlterPartitionResult, EpochEndOffset
+from logstore.segments.index import AbortedTxn
+from replication.common.config import ReplicationConfig
+from replication.common.messages import AlterPartitionItem, AlterPartitionResult, EpochEndOffset
 
 
 class IsrChannel(Protocol):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from logstore.config import MAX_LONG
-from logstore.errors import LeadershipEndedError, UnexpectedAppendOffsetError
+from logstore.common.config import MAX_LONG
+from logstore.common.errors import LeadershipEndedError, UnexpectedAppendOffsetError
+from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
 from logstore.log import ReplicaLog
-from logstore.types import Buffer
-from replication.errors import NotLeaderOrFollowerError
-from replication.messages import EpochEndOffset
+from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.messages import EpochEndOffset
 from replication.partition.base import Replica
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from replication.error_codes import ErrorCode
-from replication.isr import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem, AlterPartitionResult, FetchPartition
+from replication.decisions.isr import (
     IdleFetch,
     IsrState,
     after_fetch,
@@ -16,7 +17,6 @@ from replication.isr import (
     next_high_watermark,
     settled,
 )
-from replication.messages import AlterPartitionItem, AlterPartitionResult, FetchPartition
 from replication.partition.base import Replica
 from replication.partition.role import Leadership
 

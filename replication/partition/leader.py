@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from logstore.errors import LeadershipEndedError, OffsetOutOfRangeError
-from logstore.index import AbortedTxn
+from logstore.common.errors import LeadershipEndedError, OffsetOutOfRangeError
+from logstore.common.types import Buffer
 from logstore.log import ReplicaLog
-from logstore.log.reading import EARLIEST, LATEST
-from logstore.producer_state import AppendOrigin
-from logstore.types import Buffer
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.segments.index import AbortedTxn
+from logstore.segments.producer_state import AppendOrigin
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
-from replication.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
+from replication.common.messages import CONSUMER, EpochEndOffset, FetchPartition, IsolationLevel
+from replication.common.state import UNKNOWN_EPOCH
+from replication.decisions.truncation import cannot_be_compared, diverging_epoch
 from replication.partition.env import FetchLimit, FetchRead, LeaderAppend
 from replication.partition.isr_changes import IsrChanges
 from replication.partition.role import Leadership, Role
-from replication.state import UNKNOWN_EPOCH
-from replication.truncation import cannot_be_compared, diverging_epoch
 
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
-from logstore.open_files import with_idle_closed
-from replication.errors import KafkaStorageError
-from replication.isr import (
+from logstore.segments.open_files import with_idle_closed
+from replication.common.errors import KafkaStorageError
+from replication.common.messages import PartitionChange
+from replication.common.state import RecoveryState
+from replication.decisions.isr import (
     IsrState,
     Progress,
     after_election,
     effective_min_isr,
     may_start_empty,
 )
-from replication.messages import PartitionChange
 from replication.partition.follower import Follower
 from replication.partition.leader import Leader
 from replication.partition.role import Leadership, Role
-from replication.state import RecoveryState
 
 
 class Partition(Leader, Follower):

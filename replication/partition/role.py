@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from logstore.log import ReplicaLog
-from replication.isr import IsrState, Progress
-from replication.state import NO_LEADER, UNKNOWN_EPOCH, RecoveryState
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, RecoveryState
+from replication.decisions.isr import IsrState, Progress
 
 NO_ISR = IsrState(())
 

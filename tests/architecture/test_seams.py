@@ -22,7 +22,7 @@ DISK_CALLS = {
     "remove", "unlink", "mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "listdir", "scandir",
 }  # fmt: skip
 DISK_MODULES = {"checkpoints/files.py", "logstore/storage/local.py"}
-CLOCK_MODULES = {"logstore/clock.py"}
+CLOCK_MODULES = {"logstore/common/clock.py"}
 # Beside the data's path: what a person starts, and what needs no seam because it only reports.
 BESIDE = ("logstore/cli/", "logstore/demo/")
 # The one way to a terminal, and the one way to a log line: they escape what strangers wrote.
@@ -95,7 +95,7 @@ def test_values_of_the_format_do_no_io(path: Path) -> None:
     """``format/`` turns bytes into values: no storage, no clock."""
     if name_of(path).startswith("logstore/format/"):
         used = set(imports_of(path))
-        assert not {n for n in used if n.startswith(("logstore.storage", "logstore.clock"))}
+        assert not {n for n in used if n.startswith(("logstore.storage", "logstore.common.clock"))}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.verify.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
+from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
 
 MADE_MS = 1_700_000_000_000
 BROKERS = ("1", "2", "3")

@@ -24,10 +24,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from logstore.config import LogConfig
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
+from logstore.common.config import LogConfig
+from replication.common.config import ReplicationConfig
 from replication.coordination import Coordinator
+from replication.embedded.cluster import Cluster
 from tests.cluster.load import Load, check_prefix, check_replicas, check_values, values_of
 
 BROKERS = 3

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
 from replication.client import Producer
-from replication.cluster import Cluster
-from replication.errors import ReplicationError
+from replication.common.errors import ReplicationError
+from replication.embedded.cluster import Cluster
 
 MAX_BATCH = 4
 ATTEMPT_S = 5.0

@@ -13,20 +13,18 @@ from pathlib import Path
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.errors import OffsetOutOfRangeError
+from logstore.common.errors import OffsetOutOfRangeError
 from logstore.testing import FaultyStorage
-from replication.broker import BrokerState
+from replication.broker.broker import BrokerState
 from replication.client import Producer
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
-from replication.coordination import SessionState
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     BrokerUnavailableError,
     NotEnoughReplicasError,
     UnknownPartitionError,
 )
-from replication.messages import (
+from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionRequest,
     DeleteTopicRequest,
@@ -45,8 +43,10 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from tests.builders import batch
+from replication.coordination import SessionState
+from replication.embedded.cluster import Cluster
 from tests.cluster.load import check_replicas
+from tests.support.builders import batch
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ class TestRequests:
 
     def test_fetch_below_the_start(self, orders: Orders) -> None:
         """R-102, R-96: after DeleteRecords; a consumer without a reset learns where records are."""
-        from replication.messages import DeleteRecordsRequest
+        from replication.common.messages import DeleteRecordsRequest
 
         cluster = orders.cluster
         (deleted,) = ask(

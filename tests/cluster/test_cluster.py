@@ -11,15 +11,14 @@ import pytest
 
 from checkpoints.meta_properties import MetaPropertiesFile
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, InvalidRecordError
+from logstore.common.errors import ConfigError, InvalidRecordError
+from logstore.common.partitioner import murmur2, murmur3
 from logstore.format.batch import encode_batch
-from logstore.partitioner import murmur2, murmur3
 from logstore.storage.local import LocalStorage
 from logstore.verify import Severity, verify
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     InvalidRequiredAcksError,
     LeaderNotAvailableError,
     LogTruncationError,
@@ -28,6 +27,7 @@ from replication.errors import (
     TopicMadeAnewError,
     UnknownPartitionError,
 )
+from replication.embedded.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -431,7 +431,7 @@ class TestFailures:
 
 
 def _batch(value: bytes) -> bytes:
-    from tests.builders import batch
+    from tests.support.builders import batch
 
     return batch(value=value)
 

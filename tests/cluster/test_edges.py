@@ -13,22 +13,22 @@ from pathlib import Path
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.errors import LogstoreError
-from replication.broker import BrokerState
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
-from replication.coordination import SessionState, nodes, open_coordinator
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from logstore.common.errors import LogstoreError
+from replication.broker.broker import BrokerState
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     BrokerUnavailableError,
     DuplicateBrokerRegistrationError,
     ReplicationError,
     UnknownPartitionError,
 )
-from replication.messages import DeleteTopicRequest
-from replication.state import BrokerRegistration
-from tests.coordinator_faults import LosingService
+from replication.common.messages import DeleteTopicRequest
+from replication.common.state import BrokerRegistration
+from replication.coordination import SessionState, nodes, open_coordinator
+from replication.embedded.cluster import Cluster
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
+from tests.support.coordinator_faults import LosingService
 
 CHROOTS = itertools.count()
 PROMPT_S = 10  # what must not hang ends long before

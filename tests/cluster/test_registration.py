@@ -10,11 +10,11 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from replication.client import Client
-from replication.cluster import Cluster
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import MetadataRequest, MetadataResponse, PartitionMetadata
+from replication.common.state import BrokerRegistration, LiveBroker
 from replication.coordination import CoordinatorUnavailableError, nodes, open_coordinator
-from replication.error_codes import ErrorCode
-from replication.messages import MetadataRequest, MetadataResponse, PartitionMetadata
-from replication.state import BrokerRegistration, LiveBroker
+from replication.embedded.cluster import Cluster
 
 TP = TopicPartition("orders", 0)
 

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
-from replication.cluster import Cluster
-from replication.error_codes import ErrorCode
-from replication.errors import BrokerUnavailableError, ReplicationError, UnknownPartitionError
-from replication.messages import CreatePartitionsRequest, Request
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
+    BrokerUnavailableError,
+    ReplicationError,
+    UnknownPartitionError,
+)
+from replication.common.messages import CreatePartitionsRequest, Request
+from replication.embedded.cluster import Cluster
 
 ALL = [[0, 1, 2]]
 

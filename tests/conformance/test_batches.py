@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from logstore.config import COMPRESSION_TYPES
-from logstore.errors import (
+from logstore.common.config import COMPRESSION_TYPES
+from logstore.common.errors import (
     CorruptBatchError,
     CorruptMessageError,
     InvalidRecordError,
@@ -17,10 +17,10 @@ from logstore.errors import (
     RecordTooLargeError,
 )
 from logstore.format.batch import check_batch_crc, encode_batch, parse_header
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.header import CRC_POSITION, batch_crc
 from logstore.format.reader import batch_records, read_records
-from tests.builders import NOW, VALUE, Disk, batch, marker, produced
+from tests.support.builders import NOW, VALUE, Disk, batch, marker, produced
 
 COUNT_AT, DELTA_AT = 57, 23
 

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem, ElectionType, LeaderAndIsrRequest
+from replication.common.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
 from replication.coordination import nodes
-from replication.election import Mode, change, elect
-from replication.error_codes import ErrorCode
-from replication.messages import AlterPartitionItem, ElectionType, LeaderAndIsrRequest
-from replication.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
-from tests.controller_support import T0, Brokers
+from replication.decisions.election import Mode, change, elect
+from tests.support.controllers import T0, Brokers
 
 RECOVERING = RecoveryState.RECOVERING
 FOO = PartitionRegistration((2, 1, 3), (2, 1, 3), 1, 100, 200)

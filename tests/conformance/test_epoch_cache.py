@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
-from logstore.epochs import LeaderEpochCache
-from tests.builders import Disk
+from logstore.segments.leader_epochs import LeaderEpochCache
+from tests.support.builders import Disk
 
 Entries = list[tuple[int, int]]
 UNDEFINED = (-1, -1)

@@ -8,7 +8,7 @@ import pytest
 from logstore.format.batch import encode_batch
 from logstore.format.reader import iter_batches
 from logstore.storage.memory import MemoryStorage
-from replication.messages import ProducePartition, ProduceRequest
+from replication.common.messages import ProducePartition, ProduceRequest
 from tests.scenarios.stage import NOW_MS, Stage
 
 GZIP = 1

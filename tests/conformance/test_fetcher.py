@@ -6,11 +6,9 @@ from __future__ import annotations
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.error_codes import ErrorCode
-from replication.errors import FencedLeaderEpochError, KafkaStorageError
-from replication.fetcher_manager import fetcher_id
-from replication.fetcher_state import InitialFetchState, Phase
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import FencedLeaderEpochError, KafkaStorageError
+from replication.common.messages import (
     EpochEndOffset,
     FetchRequest,
     FetchResponse,
@@ -22,8 +20,15 @@ from replication.messages import (
     OffsetForLeaderPartitionResponse,
     Request,
 )
-from replication.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE, TruncationRule
-from tests.fetcher_support import KIP_320_RULE, LEADER, TP, Stage, contents, fetched
+from replication.decisions.truncation import (
+    EPOCH_RULE,
+    FETCH_RULE,
+    HIGH_WATERMARK_RULE,
+    TruncationRule,
+)
+from replication.fetcher.fetcher_manager import fetcher_id
+from replication.fetcher.fetcher_state import InitialFetchState, Phase
+from tests.support.fetchers import KIP_320_RULE, LEADER, TP, Stage, contents, fetched
 
 OTHER = TopicPartition("orders", 1)
 BACKOFF_MS = 1000

@@ -7,14 +7,14 @@ import struct
 
 import pytest
 
-from logstore.errors import CorruptIndexError, UnexpectedAppendOffsetError
+from logstore.common.errors import CorruptIndexError, UnexpectedAppendOffsetError
 from logstore.format.index_entry import (
     OffsetIndexEntry,
     TimeIndexEntry,
     encode_offset_entries,
     encode_time_entries,
 )
-from logstore.index import (
+from logstore.segments.index import (
     AbortedTxn,
     OffsetIndex,
     OffsetPosition,
@@ -22,8 +22,8 @@ from logstore.index import (
     TimestampOffset,
     TransactionIndex,
 )
-from logstore.segment import Segment
-from tests.builders import NOW, PAIR, Disk, batch, file_name
+from logstore.segments.segment import Segment
+from tests.support.builders import NOW, PAIR, Disk, batch, file_name
 
 BASE = 50
 

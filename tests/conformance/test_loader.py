@@ -8,10 +8,10 @@ import pytest
 
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.producer_state import AppendOrigin
-from logstore.recovery import RecoveryOptions
+from logstore.recovery.recovery import RecoveryOptions
+from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import SimulatedCrash
-from tests.builders import (
+from tests.support.builders import (
     NOW,
     PAIR,
     Disk,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from logstore.errors import (
+from logstore.common.errors import (
     InconsistentTopicIdError,
     InvalidProducerEpochError,
     InvalidRecordError,
@@ -25,8 +25,8 @@ from logstore.errors import (
     UnexpectedAppendOffsetError,
 )
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin
-from tests.builders import (
+from logstore.segments.producer_state import AppendOrigin
+from tests.support.builders import (
     NOW,
     PAIR,
     Disk,

@@ -15,12 +15,12 @@ from checkpoints import clean_shutdown
 from checkpoints.errors import MalformedCheckpointError
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT, OffsetCheckpoint
 from logstore.cli import main
-from logstore.errors import ConfigError, LogDirLockedError, StorageFailedError
+from logstore.common.errors import ConfigError, LogDirLockedError, StorageFailedError
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.testing import FaultyStorage, ManualClock
-from logstore.types import TopicPartition
-from tests.builders import NOW, all_offsets, batch, file_name, log_config
+from tests.support.builders import NOW, all_offsets, batch, file_name, log_config
 
 MARKER = clean_shutdown.CLEAN_SHUTDOWN
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.config import LogConfig
-from logstore.errors import InconsistentTopicIdError, OffsetOutOfRangeError
-from logstore.log.reading import EARLIEST, LATEST
+from logstore.common.config import LogConfig
+from logstore.common.errors import InconsistentTopicIdError, OffsetOutOfRangeError
+from logstore.log.reading.reading import EARLIEST, LATEST
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
-from replication.config import ReplicationConfig
-from replication.error_codes import ErrorCode, error_code_of
-from replication.errors import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.errors import (
     FencedLeaderEpochError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
@@ -27,7 +27,7 @@ from replication.errors import (
     ReplicationError,
     UnknownLeaderEpochError,
 )
-from replication.messages import (
+from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionResult,
     EpochEndOffset,
@@ -35,9 +35,9 @@ from replication.messages import (
     IsolationLevel,
     PartitionChange,
 )
+from replication.common.state import PartitionRegistration, RecoveryState
 from replication.partition import FetchRead, Partition, PartitionEnv
-from replication.state import PartitionRegistration, RecoveryState
-from tests.builders import batch
+from tests.support.builders import batch
 
 TP = TopicPartition("orders", 0)
 LAG_MS = 30_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.errors import (
+from logstore.common.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
@@ -12,8 +12,8 @@ from logstore.errors import (
     TransactionCoordinatorFencedError,
 )
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
-from tests.builders import NOW, Disk, batch, marker, produced
+from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
+from tests.support.builders import NOW, Disk, batch, marker, produced
 
 DAY_MS = 86_400_000
 

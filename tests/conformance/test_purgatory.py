@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from replication.purgatory import Purgatory
-from tests.waiting import each_kernel, operation_type, race, task_type
+from replication.purgatory.purgatory import Purgatory
+from tests.support.waiting import each_kernel, operation_type, race, task_type
 
 pytestmark = each_kernel
 

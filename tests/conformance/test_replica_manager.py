@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.errors import FencedLeaderEpochError
-from replication.messages import FetchPartitionResponse, FetchRequest, FetchResponse
-from tests.replica_manager_support import TP, Host, part
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import FencedLeaderEpochError
+from replication.common.messages import FetchPartitionResponse, FetchRequest, FetchResponse
+from tests.support.replica_managers import TP, Host, part
 
 
 class TestReplicaManager:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.errors import (
+from logstore.common.errors import (
     CorruptBatchError,
     CorruptDataError,
     CorruptMessageError,
@@ -15,11 +15,11 @@ from logstore.errors import (
 )
 from logstore.format.filenames import SEGMENT_SUFFIXES
 from logstore.format.reader import iter_batches
-from logstore.index import TimestampOffset
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin
-from logstore.segment import Segment
-from tests.builders import (
+from logstore.segments.index import TimestampOffset
+from logstore.segments.producer_state import AppendOrigin
+from logstore.segments.segment import Segment
+from tests.support.builders import (
     NOW,
     PAIR,
     Disk,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.common.partitioner import murmur2
 from logstore.kernels import _partition_reference as partition_reference
 from logstore.kernels import _reference as reference
-from logstore.partitioner import murmur2
 
 _codec = pytest.importorskip("logstore.kernels._codec")
 _partition = pytest.importorskip("logstore.kernels._partition")

@@ -18,7 +18,7 @@ import pytest
 from pyarrow import fs
 
 from checkpoints import UnusableFileError
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from logstore.storage import File, FileKind, Storage
 from logstore.storage.arrow_fs import ArrowFile, ArrowStorage
 from logstore.storage.local import LocalStorage

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock

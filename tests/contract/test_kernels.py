@@ -25,10 +25,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
+from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
+from logstore.common.types import Record
+from logstore.kernels import _constants as v
 from logstore.kernels import _reference as reference
-from logstore.kernels import _vocabulary as v
-from logstore.types import Record
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 _codec = pytest.importorskip("logstore.kernels._codec")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import OsFiles, UnusableFileError, replace_file
-from logstore.errors import ConfigError, LogDirLockedError
+from logstore.common.errors import ConfigError, LogDirLockedError
 from logstore.storage import File, FileKind, Storage, open_storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.memory import MemoryStorage

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.format.batch import encode_batch
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.reader import read_records
 from logstore.kernels import SCAN_COLUMNS, _times_reference, scan_batches
-from tests.builders import batch
+from tests.support.builders import batch
 
 native = pytest.importorskip("logstore.kernels._times")
 

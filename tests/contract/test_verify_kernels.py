@@ -1,6 +1,6 @@
 """The kernels of a verification: native and plain Python say the same, and what the rules say.
 
-The rules of ``logstore.verify.batch_rules`` look at one batch after the other; a kernel looks at a
+The rules of ``logstore.verify.common.batch_rules`` look at one batch after the other; a kernel looks at a
 whole table, and may only pass over what they would pass over.
 """
 
@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logstore.common.types import Record
 from logstore.format.batch import encode_batch
+from logstore.kernels import _constants as v
 from logstore.kernels import _reference
 from logstore.kernels import _verify_reference as reference
-from logstore.kernels import _vocabulary as v
-from logstore.types import Record
-from logstore.verify.batch_rules import OffsetOrder, Row, check_header, check_records
+from logstore.verify.common.batch_rules import OffsetOrder, Row, check_header, check_records
 
 native = pytest.importorskip("logstore.kernels._verify")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from logstore.log import MAX_TIMESTAMP, ReplicaLog
-from logstore.log.reading import FetchData
+from logstore.log.reading.reading import FetchData
 from logstore.storage.base import Storage
 from tests.crash.model import Batch, Model, last_of, replay, stored_batches
 

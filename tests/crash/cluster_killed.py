@@ -27,10 +27,10 @@ from shutil import rmtree
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from logstore.config import LogConfig
-from replication.cluster import Cluster
-from replication.config import ReplicationConfig
-from replication.errors import UnknownPartitionError
+from logstore.common.config import LogConfig
+from replication.common.config import ReplicationConfig
+from replication.common.errors import UnknownPartitionError
+from replication.embedded.cluster import Cluster
 from tests.cluster.load import (
     MAX_BATCH,
     Count,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
-from logstore.recovery import RecoveryOptions
+from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode

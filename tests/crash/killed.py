@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 

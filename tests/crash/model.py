@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from logstore.format.batch import encode_batch, end_transaction_marker
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.storage.base import Storage
 

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT
-from logstore.config import LogConfig
-from logstore.errors import LogstoreError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError
+from logstore.common.types import TopicPartition
 from logstore.log import Background, ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.testing import Fault, FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
-from logstore.types import TopicPartition
 from tests.crash.checks import (
     check_content,
     check_end,

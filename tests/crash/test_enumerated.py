@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import StorageFailedError
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import StorageFailedError
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.base import Storage

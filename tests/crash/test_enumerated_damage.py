@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 import pytest
 
 from checkpoints.offset_checkpoint import LOG_START, RECOVERY_POINT
-from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import (
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import (
     CorruptBatchError,
     CorruptDataError,
     InvalidProducerEpochError,
@@ -18,7 +18,7 @@ from logstore.errors import (
 )
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.recovery import RecoveryOptions
+from logstore.recovery.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 from tests.crash.checks import check_lookups, check_state

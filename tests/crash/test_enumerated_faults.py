@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from logstore.config import BrokerConfig, LogConfig
-from logstore.errors import LogstoreError, StorageFailedError
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import LogstoreError, StorageFailedError
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
 from logstore.storage.base import Storage
@@ -208,8 +208,8 @@ def test_s44_the_directory_goes_offline_and_the_others_go_on() -> None:
 
 DESCRIPTORS = """
 import resource, sys, os
-from logstore.config import LogConfig
-from logstore.errors import LogstoreError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
 directory = sys.argv[1]
 config = LogConfig(segment_bytes=600, segment_index_bytes=120, index_interval_bytes=50)

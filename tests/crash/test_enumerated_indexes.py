@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.format import filenames
 from logstore.log import ReplicaLog
 from tests.crash.checks import check_lookups, check_state, end_of

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from logstore.log import ReplicaLog
-from logstore.replacements import roll_marks
+from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage
 from tests.crash.checks import check_lookups, check_producers, check_state

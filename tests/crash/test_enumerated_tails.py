@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from logstore.errors import LogstoreError, RecordRejectedError
+from logstore.common.errors import LogstoreError, RecordRejectedError
 from logstore.log import ReplicaLog
-from logstore.recovery import RecoveryOptions
+from logstore.recovery.recovery import RecoveryOptions
 from tests.crash.checks import check_lookups, check_state
 from tests.crash.disk import (
     CONFIG,

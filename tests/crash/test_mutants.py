@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from checkpoints import clean_shutdown
-from logstore import crash_recovery, recovery, replay, set_aside
-from logstore.epochs import LeaderEpochCache
-from logstore.log.flushing import LogFlusher
-from logstore.log.maintenance import LogMaintenance
-from logstore.log.writer import Cut
-from logstore.segment import Segment
-from logstore.segment_view import SegmentView
+from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.writing.flushing import LogFlusher
+from logstore.log.writing.writer import Cut
+from logstore.recovery import crash_recovery, recovery, set_aside
+from logstore.segments import rebuild as replay
+from logstore.segments.leader_epochs import LeaderEpochCache
+from logstore.segments.segment import Segment
+from logstore.segments.segment_view import SegmentView
 from logstore.testing import FaultyStorage
 from tests.crash.simulated import run
 

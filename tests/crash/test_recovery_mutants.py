@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from logstore import crash_recovery, log_files, recovery, set_aside
 from logstore.kernels import SCAN_BAD_OFFSET
-from logstore.producer_state import ProducerStateManager
-from logstore.replacements import Piece, Replacements
-from logstore.segment import Segment
-from logstore.set_aside import Remover, Stock
+from logstore.recovery import crash_recovery, log_files, recovery, set_aside
+from logstore.recovery.replacements import Piece, Replacements
+from logstore.recovery.set_aside import Remover, Stock
+from logstore.segments.producer_state import ProducerStateManager
+from logstore.segments.segment import Segment
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage
 from tests.crash import test_enumerated_damage as damage

@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from logstore.errors import LogstoreError
-from logstore.format.compression import Compression
+from logstore.common.errors import LogstoreError
+from logstore.common.types import TopicPartition
+from logstore.format.codecs.compression import Compression
 from logstore.log import ReplicaLog
-from logstore.log.retention import deletable_segments
-from logstore.log.snapshot import LogView
+from logstore.log.core.snapshot import LogView
+from logstore.log.upkeep.retention import deletable_segments
 from logstore.manager import LogManager
-from logstore.producer_state import AppendOrigin
+from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
-from logstore.types import TopicPartition
 from tests.crash.model import Batch, Model, as_client, data_batch, marker_batch, replay
 
 PRODUCERS = 3

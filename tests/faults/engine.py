@@ -12,11 +12,11 @@ import random
 import uuid
 from pathlib import Path
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.testing import ManualClock
-from tests.unit.verify_logs import CODECS, fill
+from tests.unit.verify.verify_logs import CODECS, fill
 
 CLUSTER_ID = "bG9nc3RvcmUtZmF1bHRzMA"
 TOPICS = {"orders": 2, "payments": 1}

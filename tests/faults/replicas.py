@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from checkpoints.offset_checkpoint import RECOVERY_POINT
 from checkpoints.partition_metadata import PARTITION_METADATA
+from logstore.common.types import Record
 from logstore.format import filenames
 from logstore.format.batch import rebuild_batch
 from logstore.format.control import ControlType
 from logstore.format.reader import Batch, batch_records
 from logstore.kernels import crc32c
-from logstore.types import Record
 from tests.faults.checkpoint_files import write_epochs
 from tests.faults.planter import DIVERGED, Fault, NotHere, choose, fault, kind
 from tests.faults.site import Replica, Segment, Site, Spot, patched, replace

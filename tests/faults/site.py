@@ -24,7 +24,7 @@ from checkpoints.offset_checkpoint import (
     OffsetCheckpoint,
 )
 from checkpoints.types import TopicPartition
-from logstore.errors import InvalidTopicError
+from logstore.common.errors import InvalidTopicError
 from logstore.format import filenames
 from logstore.format.reader import Batch, iter_batches
 from logstore.storage.base import Storage

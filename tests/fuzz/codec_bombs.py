@@ -11,8 +11,8 @@ import sys
 import time
 from typing import NamedTuple
 
-from logstore.errors import CorruptBatchError
-from logstore.format.compression import Compression, decompress
+from logstore.common.errors import CorruptBatchError
+from logstore.format.codecs.compression import Compression, decompress
 from tests.fuzz.codec_streams import BOMBS, GIB, Bomb
 
 

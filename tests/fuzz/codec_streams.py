@@ -11,7 +11,7 @@ from typing import NamedTuple
 import cramjam
 from xxhash import xxh32_intdigest
 
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 
 SNAPPY_HEADER = bytes.fromhex("82534e41505059000000000100000001")
 ZSTD_HEADER = bytes.fromhex("28b52ffd0058")  # window of 2 MiB, no content size

@@ -13,8 +13,8 @@ from contextlib import suppress
 
 import pytest
 
-from logstore.errors import CorruptBatchError
-from logstore.format.compression import Compression, decompress
+from logstore.common.errors import CorruptBatchError
+from logstore.format.codecs.compression import Compression, decompress
 from tests.fuzz.codec_streams import random_stream
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]

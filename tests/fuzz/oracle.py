@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from logstore.errors import LogstoreError
+from logstore.common.errors import LogstoreError
 from logstore.format.reader import batch_records, iter_batches
 from tests.crash.model import base_of, last_of
 from tests.fuzz.children import MEMORY_MAX

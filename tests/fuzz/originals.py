@@ -17,14 +17,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.format.batch import encode_batch, end_transaction_marker
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.format.reader import batch_records, iter_batches
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.producer_state import AppendOrigin
+from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import ManualClock
 from tests.fuzz.tree import DIRECTORY, Tree, file_of, read_tree
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpoints.errors import CheckpointError
-from logstore.errors import InvalidTopicError, InvariantError, LogstoreError
+from logstore.common.errors import InvalidTopicError, InvariantError, LogstoreError
 from logstore.format import filenames
 from tests.fuzz.children import Outcome, run_child
 from tests.fuzz.mutations import Mutation
@@ -254,7 +254,7 @@ def use_partitions(root: str) -> dict[str, Any]:
 
 
 def use_readers(root: str) -> dict[str, Any]:
-    from logstore.log.directory_reader import DirectoryReader
+    from logstore.log.reading.directory_reader import DirectoryReader
 
     told: dict[str, Any] = {"errors": [], "logs": {}}
     for item in sorted(os.scandir(root), key=lambda item: item.name):

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from logstore.format.codec_errors import BLOCKS_FREE, MEMBERS_FREE
-from logstore.format.compression import Compression, decompress
+from logstore.format.codecs.compression import Compression, decompress
+from logstore.format.codecs.errors import BLOCKS_FREE, MEMBERS_FREE
 from tests.fuzz.codec_bombs import Cost
 from tests.fuzz.codec_streams import (
     BOMBS,

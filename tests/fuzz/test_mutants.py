@@ -13,7 +13,7 @@ import pytest
 
 from logstore.cli import main
 from logstore.log import PartitionLog
-from logstore.set_aside import Remover
+from logstore.recovery.set_aside import Remover
 from tests.fuzz import originals
 from tests.fuzz.children import LIMITS, preload
 from tests.fuzz.mutations import Mutation

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.format.filenames import LEADER_EPOCH_CHECKPOINT
 from logstore.format.index_entry import decode_offset_entries, decode_time_entries
-from logstore.index import TimestampOffset
 from logstore.log import ReplicaLog
+from logstore.segments.index import TimestampOffset
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from logstore.common.types import Record
 from logstore.format import attributes as bits
 from logstore.format.batch import (
     BatchHeader,
@@ -41,7 +42,6 @@ from logstore.format.producer_snapshot import (
     encode_snapshot,
 )
 from logstore.format.reader import batch_records, iter_batches, read_records
-from logstore.types import Record
 
 DATA = Path(__file__).parent / "data"
 
@@ -151,7 +151,7 @@ def test_records_are_those_that_kafka_printed(folder: Path) -> None:
 @pytest.mark.parametrize("folder", folders("v*"))
 def test_columns_hold_the_same_records(folder: Path) -> None:
     pytest.importorskip("pyarrow")
-    from logstore.arrow import read_columns
+    from logstore.format.arrow import read_columns
 
     columns = read_columns(log_of(folder), headers=True, include_control=True)
     columns.validate(full=True)
@@ -172,7 +172,7 @@ def test_columns_hold_the_same_records(folder: Path) -> None:
 @pytest.mark.parametrize("spread", [(1, 1), (7, 3), (40, 25), (0, 10_000)])
 def test_a_range_of_offsets_is_a_cut_of_all_records(folder: Path, spread: tuple[int, int]) -> None:
     pytest.importorskip("pyarrow")
-    from logstore.arrow import read_columns
+    from logstore.format.arrow import read_columns
 
     low = base_of(folder) + spread[0]
     high = low + spread[1]

@@ -20,12 +20,12 @@ from typing import Any
 from tests.interleavings.scheduler import Scheduler
 
 try:
-    from logstore import open_files
+    from logstore.segments import open_files
 except ImportError:  # the log as it was when files stayed open
     open_files = None  # type: ignore[assignment]
 
-_MODULES = ("logstore.log", "logstore.segment", "logstore.index", "logstore.open_files",
-            "logstore.producer_state", "logstore.epochs")  # fmt: skip
+_MODULES = ("logstore.log", "logstore.segments.segment", "logstore.segments.index", "logstore.segments.open_files",
+            "logstore.segments.producer_state", "logstore.segments.leader_epochs")  # fmt: skip
 
 _running: list[Scheduler] = []
 

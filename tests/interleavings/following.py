@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from logstore.errors import LogTruncatedError
-from logstore.types import Record
+from logstore.common.errors import LogTruncatedError
+from logstore.common.types import Record
 from tests.interleavings.judge import Check, judge
 from tests.interleavings.model import Doing, Row, State
 from tests.interleavings.world import World

@@ -158,7 +158,11 @@ class _Threading:
         return getattr(threading, name)
 
 
-_OWN_LOCKS = ("logstore.storage", "logstore.testing", "logstore.locks")  # real, never contended
+_OWN_LOCKS = (
+    "logstore.storage",
+    "logstore.testing",
+    "logstore.common.locks",
+)  # real, never contended
 
 
 @cache
@@ -181,7 +185,7 @@ def explorer_locks(scheduler: Scheduler) -> Iterator[None]:
     modules = _users_of_threading()
     with ExitStack() as stack:
         try:
-            from logstore import locks
+            from logstore.common import locks
         except ImportError:  # the log as it was before its locks had names
             pass
         else:

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from logstore.errors import LogstoreError, StorageFailedError
-from logstore.index import AbortedTxn, TransactionIndex
-from logstore.locks import Rank, make_lock
-from logstore.log import flushing, maintenance, writer
-from logstore.log.core import LogCore
-from logstore.log.flushing import LogFlusher
-from logstore.log.maintenance import LogMaintenance
-from logstore.log.news import News
-from logstore.log.readers import LogReaders
-from logstore.log.snapshot import LogView
-from logstore.log.writer import Cut, LogWriter
-from logstore.segment import Segment
-from logstore.segment_view import SegmentView
+from logstore.common.errors import LogstoreError, StorageFailedError
+from logstore.common.locks import Rank, make_lock
+from logstore.log.core.core import LogCore
+from logstore.log.core.news import News
+from logstore.log.core.snapshot import LogView
+from logstore.log.reading.readers import LogReaders
+from logstore.log.upkeep import maintenance
+from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.writing import flushing, writer
+from logstore.log.writing.flushing import LogFlusher
+from logstore.log.writing.writer import Cut, LogWriter
+from logstore.segments.index import AbortedTxn, TransactionIndex
+from logstore.segments.segment import Segment
+from logstore.segments.segment_view import SegmentView
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from logstore.errors import LogstoreError
+from logstore.common.errors import LogstoreError
 from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, ReplicaLog
-from tests.builders import NOW
 from tests.interleavings.judge import (
     Check,
     batch_spans,
@@ -22,6 +21,7 @@ from tests.interleavings.model import Doing, Row, State
 from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
 from tests.interleavings.writing import Hands, place
+from tests.support.builders import NOW
 
 
 def read(world: World, hands: Hands, thousandth: int, limit: str, max_bytes: int) -> None:

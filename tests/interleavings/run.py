@@ -8,8 +8,8 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from logstore.config import LogConfig
-from logstore.errors import LogClosedError, LogstoreError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogClosedError, LogstoreError
 from logstore.log import ReplicaLog
 from logstore.testing.faulty import SimulatedCrash
 from tests.interleavings.fine import steps_at_calls

@@ -21,12 +21,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from logstore.config import LogConfig
-from logstore.errors import LogClosedError, OffsetOutOfRangeError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogClosedError, OffsetOutOfRangeError
 from logstore.format.batch import encode_batch
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin
-from tests.builders import marker, produced
+from logstore.segments.producer_state import AppendOrigin
 from tests.interleavings.judge import batch_spans
 from tests.interleavings.witness import (
     NEVER,
@@ -38,6 +37,7 @@ from tests.interleavings.witness import (
     Witness,
 )
 from tests.interleavings.world import RebuildWatch
+from tests.support.builders import marker, produced
 
 PATIENCE_S = 60.0
 """How long a round may go on after its end before it counts as a deadlock."""

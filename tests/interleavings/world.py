@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import logstore.errors
-from logstore.config import LogConfig
-from logstore.errors import (
+import logstore.common.errors
+from logstore.common.config import LogConfig
+from logstore.common.errors import (
     CorruptDataError,
     LogClosedError,
     OffsetOutOfRangeError,
@@ -23,9 +23,9 @@ from tests.interleavings.model import IDLE, Doing, Model, Row, State
 from tests.interleavings.scheduler import Actor, Found, Scheduler, Strategy
 
 _BUSY: tuple[type[Exception], ...] = tuple(
-    getattr(logstore.errors, name)
+    getattr(logstore.common.errors, name)
     for name in ("ResourceBusyError",)
-    if hasattr(logstore.errors, name)
+    if hasattr(logstore.common.errors, name)
 )
 
 
@@ -207,7 +207,7 @@ class World:
 def idle_files(limit: int) -> Iterator[None]:
     """Let so many files stay open that nobody holds; begin and end with none."""
     try:
-        from logstore import open_files
+        from logstore.segments import open_files
     except ImportError:  # the log as it was when files stayed open
         yield
         return

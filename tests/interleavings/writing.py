@@ -6,19 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from logstore.config import LogConfig
-from logstore.errors import (
+from logstore.common.config import LogConfig
+from logstore.common.errors import (
     RecordListTooLargeError,
     RecordRejectedError,
     UnexpectedAppendOffsetError,
 )
 from logstore.format.batch import encode_batch
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin
-from tests.builders import NOW, marker
+from logstore.segments.producer_state import AppendOrigin
 from tests.interleavings.model import Batch, Doing, Kind, Row, State
 from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
+from tests.support.builders import NOW, marker
 
 _TOO_LARGE = {RecordListTooLargeError: lambda state: True}  # segment.bytes is small here
 _PADDING = b"\xff\xff\xff\xff\0\0\0\0" * 16  # no header of a batch, whoever takes it for one

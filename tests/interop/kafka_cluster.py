@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import kafka_tools
-from broker import KafkaBroker
 from kafka_tools import CreateTopic, ProduceRecords
+
+from broker import KafkaBroker
 
 REPLICATED = "replicated"
 IN_TRANSACTIONS = "in-transactions"

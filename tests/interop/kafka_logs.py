@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import kafka_tools
-from broker import KafkaBroker
 from kafka_tools import CreateTopic, DeleteRecords, ProduceRecords, Step
+
+from broker import KafkaBroker
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"

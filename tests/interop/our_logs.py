@@ -16,7 +16,7 @@ from reading import RecordFields
 
 from logstore import AppendInfo, AppendOrigin, LogConfig, RecoveryOptions
 from logstore.format.batch import encode_batch, end_transaction_marker
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
 from logstore.format.control import ControlType
 from logstore.log import ReplicaLog
 from logstore.testing import ManualClock

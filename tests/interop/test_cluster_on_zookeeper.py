@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replication.cluster import Cluster
+from replication.embedded.cluster import Cluster
 from tests.cluster import endurance
 from tests.interop.zookeeper import REQUIRED_BY, ZooKeeperServer, ZooKeeperUnavailable
 

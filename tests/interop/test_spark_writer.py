@@ -8,10 +8,10 @@ from typing import Any
 import kafka_tools
 import pytest
 import reading
-from broker import KafkaBroker
 from kafka_logs import CODECS
 from kafka_tools import CreateTopic
 
+from broker import KafkaBroker
 from logstore import LogManager
 
 pa = pytest.importorskip("pyarrow")
@@ -47,7 +47,7 @@ def rows(task: int) -> pa.RecordBatch:
 def write(target: Path, topic: str, codec: str) -> Path:
     from pyspark.sql import types
 
-    from logstore.spark.writer import LogstoreWriter
+    from logstore.spark.writer.writer import LogstoreWriter
 
     header = types.StructType(
         [

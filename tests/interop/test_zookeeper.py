@@ -17,6 +17,7 @@ import zookeeper
 from kazoo.client import KazooClient
 
 from checkpoints.types import TopicPartition
+from replication.common.state import PartitionRegistration
 from replication.coordination import (
     Coordinator,
     CoordinatorUnavailableError,
@@ -27,7 +28,6 @@ from replication.coordination import (
     nodes,
     open_coordinator,
 )
-from replication.state import PartitionRegistration
 
 WAIT_S = 30
 pytestmark = pytest.mark.slow  # a JVM starts

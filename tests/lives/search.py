@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from logstore.config import LogConfig
-from logstore.errors import LogstoreError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError
+from logstore.common.random_id import new_uuid
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager import LogManager
-from logstore.random_id import new_uuid
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import CrashMode
-from logstore.types import TopicPartition
 from tests.lives.model import Candidates, Life
 
 NAMES = ("t", "u")

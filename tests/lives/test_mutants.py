@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from checkpoints.topic_properties import TopicPropertiesFile
+from logstore.common.types import TopicPartition
 from logstore.manager.creations import Creation, CreationFiles
 from logstore.manager.offsets import (
     CHECKPOINTS,
@@ -20,7 +21,6 @@ from logstore.manager.offsets import (
 )
 from logstore.manager.topics import Topics
 from logstore.testing import FaultyStorage
-from logstore.types import TopicPartition
 from tests.lives.search import run
 
 Patch = Callable[[pytest.MonkeyPatch], None]

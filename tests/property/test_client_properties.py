@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from logstore.log.reading import EARLIEST
+from logstore.log.reading.reading import EARLIEST
 from replication.client import (
     ConsumerConfig,
     ConsumerCore,
@@ -19,8 +19,8 @@ from replication.client import (
     ProducerCore,
     SendResult,
 )
-from replication.errors import LogTruncationError, TopicMadeAnewError
-from tests.client_support import BROKERS, TP, Brokers
+from replication.common.errors import LogTruncationError, TopicMadeAnewError
+from tests.support.clients import BROKERS, TP, Brokers
 
 SEEDS = range(120)
 WEATHER = {

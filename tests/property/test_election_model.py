@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replication.election import Mode, change, check_alter, is_already_applied
-from replication.error_codes import ErrorCode
-from replication.messages import AlterPartitionItem
-from replication.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem
+from replication.common.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+from replication.decisions.election import Mode, change, check_alter, is_already_applied
 
 BROKERS = (1, 2, 3, 4)
 TP = TopicPartition("t", 0)

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoints.errors import CheckpointError
-from logstore.config import LogConfig
-from logstore.errors import LogstoreError, OffsetOutOfRangeError
+from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError, OffsetOutOfRangeError
 from logstore.log import EARLIEST, LATEST, ReplicaLog
-from logstore.log.reading import FetchData
+from logstore.log.reading.reading import FetchData
 from logstore.storage.base import Storage
 from logstore.testing import FaultyStorage, ManualClock
 

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from logstore import clean_start, crash_recovery, recovery
-from logstore.clean_start import CleanEnd
-from logstore.errors import LogstoreError
+from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog
-from logstore.recovery_report import RecoveryReport
-from logstore.resync import BatchSearch
-from logstore.set_aside import Remover
-from tests.builders import NOW, Disk, batch, file_name
+from logstore.recovery import clean_start, crash_recovery, recovery
+from logstore.recovery.clean_start import CleanEnd
+from logstore.recovery.report import RecoveryReport
+from logstore.recovery.set_aside import Remover
+from logstore.segments.batch_search import BatchSearch
+from tests.support.builders import NOW, Disk, batch, file_name
 
 HEADER = 61
 UNCHECKED = 17  # bytes of a header that no checksum covers, or that tell where it is

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.waiting import KERNELS, each_kernel, task_type
+from tests.support.waiting import KERNELS, each_kernel, task_type
 
 # Around the ends of the wheels of 1, 20, 400 and 8,000 ms, and anywhere.
 delays = st.one_of(

@@ -15,7 +15,7 @@ from logstore.storage.memory import MemoryStorage
 from tests.faults import engine
 from tests.rescue.damage import damage
 from tests.rescue.model import Truth, problems, read_damaged, read_log
-from tests.unit.verify_logs import copy
+from tests.unit.verify.verify_logs import copy
 
 BROKERS = ["/broker-1", "/broker-2", "/broker-3"]
 PARTITIONS = ["orders-0", "orders-1", "payments-0"]

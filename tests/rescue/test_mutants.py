@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from logstore.errors import RescueError
+from logstore.common.errors import RescueError
 from logstore.rescue import merging, partition, placing, replica, survey
 from logstore.rescue.choosing import Candidate
 from logstore.rescue.lineage import Lineage

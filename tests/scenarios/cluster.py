@@ -12,21 +12,21 @@ from typing import Any
 from checkpoints.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.testing.faulty import CrashMode, SimulatedCrash
-from replication.broker import Broker, BrokerState
-from replication.messages import (
+from replication.broker.broker import Broker, BrokerState
+from replication.common.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     FetchRequest,
     LeaderAndIsrRequest,
 )
+from replication.common.state import PartitionRegistration
 from replication.partition import Partition
-from replication.simulator.cluster import Machine, SimCluster
-from replication.simulator.invariants import Oracle
-from replication.simulator.network import Message
-from replication.simulator.plan import Plan
-from replication.simulator.scheduler import US_PER_MS, Scheduler
-from replication.simulator.validations import what_is_missing
-from replication.state import PartitionRegistration
+from replication.simulator.oracle.invariants import Oracle
+from replication.simulator.oracle.validations import what_is_missing
+from replication.simulator.world.cluster import Machine, SimCluster
+from replication.simulator.world.network import Message
+from replication.simulator.world.plan import Plan
+from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 from tests.scenarios.holds import Hold
 
 TOPIC = "t"

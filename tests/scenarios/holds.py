@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from replication.simulator.network import Message
+from replication.simulator.world.network import Message
 
 CLIENT = -10  # the node of the clients
 

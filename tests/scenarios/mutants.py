@@ -1,4 +1,4 @@
-"""For each scenario the guard that it is there for, removed: see ``replication.simulator.mutants``,
+"""For each scenario the guard that it is there for, removed: see ``replication.simulator.search.mutants``,
 and below what that does not have."""
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from typing import Any
 from unittest.mock import patch
 
 from logstore.log import ReplicaLog
-from replication import fetcher_state, replica_manager
+from replication.broker.controller_channel import ControllerChannel
 from replication.controller import partitions as decisions_module
 from replication.controller.context import ControllerContext
-from replication.controller_channel import ControllerChannel
 from replication.coordination.embedded import CoordinatorStore
-from replication.delayed import DelayedProduce
-from replication.election import Mode
-from replication.fetcher_state import FetchState, FetchStates
-from replication.isr import IsrState
-from replication.metadata_cache import MetadataCache
+from replication.decisions.election import Mode
+from replication.decisions.isr import IsrState
+from replication.decisions.truncation import HIGH_WATERMARK_RULE, RULES, truncation_point
+from replication.fetcher import fetcher_state
+from replication.fetcher.fetcher_state import FetchState, FetchStates
 from replication.partition import Leadership, Partition
-from replication.simulator.mutants import MUTANTS, mutated
-from replication.truncation import HIGH_WATERMARK_RULE, RULES, truncation_point
+from replication.replica_manager import replica_manager
+from replication.replica_manager.delayed import DelayedProduce
+from replication.replica_manager.metadata_cache import MetadataCache
+from replication.simulator.search.mutants import MUTANTS, mutated
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from typing import Any
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.reader import read_records
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     CreateTopicRequest,
     ElectionType,
     ElectLeadersRequest,
@@ -33,9 +33,9 @@ from replication.messages import (
     Response,
     TopicResponse,
 )
-from replication.simulator.history import History, Outcome, Write
-from replication.simulator.scheduler import Process
-from replication.simulator.validations import validate
+from replication.simulator.oracle.history import History, Outcome, Write
+from replication.simulator.oracle.validations import validate
+from replication.simulator.world.scheduler import Process
 from tests.scenarios.cluster import TOPIC, StagedCluster
 from tests.scenarios.holds import CLIENT
 

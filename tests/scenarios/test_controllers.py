@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.error_codes import ErrorCode
+from replication.common.error_codes import ErrorCode
 from tests.scenarios.stage import Stage
 
 

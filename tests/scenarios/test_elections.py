@@ -7,8 +7,8 @@ from itertools import permutations
 import pytest
 
 from checkpoints.offset_checkpoint import OffsetCheckpoint
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     FetchRequest,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -16,8 +16,8 @@ from replication.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from replication.simulator.scheduler import US_PER_MS
-from replication.state import RecoveryState
+from replication.common.state import RecoveryState
+from replication.simulator.world.scheduler import US_PER_MS
 from tests.scenarios.stage import Stage
 
 RETRIABLE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,

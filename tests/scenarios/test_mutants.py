@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from replication.truncation import EPOCH_RULE, FETCH_RULE
+from replication.decisions.truncation import EPOCH_RULE, FETCH_RULE
 from tests.conformance import test_fetcher, test_partition
 from tests.scenarios import test_controllers as controllers
 from tests.scenarios import test_elections as elections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from replication.error_codes import ErrorCode
+from replication.common.error_codes import ErrorCode
 from tests.scenarios.stage import Answer, Stage
 
 REFUSED = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.messages import FetchRequest
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import FetchRequest
 from tests.scenarios.stage import Stage
 
 

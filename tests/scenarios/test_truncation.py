@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     FetchResponse,

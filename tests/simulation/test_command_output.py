@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from replication.cli.counters import in_words
 from replication.cli.simulate import simulate
-from replication.simulator.kinds import KINDS
+from replication.simulator.world.fault_kinds import KINDS
 
 MUTANT = "high-watermark-without-followers"
 

@@ -13,9 +13,15 @@ from itertools import permutations
 import click
 import pytest
 
-from logstore import epochs
-from replication import election, isr, truncation
+from logstore.segments import leader_epochs as epochs
 from replication.cli.exhaustive import run_exhaustive
+from replication.decisions import election, isr, truncation
+from replication.decisions.truncation import (
+    EPOCH_RULE,
+    FETCH_RULE,
+    HIGH_WATERMARK_RULE,
+    TruncationRule,
+)
 from replication.simulator.exhaustive import (
     FENCED_RULE,
     MUTANTS,
@@ -29,7 +35,6 @@ from replication.simulator.exhaustive import (
 )
 from replication.simulator.exhaustive.state import State
 from replication.simulator.exhaustive.symmetry import Names, renamed_control, renamed_replica
-from replication.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE, TruncationRule
 from tests.simulation.published_models import (
     Cut,
     Published,

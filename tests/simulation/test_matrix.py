@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from replication.cli import matrix as command
 from replication.cli.simulate import simulate
-from replication.messages import FetchResponse, OffsetForLeaderEpochResponse
+from replication.common.messages import FetchResponse, OffsetForLeaderEpochResponse
 from replication.simulator.matrix import (
     COLUMNS,
     DEFAULT,
@@ -33,7 +33,7 @@ from replication.simulator.matrix import (
 )
 from replication.simulator.matrix.gate import Gate
 from replication.simulator.matrix.stage import ScriptError, Stage
-from replication.simulator.network import Message
+from replication.simulator.world.network import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from logstore.errors import ConfigError
-from replication.simulator.mutants import MUTANTS, mutated, owner_of
-from replication.simulator.plan import Options
-from replication.simulator.run import run_seed
+from logstore.common.errors import ConfigError
+from replication.simulator.search.mutants import MUTANTS, mutated, owner_of
+from replication.simulator.search.run import run_seed
+from replication.simulator.world.plan import Options
 from tests.unit.replication import test_controller_states, test_controller_topics
 from tests.unit.replication import test_partition_roles as roles
 

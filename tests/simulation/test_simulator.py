@@ -16,29 +16,29 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from logstore.testing.faulty_nodes import FaultyFileNode
 from replication.cli.simulate import simulate
-from replication.messages import MetadataRequest, MetadataResponse, Request, Response
-from replication.simulator.atlas import Atlas
-from replication.simulator.cluster import SimCluster
-from replication.simulator.excuses import Excuse
-from replication.simulator.kinds import (
+from replication.common.messages import MetadataRequest, MetadataResponse, Request, Response
+from replication.common.transport import OnReply
+from replication.simulator.oracle.excuses import Excuse
+from replication.simulator.oracle.unclean import ELECTIONS
+from replication.simulator.search.plan_generator import draw_plan
+from replication.simulator.search.run import run_plan, run_seed
+from replication.simulator.search.search import run_seeds, search
+from replication.simulator.search.shrink import number_of, shrink
+from replication.simulator.world.cluster import SimCluster
+from replication.simulator.world.fault_kinds import (
     ANOTHER_MINIMUM,
     GIVEN_UP,
     KINDS,
     UNCLEAN_ELECTION,
     expand,
 )
-from replication.simulator.network import SOCKET_TIMEOUT_MS, Network, SimTransport
-from replication.simulator.plan import Options, Plan, plan_size
-from replication.simulator.run import run_plan, run_seed
-from replication.simulator.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
-from replication.simulator.search import run_seeds, search
-from replication.simulator.shrink import number_of, shrink
-from replication.simulator.swarm import draw_plan
-from replication.simulator.unclean import ELECTIONS
-from replication.transport import OnReply
+from replication.simulator.world.loss_budget import Atlas
+from replication.simulator.world.network import SOCKET_TIMEOUT_MS, Network, SimTransport
+from replication.simulator.world.plan import Options, Plan, plan_size
+from replication.simulator.world.scheduler import START_US, Process, Scheduler, SimClock, SimRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
@@ -262,8 +262,8 @@ class TestDeterminism:
     @pytest.mark.slow
     def test_the_seed_of_hashes_does_not_matter(self) -> None:
         code = (
-            "from replication.simulator.plan import Options\n"
-            "from replication.simulator.run import run_seed\n"
+            "from replication.simulator.world.plan import Options\n"
+            "from replication.simulator.search.run import run_seed\n"
             "print([run_seed(s, Options(events=100)).trace_hash for s in range(30, 36)])"
         )
         outputs = {

@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from replication.simulator.moments import (
+from replication.simulator.faults.fault_templates import STORIES, Stage
+from replication.simulator.faults.triggers import (
     CONTROLLER,
     GROWS,
     JOINER,
@@ -16,10 +17,9 @@ from replication.simulator.moments import (
     SHRINKS,
     with_roles,
 )
-from replication.simulator.plan import Fault, Operation, Options, Plan
-from replication.simulator.run import run_plan
-from replication.simulator.stories import STORIES, Stage
-from replication.simulator.swarm import draw_plan
+from replication.simulator.search.plan_generator import draw_plan
+from replication.simulator.search.run import run_plan
+from replication.simulator.world.plan import Fault, Operation, Options, Plan
 
 
 def story_plan(*faults: Fault) -> Plan:

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from logstore.common.types import TopicPartition
 from logstore.format.batch import encode_batch
-from logstore.types import TopicPartition
-from replication.messages import FetchPartitionResponse, FetchResponse
-from replication.simulator.moments import CALLS, REGISTERS, STANDS, WRITTEN
-from replication.simulator.network import with_flipped_header
-from replication.simulator.plan import Fault, Operation, Plan
-from replication.simulator.run import run_plan
+from replication.common.messages import FetchPartitionResponse, FetchResponse
+from replication.simulator.faults.triggers import CALLS, REGISTERS, STANDS, WRITTEN
+from replication.simulator.search.run import run_plan
+from replication.simulator.world.network import with_flipped_header
+from replication.simulator.world.plan import Fault, Operation, Plan
 
 WRITES = tuple(Operation(ms, "produce", ms % 2) for ms in range(20, 1800, 60))
 

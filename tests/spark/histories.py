@@ -38,18 +38,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from logstore import LogConfig, LogManager
-from logstore.errors import ConfigError, LogstoreError
+from logstore.common.errors import ConfigError, LogstoreError
+from logstore.common.types import TopicPartition
 from logstore.format.batch import parse_header, rebuild_batch
 from logstore.format.reader import read_records
 from logstore.log import ReplicaLog
-from logstore.producer_state import AppendOrigin
-from logstore.spark.errors import DataLossError
-from logstore.spark.stream import LogstoreStreamReader, StreamOptions
-from logstore.spark.stream_offsets import from_json
+from logstore.segments.producer_state import AppendOrigin
+from logstore.spark.common.errors import DataLossError
+from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
+from logstore.spark.stream.stream_offsets import from_json
 from logstore.storage.base import FileInfo
 from logstore.storage.local import LocalStorage
-from logstore.types import TopicPartition
-from tests.builders import marker, produced
+from tests.support.builders import marker, produced
 
 SCHEMA = StructType(
     [

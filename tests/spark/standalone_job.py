@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from logstore.errors import ConfigError
+from logstore.common.errors import ConfigError
 from logstore.spark import package_archive, session, shipped, verify
-from logstore.spark.shipping import workers
+from logstore.spark.executor_environment import workers
 from tests.spark.conftest import JAVA_OPTIONS, TEST_CONF
 from tests.spark.questions import reading, streaming, told, writing
 

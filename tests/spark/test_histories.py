@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from logstore.spark import stream, stream_log, stream_offsets
+from logstore.spark.stream import stream, stream_log, stream_offsets
 from tests.spark import histories
 
 pytestmark = pytest.mark.slow

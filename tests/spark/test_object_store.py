@@ -18,10 +18,10 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import LongType, StructField, StructType
 
 from logstore.cli import main
-from logstore.errors import LogstoreError
+from logstore.common.errors import LogstoreError
 from logstore.spark import verify as verify_on_spark
-from logstore.spark.errors import DataLossError
-from logstore.spark.source import LogstoreDataSource
+from logstore.spark.common.errors import DataLossError
+from logstore.spark.data_source import LogstoreDataSource
 from logstore.verify import verify
 from tests.faults.engine import build
 from tests.spark.object_store import SECRET, ObjectStore, object_store

@@ -16,9 +16,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 import logstore
-from logstore.errors import ConfigError
-from logstore.spark import package_archive, settings, shipped, shipping
-from logstore.spark.shipping import Worker, check_workers
+from logstore.common.errors import ConfigError
+from logstore.spark import executor_environment as shipping
+from logstore.spark import package_archive, settings, shipped
+from logstore.spark.executor_environment import Worker, check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +154,7 @@ def test_an_unpacked_archive_is_all_that_a_task_needs(archive: Path, tmp_path: P
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(tmp_path)
     code = """
-import logstore.format.compression, logstore.format.codec_zstd, logstore.verify, logstore.log
+import logstore.format.codecs.compression, logstore.format.codecs.zstd, logstore.verify, logstore.log
 from logstore import kernels
 print(kernels.IMPLEMENTATION, logstore.__file__)
 """
@@ -219,7 +220,7 @@ def test_the_registering_package_has_the_source() -> None:
 def test_a_broken_installation_does_not_break_other_formats(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "logstore.spark.source", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "logstore.spark.data_source", None)  # type: ignore[arg-type]
     with pytest.warns(RuntimeWarning, match="not available"):
         import logstore.spark.pyspark_logstore as package
     assert not hasattr(package, "DefaultSource")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.builders import batch
+from tests.support.builders import batch
 from tests.unit.spark.reading import Broker
 from tests.unit.spark.test_golden_source import ALL, DATA, expected_row, lines
 

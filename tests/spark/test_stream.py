@@ -18,11 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from logstore import LogConfig, LogManager
-from logstore.errors import ConfigError, UnknownTopicOrPartitionError
+from logstore.common.errors import ConfigError, UnknownTopicOrPartitionError
+from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
-from logstore.spark.errors import DataLossError
-from logstore.spark.stream import LogstoreStreamReader, StreamOptions
-from logstore.spark.stream_offsets import (
+from logstore.spark.common.errors import DataLossError
+from logstore.spark.stream.stream import LogstoreStreamReader, StreamOptions
+from logstore.spark.stream.stream_offsets import (
     VERSION,
     Mark,
     Proof,
@@ -32,8 +33,7 @@ from logstore.spark.stream_offsets import (
     to_json,
 )
 from logstore.testing import ManualClock
-from logstore.types import TopicPartition
-from tests.builders import batch, marker, produced
+from tests.support.builders import batch, marker, produced
 
 SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 ALL = ReadAllAvailable()
@@ -222,7 +222,7 @@ def test_only_committed_records_up_to_the_last_stable_offset(manager, data):
 
 
 def _coordinator():
-    from logstore.producer_state import AppendOrigin
+    from logstore.segments.producer_state import AppendOrigin
 
     return AppendOrigin.COORDINATOR
 
@@ -619,7 +619,7 @@ def test_more_epochs_than_a_checkpoint_keeps_cost_exactness_and_no_record(
 ):
     """Where the oldest epoch that is known is above the cut, what was proven to be the same says
     from where on everything is read again; the error names all of it."""
-    monkeypatch.setattr("logstore.spark.stream_offsets._EPOCHS_MAX", 8)
+    monkeypatch.setattr("logstore.spark.stream.stream_offsets._EPOCHS_MAX", 8)
     log = manager.get_or_create("t", 0)
     stream = Stream(data)
     for epoch in range(12):
@@ -874,7 +874,7 @@ def test_a_micro_batch_is_cut_into_as_many_tasks_as_asked_for(manager, data):
 
 def test_a_segment_deleted_while_the_listing_is_looked_at(manager, data, monkeypatch):
     """The listing is made again, and finds what there is then."""
-    import logstore.spark.stream as module
+    import logstore.spark.stream.stream as module
 
     log = manager.get_or_create("t", 0)
     append(log, *["x" * 100] * 30)

@@ -19,9 +19,9 @@ from logstore.kernels import crc32c
 from logstore.manager import LogManager
 from logstore.verify import VerifyOptions
 from logstore.verify import verify as verify_here
-from logstore.verify.segment import SegmentJob
+from logstore.verify.segment.segment_check import SegmentJob
 
-verification = pytest.importorskip("logstore.spark.verification")
+verification = pytest.importorskip("logstore.spark.verify.verification")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

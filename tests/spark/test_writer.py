@@ -28,7 +28,7 @@ from pyspark.sql.types import (  # noqa: E402
 from checkpoints import clean_shutdown  # noqa: E402
 from checkpoints.meta_properties import MetaPropertiesFile  # noqa: E402
 from logstore import LogManager  # noqa: E402
-from logstore.errors import (  # noqa: E402
+from logstore.common.errors import (  # noqa: E402
     ConfigError,
     InvalidRecordError,
     InvalidTopicError,
@@ -36,15 +36,15 @@ from logstore.errors import (  # noqa: E402
     LogDirLockedError,
     StorageFailedError,
 )
-from logstore.format.compression import Compression  # noqa: E402
+from logstore.common.partitioner import murmur2, murmur3  # noqa: E402
+from logstore.common.types import Record  # noqa: E402
+from logstore.format.codecs.compression import Compression  # noqa: E402
 from logstore.log import ReplicaLog  # noqa: E402
-from logstore.partitioner import murmur2, murmur3  # noqa: E402
-from logstore.spark.layout import list_partitions  # noqa: E402
-from logstore.spark.writer import LogstoreWriter, TaskOutput  # noqa: E402
-from logstore.spark.writer_options import WriteOptions  # noqa: E402
+from logstore.spark.layout.layout import list_partitions  # noqa: E402
+from logstore.spark.writer.options import WriteOptions  # noqa: E402
+from logstore.spark.writer.writer import LogstoreWriter, TaskOutput  # noqa: E402
 from logstore.storage.local import LocalStorage  # noqa: E402
 from logstore.storage.naming import NamingStorage  # noqa: E402
-from logstore.types import Record  # noqa: E402
 from logstore.verify import Severity, verify  # noqa: E402
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -712,7 +712,9 @@ def test_a_listing_has_all_of_a_write_or_nothing(tmp_path, monkeypatch):
                 write(target, first, topic="t")
         return scan(storage, path)
 
-    monkeypatch.setattr("logstore.spark.layout.at_once", lambda call, items: list(map(call, items)))
+    monkeypatch.setattr(
+        "logstore.spark.layout.layout.at_once", lambda call, items: list(map(call, items))
+    )
     monkeypatch.setattr(LocalStorage, "scan_dir", scan_then_write)
     layouts = list_partitions([str(target)])
     assert [len(layout.segments) for layout in layouts] == [2] * 4

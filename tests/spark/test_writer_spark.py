@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
+from logstore.common.partitioner import murmur2
 from logstore.log import ReplicaLog
-from logstore.partitioner import murmur2
 from logstore.verify import Severity, verify
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ unknown.
 import warnings
 
 try:
-    from logstore.spark.source import LogstoreDataSource as DefaultSource
+    from logstore.spark.data_source import LogstoreDataSource as DefaultSource
 except ImportError as error:
     warnings.warn(f'format("logstore") is not available: {error}', RuntimeWarning, stacklevel=2)
 else:

@@ -18,8 +18,8 @@ from importlib.resources import files
 
 from checkpoints.files import OsFiles, replace_file
 from logstore import __version__
-from logstore.clock import Clock, SystemClock
-from logstore.extras import Extra, missing
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.extras import Extra, missing
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -27,9 +27,9 @@ try:
 except ModuleNotFoundError as error:
     raise missing("the HTML report", str(error.name).partition(".")[0], Extra.REPORT) from None
 
+from logstore.verify.common.report import VerifyReport
 from logstore.verify.html import page as pages
 from logstore.verify.html import plots, text
-from logstore.verify.report import VerifyReport
 
 __all__ = ["render", "write_report"]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
 
-from logstore.verify.explanations import explain
+from logstore.verify.common.explanations import explain
+from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
+from logstore.verify.common.rules import RULES
 from logstore.verify.html.text import plural
-from logstore.verify.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
-from logstore.verify.rules import RULES
 
 FINDINGS_MAX = 3_000
 REPLICAS_MAX = 1_000

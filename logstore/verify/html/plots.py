@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from logstore.verify.common.report import UNKNOWN, Finding, Severity
 from logstore.verify.html.page import Page, Replica, copies_of, place_of
 from logstore.verify.html.text import count, plural, size
-from logstore.verify.report import UNKNOWN, Finding, Severity
 
 PLACES = 120
 """Places on a line where marks of one severity are told apart; nearer ones become one."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from logstore.verify.report import UNKNOWN
+from logstore.verify.common.report import UNKNOWN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from checkpoints.types import TopicPartition
-from replication.election import IsAcceptable
-from replication.error_codes import ErrorCode
-from replication.isr import effective_min_isr
-from replication.messages import AlterPartitionItem
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem
+from replication.common.state import NO_LEADER, PartitionRegistration
+from replication.decisions.election import IsAcceptable
+from replication.decisions.isr import effective_min_isr
 from replication.simulator.exhaustive.decisions import Decisions
 from replication.simulator.exhaustive.state import Control, Leadership
 from replication.simulator.exhaustive.steps import MIN_ISR
-from replication.state import NO_LEADER, PartitionRegistration
 
 TP = TopicPartition("model", 0)
 PARTITION_EPOCH = 0  # of a leader's view, always (``Control``)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from logstore.epochs import end_offset_for
-from replication.election import change, check_alter
-from replication.error_codes import ErrorCode
-from replication.isr import is_awaited, is_caught_up, may_join, next_high_watermark
-from replication.messages import EpochEndOffset
-from replication.state import PartitionRegistration
-from replication.truncation import (
+from logstore.segments.leader_epochs import end_offset_for
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import EpochEndOffset
+from replication.common.state import PartitionRegistration
+from replication.decisions.election import change, check_alter
+from replication.decisions.isr import is_awaited, is_caught_up, may_join, next_high_watermark
+from replication.decisions.truncation import (
     Truncation,
     check_leader_epoch,
     diverging_epoch,

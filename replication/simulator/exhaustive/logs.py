@@ -7,7 +7,7 @@ Appending and cutting records is a tuple; which epochs the log then knows is not
 from __future__ import annotations
 
 from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
-from logstore.epochs import LeaderEpochCache
+from logstore.segments.leader_epochs import LeaderEpochCache
 from logstore.storage.memory import MemoryStorage
 from replication.simulator.exhaustive.state import Log, Record
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from replication.isr import IsrState
+from replication.decisions.isr import IsrState
+from replication.decisions.truncation import FETCH_RULE, TruncationRule
 from replication.simulator.exhaustive import controller, steps
 from replication.simulator.exhaustive.decisions import Decisions
 from replication.simulator.exhaustive.properties import (
@@ -37,7 +38,6 @@ from replication.simulator.exhaustive.symmetry import (
     renamed_control,
     renamed_replica,
 )
-from replication.truncation import FETCH_RULE, TruncationRule
 
 K = TypeVar("K")
 V = TypeVar("V")

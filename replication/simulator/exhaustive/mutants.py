@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from replication.error_codes import ErrorCode
-from replication.isr import may_join
+from replication.common.error_codes import ErrorCode
+from replication.decisions.isr import may_join
+from replication.decisions.truncation import FETCH_RULE, TruncationRule
 from replication.simulator.exhaustive.decisions import Decisions
 from replication.simulator.exhaustive.properties import Property
-from replication.truncation import FETCH_RULE, TruncationRule
 
 # KIP-320 as of Kafka 2.1: fenced, and truncation by OffsetsForLeaderEpoch before the first fetch.
 FENCED_RULE = TruncationRule("fenced", asks_leader=True, fences=True, on_fetch=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from itertools import pairwise
 
+from replication.common.state import NO_LEADER
 from replication.simulator.exhaustive.state import Bounds, Control, Replica
-from replication.state import NO_LEADER
 
 
 class Property(Enum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from logstore.json_fields import json_fields
+from logstore.common.json_fields import json_fields
+from replication.common.state import NO_LEADER
 from replication.simulator.exhaustive.model import Model, members
 from replication.simulator.exhaustive.search import Outcome, Violation
 from replication.simulator.exhaustive.state import Control, Phase, Replica, State
-from replication.state import NO_LEADER
 
 
 def to_dict(model: Model, outcome: Outcome) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from logstore.epochs import EpochEntry
-from replication.isr import IsrState
-from replication.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistration
+from logstore.segments.leader_epochs import EpochEntry
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, PartitionRegistration
+from replication.decisions.isr import IsrState
 
 T = TypeVar("T", bound=Hashable)
 

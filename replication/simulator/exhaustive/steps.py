@@ -7,14 +7,14 @@ replica after the step, itself where nothing changes, or None where the request 
 
 from __future__ import annotations
 
-from replication.error_codes import ErrorCode
-from replication.isr import IsrState, Progress, effective_min_isr
-from replication.messages import EpochEndOffset
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import EpochEndOffset
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.decisions.isr import IsrState, Progress, effective_min_isr
+from replication.decisions.truncation import Truncation, TruncationRule
 from replication.simulator.exhaustive.decisions import Decisions, EpochCheck
 from replication.simulator.exhaustive.logs import append, begin_epoch, truncate
 from replication.simulator.exhaustive.state import Phase, Record, Replica
-from replication.state import NO_LEADER, UNKNOWN_EPOCH
-from replication.truncation import Truncation, TruncationRule
 
 MIN_ISR = 1  # acks and unclean elections are no part of the model; a larger one only stops more
 UNKNOWN_END = -1  # what a leader knows of a replica that did not fetch from it

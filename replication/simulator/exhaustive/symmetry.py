@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import NamedTuple
 
-from replication.isr import IsrState
+from replication.decisions.isr import IsrState
 from replication.simulator.exhaustive.state import Control, Leadership, Replica
 
 Names = tuple[int, ...]  # the new id of each replica

@@ -5,8 +5,8 @@ from __future__ import annotations
 from checkpoints.types import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.reader import read_records
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -15,9 +15,9 @@ from replication.messages import (
     ProduceResponse,
     Response,
 )
-from replication.simulator.history import History, Outcome, Write
-from replication.simulator.network import Network, SimTransport
-from replication.simulator.scheduler import START_WALL_MS, Process
+from replication.simulator.oracle.history import History, Outcome, Write
+from replication.simulator.world.network import Network, SimTransport
+from replication.simulator.world.scheduler import START_WALL_MS, Process
 
 TP = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000  # of a request

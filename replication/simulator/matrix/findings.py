@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replication.simulator.history import Outcome
 from replication.simulator.matrix.client import TP
 from replication.simulator.matrix.stage import NAMES, Stage
-from replication.simulator.validations import Content
+from replication.simulator.oracle.history import Outcome
+from replication.simulator.oracle.validations import Content
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replication.messages import (
+from replication.common.messages import (
     FetchRequest,
     FetchResponse,
     LeaderAndIsrRequest,
@@ -15,7 +15,7 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.simulator.network import Message
+from replication.simulator.world.network import Message
 
 CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
 FETCHES = (FetchRequest, ListOffsetsRequest)

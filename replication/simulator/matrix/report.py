@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from logstore.json_fields import json_fields
+from logstore.common.json_fields import json_fields
 from replication.simulator.matrix.rules import DEFAULT, Column
 from replication.simulator.matrix.run import Cell
 from replication.simulator.matrix.scenarios import Scenario

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Column(NamedTuple):
     """
     Attributes:
-        rule: a key of ``replication.truncation.RULES``.
+        rule: a key of ``replication.decisions.truncation.RULES``.
         answers_without_epoch: the leader says where an epoch ends, not which one it looked at.
     """
 

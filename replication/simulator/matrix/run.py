@@ -12,7 +12,7 @@ from replication.simulator.matrix.findings import Findings, Observer
 from replication.simulator.matrix.rules import COLUMNS, DEFAULT, Column
 from replication.simulator.matrix.scenarios import SCENARIOS, Scenario
 from replication.simulator.matrix.stage import ScriptError, Stage
-from replication.simulator.mutants import mutated
+from replication.simulator.search.mutants import mutated
 
 
 @dataclass(frozen=True, slots=True)

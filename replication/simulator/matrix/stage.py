@@ -17,24 +17,24 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from logstore.testing.faulty import CrashMode
-from replication.coordination import nodes
-from replication.messages import (
+from replication.common.messages import (
     CreateTopicRequest,
     ElectionType,
     ElectLeadersRequest,
     Request,
     Response,
 )
+from replication.common.state import NO_LEADER, PartitionRegistration
+from replication.coordination import nodes
 from replication.partition import Partition
-from replication.simulator.cluster import SimCluster
-from replication.simulator.coordinator import SimSession
-from replication.simulator.history import Outcome, Write
 from replication.simulator.matrix.client import TIMEOUT_MS, TP, Client
 from replication.simulator.matrix.gate import Gate
 from replication.simulator.matrix.rules import Column
-from replication.simulator.plan import Plan
-from replication.simulator.scheduler import US_PER_MS, Scheduler
-from replication.state import NO_LEADER, PartitionRegistration
+from replication.simulator.oracle.history import Outcome, Write
+from replication.simulator.world.cluster import SimCluster
+from replication.simulator.world.coordinator import SimSession
+from replication.simulator.world.plan import Plan
+from replication.simulator.world.scheduler import US_PER_MS, Scheduler
 
 NAMES = "ABCK"
 CONTROLLER = "K"

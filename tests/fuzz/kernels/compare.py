@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from logstore.errors import CorruptBatchError, InvalidRecordError
+from logstore.common.errors import CorruptBatchError, InvalidRecordError
 
 REFUSALS = (
     ValueError, OverflowError, TypeError, BufferError, OSError, CorruptBatchError,

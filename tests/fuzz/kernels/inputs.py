@@ -10,10 +10,10 @@ from array import array
 from pathlib import Path
 
 from logstore.format.batch import encode_batch
-from logstore.format.compression import Compression
+from logstore.format.codecs.compression import Compression
+from logstore.kernels import _constants as v
 from logstore.kernels import _reference as reference
-from logstore.kernels import _vocabulary as v
-from tests.builders import marker, produced
+from tests.support.builders import marker, produced
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 HEADER = struct.Struct(">qiibIhiqqqhii")

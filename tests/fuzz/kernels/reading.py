@@ -18,8 +18,8 @@ from logstore.kernels import (
     _verify,
     _verify_reference,
 )
+from logstore.kernels import _constants as v
 from logstore.kernels import _reference as reference
-from logstore.kernels import _vocabulary as v
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
     LONG,

@@ -30,10 +30,10 @@ from logstore.kernels import (
 from logstore.kernels import _reference as reference
 from logstore.storage.local import LocalStorage
 from replication.kernels import _waiting
-from tests.builders import batch
 from tests.fuzz.kernels.inputs import LONG, exact, record, table
 from tests.fuzz.kernels.writing import File, LyingBytes, Map
-from tests.waiting import KERNELS, each_kernel, task_type
+from tests.support.builders import batch
+from tests.support.waiting import KERNELS, each_kernel, task_type
 
 STATES = pytest.mark.parametrize(
     "state_type",

@@ -9,7 +9,7 @@ from typing import Any
 from replication.kernels import _waiting
 from tests.fuzz.kernels.compare import outcome
 from tests.fuzz.kernels.inputs import LONG, number
-from tests.waiting import KERNELS, operation_type, task_type
+from tests.support.waiting import KERNELS, operation_type, task_type
 
 
 def timers(rng: random.Random) -> None:

@@ -8,10 +8,10 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.alter_partition import AlterPartitionManager
-from replication.controller_channel import REACTIONS, ControllerChannel
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.broker.alter_partition import AlterPartitionManager
+from replication.broker.controller_channel import REACTIONS, ControllerChannel
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -19,8 +19,8 @@ from replication.messages import (
     ControlledShutdownResponse,
     Response,
 )
-from replication.retrying import Reaction
-from tests.replication_support import ManualRuntime, RecordingTransport
+from replication.common.retrying import Reaction
+from tests.support.replication import ManualRuntime, RecordingTransport
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 MINUTE = 60_000

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from logstore.errors import LogstoreError
+from logstore.common.errors import LogstoreError
 from logstore.manager import LogManager
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage
-from replication.broker import Broker, BrokerEvent, BrokerState, next_state
-from replication.config import ReplicationConfig
-from replication.coordination import nodes
-from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
-from replication.error_codes import ErrorCode
-from replication.errors import DuplicateBrokerRegistrationError
-from replication.messages import (
+from replication.broker.broker import Broker, BrokerEvent, BrokerState, next_state
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
     MetadataRequest,
     Response,
 )
-from tests.replication_support import ManualRuntime, RecordingTransport, Sent
+from replication.coordination import nodes
+from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordinator
+from tests.support.replication import ManualRuntime, RecordingTransport, Sent
 
 S, E = BrokerState, BrokerEvent
 EXPECTED = {

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.isr import settled
-from replication.messages import FetchPartition
-from tests.fetch_session_support import Member
-from tests.replica_manager_support import TOPIC_ID, Host
+from replication.common.messages import FetchPartition
+from replication.decisions.isr import settled
+from tests.support.fetch_sessions import Member
+from tests.support.replica_managers import TOPIC_ID, Host
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 

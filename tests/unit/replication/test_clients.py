@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.errors import ConfigError, CorruptBatchError, OffsetOutOfRangeError
+from logstore.common.errors import ConfigError, CorruptBatchError, OffsetOutOfRangeError
 from logstore.format.header import parse_header
-from logstore.log.reading import EARLIEST
+from logstore.log.reading.reading import EARLIEST
 from replication.client import (
     Client,
     Consumer,
@@ -34,13 +34,13 @@ from replication.client.inline import InlineActor
 from replication.client.metadata import MAX_AGE_MS
 from replication.client.positions import EpochsRead, Position, Step, diverging_offset
 from replication.client.sending import MAX_PRODUCER_EPOCH
-from replication.error_codes import ErrorCode
-from replication.errors import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
     BrokerUnavailableError,
     LogTruncationError,
     UnknownPartitionError,
 )
-from replication.messages import (
+from replication.common.messages import (
     EpochEndOffset,
     FetchPartitionResponse,
     FetchRequest,
@@ -63,10 +63,10 @@ from replication.messages import (
     Request,
     Response,
 )
-from replication.state import BrokerRegistration
-from replication.transport import OnReply
-from tests.builders import batch
-from tests.replication_support import ManualRuntime, RecordingTransport, Sent
+from replication.common.state import BrokerRegistration
+from replication.common.transport import OnReply
+from tests.support.builders import batch
+from tests.support.replication import ManualRuntime, RecordingTransport, Sent
 
 TP = TopicPartition("orders", 0)
 TOPIC_ID = uuid.UUID(int=7)

@@ -6,10 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from replication.controller.topics import MAX_PARTITIONS
-from replication.coordination import nodes
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     AlterableConfig,
     AlterConfigOp,
     CreatePartitionsRequest,
@@ -19,8 +17,10 @@ from replication.messages import (
     Request,
     TopicResponse,
 )
-from replication.state import NO_LEADER, TopicPartition
-from tests.controller_support import PAUSE_MS, T0, Brokers
+from replication.common.state import NO_LEADER, TopicPartition
+from replication.controller.topics import MAX_PARTITIONS
+from replication.coordination import nodes
+from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 T1, T2 = TopicPartition("t", 1), TopicPartition("t", 2)
 MIN_ISR, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"

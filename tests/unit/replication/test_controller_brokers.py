@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from replication.coordination import nodes
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     ElectionType,
     LeaderAndIsrRequest,
     UpdateMetadataRequest,
 )
-from replication.state import NO_LEADER, RecoveryState, TopicPartition
-from tests.controller_support import T0, Brokers
+from replication.common.state import NO_LEADER, RecoveryState, TopicPartition
+from replication.coordination import nodes
+from tests.support.controllers import T0, Brokers
 
 
 def test_a_dead_leader_is_replaced_and_everybody_hears() -> None:

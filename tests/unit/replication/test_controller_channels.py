@@ -6,6 +6,25 @@ from uuid import UUID
 
 import pytest
 
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionChange,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.common.retrying import Reaction
+from replication.common.state import (
+    BrokerRegistration,
+    LiveBroker,
+    PartitionRegistration,
+    TopicAssignment,
+    TopicPartition,
+)
 from replication.controller.channels import (
     BACKOFF,
     REQUEST_REACTIONS,
@@ -16,27 +35,8 @@ from replication.controller.channels import (
     Numbers,
 )
 from replication.controller.context import ControllerContext
-from replication.error_codes import ErrorCode
-from replication.messages import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    PartitionChange,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
-from replication.retrying import Reaction
-from replication.state import (
-    BrokerRegistration,
-    LiveBroker,
-    PartitionRegistration,
-    TopicAssignment,
-    TopicPartition,
-)
-from tests.controller_support import T0
-from tests.replication_support import ManualRuntime, RecordingTransport
+from tests.support.controllers import T0
+from tests.support.replication import ManualRuntime, RecordingTransport
 
 PAUSE_MS = int(BACKOFF.max_ms)
 T1 = TopicPartition("t", 1)

@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from replication.controller import store, writer
-from replication.coordination import (
-    CoordinatorUnavailableError,
-    NoNodeError,
-    SessionExpiredError,
-    nodes,
-)
-from replication.coordination.embedded import EmbeddedCoordinator
-from replication.messages import (
+from replication.common.messages import (
     AlterableConfig,
     AlterPartitionItem,
     AlterPartitionRequest,
@@ -38,8 +30,16 @@ from replication.messages import (
     Request,
     Response,
 )
-from replication.state import NO_LEADER, TopicPartition
-from tests.controller_support import T0, Brokers
+from replication.common.state import NO_LEADER, TopicPartition
+from replication.controller import store, writer
+from replication.coordination import (
+    CoordinatorUnavailableError,
+    NoNodeError,
+    SessionExpiredError,
+    nodes,
+)
+from replication.coordination.embedded import EmbeddedCoordinator
+from tests.support.controllers import T0, Brokers
 
 CALLS = ("get", "children", "create", "set", "delete", "transact", "watch")
 T1, T2 = TopicPartition("t", 1), TopicPartition("t", 2)

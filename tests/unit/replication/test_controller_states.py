@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from replication.controller.channels import Numbers
-from replication.controller.states import ControllerState, Happened, next_state
-from replication.controller.store import ControllerStore
-from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, Op, nodes
-from replication.coordination.base import Node
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     CreateTopicRequest,
     DeleteTopicRequest,
     Response,
     TopicResponse,
 )
-from replication.state import NO_LEADER
-from tests.controller_support import PAUSE_MS, T0, Brokers
+from replication.common.state import NO_LEADER
+from replication.controller.channels import Numbers
+from replication.controller.states import ControllerState, Happened, next_state
+from replication.controller.store import ControllerStore
+from replication.coordination import BadVersionError, Check, CoordinatorUnavailableError, Op, nodes
+from replication.coordination.base import Node
+from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 S, H = ControllerState, Happened
 WAYS = {

@@ -6,11 +6,8 @@ from random import Random
 
 import pytest
 
-from replication.controller.store import CHUNK
-from replication.coordination import CoordinatorUnavailableError, Op, nodes
-from replication.coordination.embedded import EmbeddedCoordinator
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     AlterPartitionItem,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -29,8 +26,11 @@ from replication.messages import (
     TopicResponse,
     UpdateMetadataRequest,
 )
-from replication.state import NO_LEADER, TopicPartition
-from tests.controller_support import PAUSE_MS, T0, Brokers
+from replication.common.state import NO_LEADER, TopicPartition
+from replication.controller.store import CHUNK
+from replication.coordination import CoordinatorUnavailableError, Op, nodes
+from replication.coordination.embedded import EmbeddedCoordinator
+from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 
 def test_one_controller_at_a_time_and_epochs_rise() -> None:

@@ -7,11 +7,9 @@ from random import Random
 
 import pytest
 
-from replication.controller.topics import spread
-from replication.coordination import nodes
-from replication.error_codes import ErrorCode
-from replication.errors import ResponseError
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import ResponseError
+from replication.common.messages import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     CreateTopicRequest,
@@ -19,8 +17,10 @@ from replication.messages import (
     StopReplicaRequest,
     TopicResponse,
 )
-from replication.state import NO_LEADER, TopicPartition
-from tests.controller_support import PAUSE_MS, T0, Brokers
+from replication.common.state import NO_LEADER, TopicPartition
+from replication.controller.topics import spread
+from replication.coordination import nodes
+from tests.support.controllers import PAUSE_MS, T0, Brokers
 
 
 def stops_of(b: Brokers, broker: int) -> list[StopReplicaPartition]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from logstore.errors import CorruptDataError, LogDirLockedError
+from logstore.common.errors import CorruptDataError, LogDirLockedError
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from logstore.testing.faulty import FOREVER
 from replication.coordination import (

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints.types import TopicPartition
-from replication.coordination import CorruptNodeError, nodes
-from replication.state import (
+from replication.common.state import (
     BrokerRegistration,
     PartitionRegistration,
     RecoveryState,
     TopicAssignment,
 )
+from replication.coordination import CorruptNodeError, nodes
 
 TP = TopicPartition("orders", 3)
 REPLICAS = (1, 2, 3)

@@ -7,16 +7,16 @@ import itertools
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.producer_state import AppendOrigin
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from logstore.segments.producer_state import AppendOrigin
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     DeleteRecordsResponse,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
 )
-from tests.builders import batch, marker, produced
-from tests.replica_manager_support import BROKER, EPOCH, TP, Answers, Host, part
+from tests.support.builders import batch, marker, produced
+from tests.support.replica_managers import BROKER, EPOCH, TP, Answers, Host, part
 
 OTHER = TopicPartition("orders", 1)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from logstore.errors import StorageFailedError
-from logstore.producer_state import AppendOrigin
-from replication.error_codes import ErrorCode
-from replication.errors import KafkaStorageError
-from replication.messages import ProducePartition, ProduceRequest
-from tests.builders import batch
-from tests.replica_manager_support import TP, Host, part
+from logstore.common.errors import StorageFailedError
+from logstore.segments.producer_state import AppendOrigin
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import KafkaStorageError
+from replication.common.messages import ProducePartition, ProduceRequest
+from tests.support.builders import batch
+from tests.support.replica_managers import TP, Host, part
 
 SYNCED = {"flush.messages": "1"}
 

@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 import pytest
 
-from replication.election import Mode, change, check_alter, elect, is_already_applied
-from replication.error_codes import ErrorCode
-from replication.messages import AlterPartitionItem
-from replication.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionItem
+from replication.common.state import NO_LEADER, PartitionRegistration, RecoveryState, TopicPartition
+from replication.decisions.election import Mode, change, check_alter, elect, is_already_applied
 
 NONE: tuple[int, ...] = ()
 RECOVERED, RECOVERING = RecoveryState.RECOVERED, RecoveryState.RECOVERING

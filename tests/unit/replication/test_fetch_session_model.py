@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.error_codes import ErrorCode
-from replication.isr import settled
-from replication.messages import CONSUMER, FetchPartition, FetchPartitionResponse
-from tests.builders import batch
-from tests.fetch_session_support import Member
-from tests.replica_manager_support import EPOCH, Host
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import CONSUMER, FetchPartition, FetchPartitionResponse
+from replication.decisions.isr import settled
+from tests.support.builders import batch
+from tests.support.fetch_sessions import Member
+from tests.support.replica_managers import EPOCH, Host
 
 TPS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
 REQUESTERS = (2, 3, CONSUMER)

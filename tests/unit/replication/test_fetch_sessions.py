@@ -10,17 +10,9 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.error_codes import ErrorCode
-from replication.errors import KafkaStorageError
-from replication.fetch_session_handler import SessionRequest
-from replication.fetch_sessions import (
-    MIN_EVICTION_MS,
-    CachedPartition,
-    FetchSession,
-    FetchSessionCache,
-)
-from replication.isr import settled
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import KafkaStorageError
+from replication.common.messages import (
     MAX_SESSION_EPOCH,
     EpochEndOffset,
     FetchPartition,
@@ -29,11 +21,19 @@ from replication.messages import (
     FetchResponse,
     next_session_epoch,
 )
-from replication.metadata_cache import MetadataCache
-from replication.runtime import ThreadRuntime
-from tests.builders import batch, produced
-from tests.fetch_session_support import Member
-from tests.replica_manager_support import EPOCH, TOPIC_ID, Answers, Host
+from replication.common.runtime import ThreadRuntime
+from replication.decisions.isr import settled
+from replication.fetcher.fetch_session_handler import SessionRequest
+from replication.replica_manager.fetch_sessions import (
+    MIN_EVICTION_MS,
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+)
+from replication.replica_manager.metadata_cache import MetadataCache
+from tests.support.builders import batch, produced
+from tests.support.fetch_sessions import Member
+from tests.support.replica_managers import EPOCH, TOPIC_ID, Answers, Host
 
 TPS = [TopicPartition("t", number) for number in range(4)]
 A, B, C, D = TPS
@@ -752,7 +752,7 @@ class TestEviction:
         assert set(known.followers) == {2, 3}
 
     def test_too_many_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("replication.fetch_sessions.MAX_PARTITIONS", 3)
+        monkeypatch.setattr("replication.replica_manager.fetch_sessions.MAX_PARTITIONS", 3)
         host = led(*TPS)
         member = Member(host)
         assert member.fetch(wanted(*TPS)).session_id == 0

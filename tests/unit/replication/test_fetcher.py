@@ -10,14 +10,10 @@ import pytest
 
 from checkpoints.types import TopicPartition
 from logstore.testing import ManualClock
-from replication.config import ReplicationConfig
-from replication.error_codes import ErrorCode
-from replication.errors import NotLeaderOrFollowerError
-from replication.fetcher import Fetcher
-from replication.fetcher_manager import FetcherManager
-from replication.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
-from replication.fetcher_troubles import FetcherEnv
-from replication.messages import (
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.messages import (
     INITIAL_SESSION_EPOCH,
     EpochEndOffset,
     FetchPartition,
@@ -34,11 +30,15 @@ from replication.messages import (
     Request,
     TopicResponse,
 )
-from replication.runtime import ThreadRuntime
-from replication.transport import LocalNetwork, LocalTransport, OnReply
-from replication.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE
-from tests.builders import batch, produced
-from tests.fetcher_support import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
+from replication.common.runtime import ThreadRuntime
+from replication.common.transport import LocalNetwork, LocalTransport, OnReply
+from replication.decisions.truncation import EPOCH_RULE, FETCH_RULE, HIGH_WATERMARK_RULE
+from replication.fetcher.fetcher import Fetcher
+from replication.fetcher.fetcher_manager import FetcherManager
+from replication.fetcher.fetcher_state import InitialFetchState, OffsetMismatchError, Phase
+from replication.fetcher.fetcher_troubles import FetcherEnv
+from tests.support.builders import batch, produced
+from tests.support.fetchers import FOLLOWER, KIP_320_RULE, LEADER, TP, Replica, Stage, fetched
 
 BACKOFF_MS = 1000
 A, B, C = (TopicPartition("a", i) for i in range(3))

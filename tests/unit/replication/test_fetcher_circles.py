@@ -11,11 +11,10 @@ import pytest
 
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT
 from checkpoints.types import TopicPartition
-from logstore.errors import ResourceBusyError
+from logstore.common.errors import ResourceBusyError
 from logstore.format.reader import iter_batches
-from replication.error_codes import ErrorCode
-from replication.fetcher_reactions import REACTIONS, FetchReaction
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     EpochEndOffset,
     FetchRequest,
     FetchResponse,
@@ -25,7 +24,8 @@ from replication.messages import (
     Request,
     Response,
 )
-from tests.fetcher_support import TP, Stage, fetched
+from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
+from tests.support.fetchers import TP, Stage, fetched
 
 BACKOFF_MS = 1000
 WAIT_MS = 500

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints.types import TopicPartition
-from replication.fetcher_manager import fetcher_id
-from replication.fetcher_state import InitialFetchState
-from tests.fetcher_support import LEADER, TP, Stage, fetched
+from replication.fetcher.fetcher_manager import fetcher_id
+from replication.fetcher.fetcher_state import InitialFetchState
+from tests.support.fetchers import LEADER, TP, Stage, fetched
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from contextlib import suppress
 import pytest
 
 from logstore.storage.memory import MemoryStorage
+from replication.broker.membership import FAREWELL_MS, Membership
+from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.runtime import ThreadRuntime
+from replication.common.state import BrokerRegistration
 from replication.coordination import Coordinator, CoordinatorUnavailableError, nodes
 from replication.coordination.embedded import CoordinatorStore
-from replication.errors import DuplicateBrokerRegistrationError
-from replication.membership import FAREWELL_MS, Membership
-from replication.runtime import ThreadRuntime
-from replication.state import BrokerRegistration
-from tests.coordinator_faults import LosingService, once
-from tests.replication_support import ManualRuntime
+from tests.support.coordinator_faults import LosingService, once
+from tests.support.replication import ManualRuntime
 
 SESSION_MS = 6000
 REGISTRATION_MS = 20_000

@@ -7,8 +7,8 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
-from replication.error_codes import ErrorCode
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
     EPOCH_DURING_DELETE,
     LEADER_DURING_DELETE,
     LeaderAndIsrRequest,
@@ -16,8 +16,8 @@ from replication.messages import (
     PartitionChange,
     UpdateMetadataRequest,
 )
-from replication.metadata_cache import MetadataCache
-from replication.state import BrokerRegistration, LiveBroker, PartitionRegistration
+from replication.common.state import BrokerRegistration, LiveBroker, PartitionRegistration
+from replication.replica_manager.metadata_cache import MetadataCache
 
 TP = TopicPartition("orders", 0)
 ID = uuid.UUID(int=1)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from checkpoints.types import TopicPartition
+from replication.broker.metrics import collector
 from replication.controller.context import ControllerStats
-from replication.metrics import collector
-from tests.builders import batch, produced
-from tests.replica_manager_support import BROKER, Host, part
+from tests.support.builders import batch, produced
+from tests.support.replica_managers import BROKER, Host, part
 
 prometheus = pytest.importorskip("prometheus_client")
 OTHER = TopicPartition("orders", 1)
@@ -191,6 +191,6 @@ def test_several_brokers_share_a_registry() -> None:
 @pytest.mark.slow
 def test_the_client_is_loaded_only_when_a_collector_is_made() -> None:
     """It is an extra, and takes 68 ms."""
-    code = "import sys, replication.metrics; print('prometheus_client' in sys.modules)"
+    code = "import sys, replication.broker.metrics; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.config import MAX_LONG
-from logstore.errors import ResourceBusyError
+from logstore.common.config import MAX_LONG
+from logstore.common.errors import ResourceBusyError
 from logstore.log import ReplicaLog
-from replication.error_codes import ErrorCode
-from replication.messages import AlterPartitionResult
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import AlterPartitionResult
 from replication.partition import Partition
-from tests.builders import batch
-from tests.replica_manager_support import BROKER, TP, Host, part
+from tests.support.builders import batch
+from tests.support.replica_managers import BROKER, TP, Host, part
 
 TWO = {"min.insync.replicas": "2"}
 

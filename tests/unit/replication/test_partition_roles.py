@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from logstore.errors import LeadershipEndedError
+from logstore.common.errors import LeadershipEndedError
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
-from logstore.log.reading import EARLIEST
-from replication.error_codes import ErrorCode
-from replication.errors import NotLeaderOrFollowerError
-from replication.messages import (
+from logstore.log.reading.reading import EARLIEST
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.messages import (
     CONSUMER,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -29,8 +29,8 @@ from replication.messages import (
     OffsetForLeaderPartition,
 )
 from replication.partition import Partition
-from tests.builders import batch
-from tests.replica_manager_support import TP, Answers, Host, part
+from tests.support.builders import batch
+from tests.support.replica_managers import TP, Answers, Host, part
 
 OURS, THEIRS = bytes(10), bytes(20)
 PRODUCERS = 3

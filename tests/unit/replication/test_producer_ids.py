@@ -10,6 +10,9 @@ import pytest
 
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import ManualClock
+from replication.broker.producer_ids import BLOCK_SIZE, ProducerIdManager
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import InitProducerIdRequest, InitProducerIdResponse
 from replication.coordination import (
     CoordinatorUnavailableError,
     CorruptNodeError,
@@ -17,10 +20,7 @@ from replication.coordination import (
     nodes,
 )
 from replication.coordination.embedded import CoordinatorStore
-from replication.error_codes import ErrorCode
-from replication.messages import InitProducerIdRequest, InitProducerIdResponse
-from replication.producer_ids import BLOCK_SIZE, ProducerIdManager
-from tests.replication_support import ManualRuntime
+from tests.support.replication import ManualRuntime
 
 
 class Session:

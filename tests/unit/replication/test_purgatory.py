@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from replication.purgatory import Purgatory
-from tests.waiting import each_kernel, in_another_thread, operation_type, race
+from replication.purgatory.purgatory import Purgatory
+from tests.support.waiting import each_kernel, in_another_thread, operation_type, race
 
 pytestmark = each_kernel
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints.types import TopicPartition
-from logstore.config import MAX_LONG
-from logstore.errors import ConfigError
+from logstore.common.config import MAX_LONG
+from logstore.common.errors import ConfigError
 from logstore.testing import ManualClock
-from replication.quota import ReplicationQuota, SampledRate, parse_throttled_replicas
-from tests.replication_support import ManualRuntime
+from replication.common.quota import ReplicationQuota, SampledRate, parse_throttled_replicas
+from tests.support.replication import ManualRuntime
 
 TPS = [TopicPartition("topic1", i) for i in range(4)]
 

@@ -8,11 +8,15 @@ import uuid
 import pytest
 
 from checkpoints.types import TopicPartition
-from logstore.log.reading import EARLIEST, LATEST
+from logstore.log.reading.reading import EARLIEST, LATEST
 from logstore.testing import FaultyStorage
-from replication.error_codes import ErrorCode
-from replication.errors import KafkaStorageError, NotLeaderOrFollowerError, UnknownPartitionError
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
+    KafkaStorageError,
+    NotLeaderOrFollowerError,
+    UnknownPartitionError,
+)
+from replication.common.messages import (
     CONSUMER,
     EpochEndOffset,
     ListOffsetsPartition,
@@ -20,9 +24,9 @@ from replication.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
 )
-from replication.replica_selector import ReplicaView, select_replica
-from tests.builders import batch, produced
-from tests.replica_manager_support import BROKER, EPOCH, TOPIC_ID, TP, Host, part
+from replication.decisions.replica_selector import ReplicaView, select_replica
+from tests.support.builders import batch, produced
+from tests.support.replica_managers import BROKER, EPOCH, TOPIC_ID, TP, Host, part
 
 OTHER = TopicPartition("orders", 1)
 SIZE = len(batch())

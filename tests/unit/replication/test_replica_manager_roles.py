@@ -11,10 +11,9 @@ import pytest
 
 from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
-from replication.controller.channels import STOP_REACTIONS
-from replication.error_codes import ErrorCode
-from replication.errors import KafkaStorageError
-from replication.messages import (
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import KafkaStorageError
+from replication.common.messages import (
     FetchRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -23,11 +22,12 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.retrying import Reaction
-from replication.state import UNKNOWN_EPOCH
-from tests.builders import batch
-from tests.replica_manager_support import BROKER, EPOCH, TP, Host, live, part
-from tests.replication_support import ManualRuntime
+from replication.common.retrying import Reaction
+from replication.common.state import UNKNOWN_EPOCH
+from replication.controller.channels import STOP_REACTIONS
+from tests.support.builders import batch
+from tests.support.replica_managers import BROKER, EPOCH, TP, Host, live, part
+from tests.support.replication import ManualRuntime
 
 OTHER = TopicPartition("orders", 1)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from replication.error_codes import ErrorCode
-from replication.messages import FetchRequest, ProducePartition, ProduceRequest
-from replication.runtime import ThreadRuntime
-from tests.builders import batch
-from tests.replica_manager_support import EPOCH, TP, Host, part
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import FetchRequest, ProducePartition, ProduceRequest
+from replication.common.runtime import ThreadRuntime
+from tests.support.builders import batch
+from tests.support.replica_managers import EPOCH, TP, Host, part
 
 PRODUCERS, REQUESTS = 4, 60
 

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
-from tests.replication_support import ManualRuntime
+from replication.common.error_codes import ErrorCode
+from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
+from tests.support.replication import ManualRuntime
 
 STEADY = Backoff(100, 1000, jitter=0)
 

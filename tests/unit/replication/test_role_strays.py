@@ -13,11 +13,11 @@ from checkpoints.offset_checkpoint import HIGH_WATERMARK, OffsetCheckpoint
 from checkpoints.types import TopicPartition
 from logstore.manager import LogManager
 from logstore.testing import SimulatedCrash
-from replication.error_codes import ErrorCode
-from replication.messages import ProducePartition, ProduceRequest, ProduceResponse
-from tests.builders import batch
-from tests.replica_manager_support import TOPIC_ID, TP, Host
-from tests.replication_support import ManualRuntime
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import ProducePartition, ProduceRequest, ProduceResponse
+from tests.support.builders import batch
+from tests.support.replica_managers import TOPIC_ID, TP, Host
+from tests.support.replication import ManualRuntime
 
 OTHER = TopicPartition("orders", 1)
 NEW_ID = uuid.UUID(int=77)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from replication.runtime import ThreadRuntime
+from replication.common.runtime import ThreadRuntime
 
 
 @pytest.fixture

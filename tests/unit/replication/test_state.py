@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.state import BrokerRegistration
+from replication.common.state import BrokerRegistration
 
 
 @pytest.mark.parametrize(

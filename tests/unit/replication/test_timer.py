@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import each_kernel, race, task_type
+from tests.support.waiting import each_kernel, race, task_type
 
 pytestmark = each_kernel
 

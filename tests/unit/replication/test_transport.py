@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from replication.error_codes import ErrorCode
-from replication.messages import MetadataRequest, Request, Response, UpdateMetadataResponse
-from replication.runtime import ThreadRuntime
-from replication.transport import DEFAULT_TIMEOUT_MS, LocalNetwork, LocalTransport, OnReply
-from tests.replication_support import ManualRuntime
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import MetadataRequest, Request, Response, UpdateMetadataResponse
+from replication.common.runtime import ThreadRuntime
+from replication.common.transport import DEFAULT_TIMEOUT_MS, LocalNetwork, LocalTransport, OnReply
+from tests.support.replication import ManualRuntime
 
 REQUEST = MetadataRequest()
 ANSWER = UpdateMetadataResponse(ErrorCode.NONE)

@@ -21,13 +21,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from logstore.config import LogConfig
+from logstore.common.config import LogConfig
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
-from logstore.spark.columns import known_columns
-from logstore.spark.options import Options, chosen_columns
-from logstore.spark.source import BatchReader, LogstoreDataSource
-from logstore.spark.splits import Task
+from logstore.spark.common.columns import known_columns
+from logstore.spark.common.options import Options, chosen_columns
+from logstore.spark.common.splits import Task
+from logstore.spark.data_source import BatchReader, LogstoreDataSource
 from logstore.testing import ManualClock
 
 TYPES: dict[str, DataType] = {

@@ -17,13 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from logstore.errors import LogstoreError, ResourceBusyError
-from logstore.producer_state import AppendOrigin
-from logstore.spark import source, windows
-from logstore.spark.errors import DataLossError
-from logstore.spark.source import BatchReader
+from logstore.common.errors import LogstoreError, ResourceBusyError
+from logstore.segments.producer_state import AppendOrigin
+from logstore.spark import data_source as source
+from logstore.spark.common.errors import DataLossError
+from logstore.spark.data_source import BatchReader
+from logstore.spark.segments import windows
 from logstore.storage.local import LocalStorage
-from tests.builders import batch, marker, produced
+from tests.support.builders import batch, marker, produced
 from tests.unit.spark.reading import Broker, read, reader, tasks
 
 PRODUCER = 7

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from logstore.spark.columns import BATCH_COLUMNS, RECORD_COLUMNS
+from logstore.spark.common.columns import BATCH_COLUMNS, RECORD_COLUMNS
 from tests.unit.spark.reading import read
 
 DATA = Path(__file__).parents[2] / "golden" / "data"

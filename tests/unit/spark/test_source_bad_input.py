@@ -11,11 +11,15 @@ import pytest
 from pyspark.sql.datasource import GreaterThanOrEqual
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
-from logstore.errors import ConfigError, CorruptBatchError, UnknownTopicOrPartitionError
-from logstore.format.compression import Compression
-from logstore.spark.errors import DataLossError, DuplicatePartitionError, NotALogDirectoryError
-from logstore.spark.header_columns import timestamps
-from tests.builders import batch
+from logstore.common.errors import ConfigError, CorruptBatchError, UnknownTopicOrPartitionError
+from logstore.format.codecs.compression import Compression
+from logstore.spark.common.errors import (
+    DataLossError,
+    DuplicatePartitionError,
+    NotALogDirectoryError,
+)
+from logstore.spark.source.header_columns import timestamps
+from tests.support.builders import batch
 from tests.unit.spark.reading import Broker, offsets, read, reader, tasks
 
 SIZE = len(batch(0, 10))

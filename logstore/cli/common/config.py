@@ -1,0 +1,34 @@
+"""Configurations of topics on the command line: ``--config KEY=VALUE``."""
+
+from __future__ import annotations
+
+import click
+
+from checkpoints.printable import printable
+from logstore.cli import fail
+
+config_option = click.option(
+    "--config", multiple=True, metavar="KEY=VALUE",
+    help="Configuration of the topic, under Kafka's keys; may be repeated.",
+)  # fmt: skip
+"""The option of every command that creates a topic: parameter ``config``."""
+
+
+def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Key -> value, each checked as Kafka does.
+
+    Raises:
+        ConfigError: an unknown key, or a value outside its bounds.
+    """
+    from logstore.common.config import LogConfig
+
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            fail(f"--config {printable(pair)}: give KEY=VALUE")
+        if key in settings:
+            fail(f"--config {printable(pair)}: {printable(key)} is given twice")
+        settings[key] = value
+    LogConfig.from_properties(settings)
+    return settings

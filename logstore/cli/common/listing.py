@@ -1,0 +1,197 @@
+"""What log directories hold, by names and small files alone: for ``logstore ls``.
+
+No lock is taken and nothing is written. Of each log only the end of the last segment is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from checkpoints.errors import CheckpointError, MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.offset_checkpoint import HIGH_WATERMARK, LOG_START, OffsetCheckpoint
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_to_text,
+)
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore.common.errors import InvalidTopicError, LogClosedError, LogstoreError
+from logstore.format import filenames
+from logstore.log.reading.directory_reader import DirectoryReader
+from logstore.storage import Storage
+
+Note = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One partition directory. None stands for what no file tells.
+
+    ``offset_lag``: offsets behind the longest replica that was listed; ``is_leader``: see
+    `compare`. ``size`` is in bytes, of all files.
+    """
+
+    topic_partition: TopicPartition
+    directory: str
+    broker: str
+    topic_id: str | None
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int | None
+    leader_epoch: int | None
+    segments: int
+    size: int
+    offset_lag: int | None = None
+    is_leader: bool | None = None
+
+
+@dataclass(slots=True)
+class LogDirectory:
+    """One log directory; ``broker`` is its node id, else its path."""
+
+    path: str
+    broker: str
+    cluster_id: str | None = None
+    replicas: list[Replica] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Lister:
+    """Lists directories one after the other; ``note`` hears what is left out and why."""
+
+    storage: Storage
+    note: Note
+
+    def log_directory(self, path: str) -> LogDirectory:
+        """All partitions of a log directory, by topic and number."""
+        found = self._identity(path)
+        high_watermarks = self._offsets(path, HIGH_WATERMARK)
+        log_starts = self._offsets(path, LOG_START)
+        marked: defaultdict[str, int] = defaultdict(int)
+        for entry in self.storage.scan_dir(path):
+            tp = _partition_of(entry.name, marked) if entry.is_dir else None
+            if tp is None:
+                continue
+            directory = os.path.join(path, entry.name)
+            replica = self._replica(directory, tp, found.broker, log_starts.get(tp, 0))
+            if replica is not None:
+                replica.high_watermark = high_watermarks.get(tp)
+                found.replicas.append(replica)
+        for suffix, count in sorted(marked.items()):
+            noun = "directory" if count == 1 else "directories"
+            self.note(f"{printable(path)}: left out {count} {suffix} {noun}")
+        found.replicas.sort(key=lambda each: each.topic_partition)
+        return found
+
+    def _identity(self, path: str) -> LogDirectory:
+        found = LogDirectory(path, path)
+        try:
+            meta = MetaPropertiesFile(os.path.join(path, META_PROPERTIES), self.storage).read()
+        except CheckpointError as error:
+            self.note(str(error))
+            return found
+        if meta is not None:
+            found.cluster_id = meta.cluster_id
+            found.broker = path if meta.node_id is None else str(meta.node_id)
+        return found
+
+    def _offsets(self, path: str, name: str) -> dict[TopicPartition, int]:
+        try:
+            return OffsetCheckpoint(os.path.join(path, name), self.storage).read()
+        except MalformedCheckpointError as error:
+            self.note(f"{error}; taken as absent")
+            return {}
+
+    def _replica(
+        self, directory: str, tp: TopicPartition, broker: str, log_start: int
+    ) -> Replica | None:
+        """None where the directory went away meanwhile, or cannot be read."""
+        try:
+            reader = DirectoryReader(directory, storage=self.storage)
+            bases = reader.bases()
+            start = max(log_start, bases[0] if bases else 0)
+            end = max(start, reader.end_on_file())
+            size = sum(entry.size for entry in self.storage.scan_dir(directory) if entry.is_file)
+        except (FileNotFoundError, LogClosedError):
+            self.note(f"{printable(directory)}: deleted meanwhile")
+            return None
+        except (LogstoreError, OSError) as error:
+            self.note(f"{printable(directory)} is left out: {error}")
+            return None
+        return Replica(
+            tp, directory, broker, self._topic_id(directory), start, end, None,
+            self._epoch(directory), len(bases), size,
+        )  # fmt: skip
+
+    def _topic_id(self, directory: str) -> str | None:
+        path = os.path.join(directory, PARTITION_METADATA)
+        try:
+            metadata = PartitionMetadataFile(path, self.storage).read()
+        except CheckpointError as error:
+            self.note(f"{error}; taken as absent")
+            return None
+        return None if metadata is None else topic_id_to_text(metadata.topic_id)
+
+    def _epoch(self, directory: str) -> int | None:
+        """The latest leader epoch."""
+        path = os.path.join(directory, LEADER_EPOCH)
+        try:
+            entries = LeaderEpochCheckpoint(path, self.storage).read()
+        except CheckpointError as error:
+            self.note(f"{error}; taken as absent")
+            return None
+        return max((epoch for epoch, _ in entries), default=None)
+
+
+def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:
+    """The partition of a directory; those that are no log in use are counted in ``marked``."""
+    try:
+        parsed = filenames.parse_partition_dir(name)
+    except InvalidTopicError:
+        return None
+    if parsed.suffix:
+        marked[parsed.suffix] += 1
+        return None
+    return parsed.topic_partition
+
+
+def compare(replicas: Iterable[Replica]) -> None:
+    """Fill in lag and leader where several replicas of a partition were listed.
+
+    Partitions of the same name with different topic ids are different ones.
+    """
+    groups: defaultdict[tuple[TopicPartition, str | None], list[Replica]] = defaultdict(list)
+    for replica in replicas:
+        groups[replica.topic_partition, replica.topic_id].append(replica)
+    for group in groups.values():
+        if len(group) > 1:
+            longest = max(replica.log_end_offset for replica in group)
+            for replica in group:
+                replica.offset_lag = longest - replica.log_end_offset
+            _find_leader(group)
+
+
+def _find_leader(group: list[Replica]) -> None:
+    """The files name no leader, but give it away where one replica is ahead.
+
+    A leader has its epoch on file before any follower, and the records of that epoch as well. So
+    the only replica with the highest epoch, or among several the only longest one, leads the
+    others. Where two are equal nothing is said, nor of two copies with one broker id.
+    """
+    ranks = sorted(map(_rank, group))
+    brokers = {replica.broker for replica in group}
+    if ranks[-1] == ranks[-2] or ranks[-1][0] < 0 or len(brokers) < len(group):
+        return
+    for replica in group:
+        replica.is_leader = _rank(replica) == ranks[-1]
+
+
+def _rank(replica: Replica) -> tuple[int, int]:
+    epoch = -1 if replica.leader_epoch is None else replica.leader_epoch
+    return epoch, replica.log_end_offset

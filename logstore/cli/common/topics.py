@@ -1,0 +1,62 @@
+"""Topics of a log directory that no broker uses: for ``create``, ``alter`` and ``delete``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from checkpoints.printable import printable
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicPropertiesFile
+from checkpoints.types import TopicPartition
+from logstore import terminal
+from logstore.cli import fail
+from logstore.cli.common.interrupts import Interrupts
+from logstore.format import filenames
+from logstore.manager import LogManager
+from logstore.storage.local import LocalStorage
+
+
+@contextmanager
+def offline(directory: str, *, create: bool = False) -> Iterator[LogManager]:
+    """The directory, locked and open; Ctrl-C waits until it is closed in order.
+
+    Raises:
+        LogDirLockedError: a broker or another process has it.
+    """
+    if not os.path.isdir(directory) and not (create and not os.path.lexists(directory)):
+        fail(f"{printable(directory)}: no such directory")
+    if os.path.isdir(directory) and not os.access(directory, os.W_OK):
+        fail(f"{printable(directory)}: not writable")
+    with Interrupts() as interrupts:
+        with LogManager([directory], background=False) as manager:
+            yield manager
+        interrupts.check()
+
+
+def known(manager: LogManager, directory: str, topic: str) -> list[int]:
+    """The partitions of a topic, also those that cannot be opened."""
+    unavailable = [tp.partition for tp in manager.unavailable_logs if tp.topic == topic]
+    found = sorted([*manager.topics().get(topic, []), *unavailable])
+    if not found:
+        fail(f"{printable(directory)}: there is no topic {topic!r} in it")
+    return found
+
+
+def stored_config(directory: str, topic: str, partition: int) -> dict[str, str]:
+    """The keys that a topic has of its own."""
+    name = filenames.partition_dir_name(TopicPartition(topic, partition))
+    path = os.path.join(directory, name, TOPIC_PROPERTIES)
+    stored = TopicPropertiesFile(path, LocalStorage()).read()
+    return {} if stored is None else dict(stored.values)
+
+
+def print_topic(manager: LogManager, topic: str) -> None:
+    """As JSON: its partitions, and the keys in which it differs from the defaults."""
+    default = manager.config.to_properties()
+    config = {
+        key: value
+        for key, value in manager.topic_config(topic).to_properties().items()
+        if value != default[key]
+    }
+    terminal.print_json({"topic": topic, "partitions": manager.topics()[topic], "config": config})

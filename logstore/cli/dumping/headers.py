@@ -1,0 +1,64 @@
+"""Batch headers of a ``.log`` file that somebody else may be writing: for ``logstore read``."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore.format.header import PREFIX_SIZE
+from logstore.kernels import SCAN_COLUMNS, SCAN_FULL, scan_batches
+from logstore.segments.large_batch import worth_reading
+from logstore.storage import File
+
+WINDOW_BYTES = 4 << 20
+_ROWS = 4096
+
+
+class BatchRow(NamedTuple):
+    """What a header says of its batch; ``position`` is in the file.
+
+    ``record_count`` is −1 for a compressed batch of the older formats, which does not say.
+    """
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+    producer_id: int
+    attributes: int
+    record_count: int
+
+
+_COLUMNS = [SCAN_COLUMNS.index(name) for name in BatchRow._fields]
+
+
+def batch_rows(file: File) -> Iterator[BatchRow]:
+    """The whole batches from the beginning on, by their headers alone: no checksum is looked at.
+
+    Ends silently at bytes that cannot be a batch. Read in windows, since the file may be cut
+    meanwhile, which a mapping would not survive.
+    """
+    table = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
+    position, window = 0, WINDOW_BYTES
+    while data := file.read_at(position, window):
+        start, status = 0, SCAN_FULL
+        while status == SCAN_FULL:
+            count, start, status = scan_batches(data, start, table, False)
+            columns = [table[c * _ROWS : c * _ROWS + count] for c in _COLUMNS]
+            for row in map(BatchRow._make, zip(*columns, strict=True)):
+                yield row._replace(position=position + row.position)
+        needed = framed_size(data[start:])
+        if (start == 0 and needed <= len(data)) or needed > file.size() - position - start:
+            return
+        if not worth_reading(file, position + start, needed):
+            return
+        position, window = position + start, max(WINDOW_BYTES, needed)
+
+
+def framed_size(data: bytes) -> int:
+    """The bytes of the batch that begins ``data``, going by its length field, which may be lies."""
+    if len(data) < PREFIX_SIZE:
+        return PREFIX_SIZE
+    return PREFIX_SIZE + int.from_bytes(data[8:PREFIX_SIZE], "big", signed=True)

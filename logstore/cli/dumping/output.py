@@ -1,0 +1,74 @@
+"""How ``logstore dump`` prints: lines on stdout, findings on stderr."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.common.errors import CorruptDataError
+from logstore.format.filenames import MAX_DIR_NAME
+
+
+class Output:
+    """Collects the exit code: 0, or 1 once something corrupt was seen, 2 once a path was unusable.
+
+    stdout carries data only, so that ``--format json`` can be piped.
+    """
+
+    def __init__(self, form: str, deep: bool, from_offset: int, end_offset: int) -> None:
+        self.form, self.deep = form, deep
+        self.from_offset, self.end_offset = from_offset, end_offset
+        self.exit_code = 0
+
+    def lines(self, lines: list[str]) -> None:
+        terminal.lines(lines)
+
+    def json(self, entries: list[dict[str, Any]]) -> None:
+        terminal.json_lines(entries)
+
+    def entry(self, fields: dict[str, Any]) -> None:
+        """One entry of a file that is no log: JSON, or ``name: value`` pairs."""
+        if self.form == "json":
+            self.json([fields])
+        else:
+            self.lines([" ".join(f"{name}: {shown(value)}" for name, value in fields.items())])
+
+    def corrupt(self, error: CorruptDataError | Exception) -> None:
+        self._tell(f"corrupt: {type(error).__name__}: {error}")
+        self.exit_code = max(self.exit_code, 1)
+
+    def note(self, message: str) -> None:
+        self._tell(f"note: {message}")
+
+    def unusable(self, message: str) -> None:
+        self._tell(f"error: {message}")
+        self.exit_code = 2
+
+    def _tell(self, message: str) -> None:
+        terminal.line(message, err=True)
+
+
+def to_base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def shown(value: Any) -> str:
+    """A value as Kafka's own tools print it; text is escaped, and whole if it can be a name."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return printable(value, MAX_DIR_NAME)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def readable(data: bytes | None) -> str:
+    """Text where it is text, else hex."""
+    if data is None:
+        return "null"
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "0x" + data.hex()
+    return text if text.isprintable() else "0x" + data.hex()

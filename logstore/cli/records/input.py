@@ -1,0 +1,157 @@
+"""Records from stdin: lines as they come, as values or as JSON; for ``logstore append``."""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from logstore.common.types import Header
+
+_READ_BYTES = 1 << 20
+_LINE_BYTES_MAX = 64 << 20  # a batch of 1 MiB is the most that a log takes by default
+_TIMESTAMP_MAX = 2**63 - 1
+
+
+class BadInputError(Exception):
+    """A line that is no record."""
+
+
+class Parsed(NamedTuple):
+    """A record to append; ``timestamp`` None stands for the present."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None = None
+    headers: tuple[Header, ...] = ()
+
+
+def records_as_they_come(
+    stream: Any, as_json: bool, separator: bytes | None
+) -> Iterator[tuple[Parsed | None, int]]:
+    """Records with the numbers of their lines; None where the input makes a pause.
+
+    Blank lines of JSON and control records are left out.
+
+    Raises:
+        BadInputError: with the number of the line; the records before it were given out.
+    """
+    number = 0
+    try:
+        for lines in lines_as_they_come(stream):
+            for number, line in enumerate(lines, number + 1):  # noqa: B020 - goes on counting
+                if not as_json:
+                    yield parse_line(line, separator), number
+                elif line.strip() and (record := parse_json(line)) is not None:
+                    yield record, number
+            if not lines:
+                yield None, number
+    except BadInputError as error:
+        raise BadInputError(f"line {number}: {error}") from None
+
+
+def lines_as_they_come(stream: Any) -> Iterator[list[bytes]]:
+    """Lists of whole lines without their newline; an empty list where the input makes a pause.
+
+    ``stream`` is a buffered binary one. What follows the last newline is a line too, if anything.
+
+    Raises:
+        BadInputError: a line is longer than 64 MiB.
+    """
+    rest = b""
+    while data := stream.read1(_READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield lines
+        if len(rest) > _LINE_BYTES_MAX:
+            raise BadInputError(f"the line after it is longer than {_LINE_BYTES_MAX} bytes")
+        if _pauses(stream):
+            yield []
+    if rest:
+        yield [rest]
+
+
+def _pauses(stream: Any) -> bool:
+    """Whether nothing can be read at once. A file or a closed pipe always can."""
+    try:
+        return not select.select([stream.fileno()], [], [], 0)[0]
+    except (OSError, ValueError):
+        return False
+
+
+def parse_line(line: bytes, separator: bytes | None) -> Parsed:
+    """A value, or with ``separator`` a key and a value, as Kafka's console producer takes them.
+
+    Raises:
+        BadInputError: there is no separator in the line.
+    """
+    if separator is None:
+        return Parsed(None, line)
+    key, found, value = line.partition(separator)
+    if not found:
+        raise BadInputError(f"no key separator {separator.decode(errors='replace')!r}")
+    return Parsed(key, value)
+
+
+def parse_json(line: bytes) -> Parsed | None:
+    """An object as ``logstore dump`` and ``read`` print it; None for a control record.
+
+    Raises:
+        BadInputError: what is wrong with it.
+    """
+    try:
+        fields = json.loads(line)
+    except RecursionError:
+        raise BadInputError("nested too deeply") from None
+    except UnicodeDecodeError:
+        raise BadInputError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BadInputError(f"not JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(fields, dict):
+        raise BadInputError("not a JSON object")
+    if fields.get("isControl") is True:
+        return None
+    if "value" not in fields:
+        raise BadInputError('the object has no "value"')
+    return Parsed(
+        _bytes(fields.get("key"), "key"),
+        _bytes(fields["value"], "value"),
+        _timestamp(fields.get("timestamp")),
+        _headers(fields.get("headers") or []),
+    )
+
+
+def _bytes(text: object, what: str) -> bytes | None:
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise BadInputError(f"{what} is neither base64 nor null")
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        raise BadInputError(f"{what} is not base64") from None
+
+
+def _timestamp(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value <= _TIMESTAMP_MAX:
+        raise BadInputError("timestamp is no number of milliseconds")
+    return value
+
+
+def _headers(pairs: object) -> tuple[Header, ...]:
+    if not isinstance(pairs, list):
+        raise BadInputError("headers are no list")
+    headers = []
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise BadInputError("a header is no pair of name and value")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError:
+            raise BadInputError("the name of a header is not Unicode") from None
+        headers.append((pair[0], _bytes(pair[1], "a header")))
+    return tuple(headers)

@@ -1,0 +1,133 @@
+"""Rows of an export, appended to logs: for ``logstore import``. Imports pyarrow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import pyarrow as pa
+
+from checkpoints.printable import printable
+from logstore.cli.common.interrupts import Interrupts
+from logstore.cli.records.files import ExportFileError, Format, read_rows
+from logstore.common.errors import LogstoreError
+from logstore.log import ReplicaLog
+
+_BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
+_BATCH_RECORDS = 5_000
+_RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
+
+
+class ImportFailedError(LogstoreError):
+    """A log does not take a record of the file, or does not hold all of them."""
+
+
+@dataclass(slots=True)
+class Content:
+    """What a file holds: how many rows of each partition, of which topics."""
+
+    topics: set[str] = field(default_factory=set)
+    rows: Counter[int] = field(default_factory=Counter)
+
+
+def survey(path: str, form: Format, interrupts: Interrupts) -> Content:
+    """Read all of the file once, so that damage is found before anything is written.
+
+    Raises:
+        ExportFileError: it is damaged, or a row has no topic, partition or timestamp.
+    """
+    found = Content()
+    for rows in read_rows(path, form):
+        interrupts.check()
+        for name in ("topic", "partition", "timestamp"):
+            if rows.column(name).null_count:
+                raise ExportFileError(f"{printable(path)}: a row has no {name}")
+        found.topics.update(rows.column("topic").unique().to_pylist())
+        for count in rows.column("partition").value_counts().to_pylist():
+            found.rows[count["values"]] += count["counts"]
+    if found.rows and min(found.rows) < 0:
+        raise ExportFileError(f"{printable(path)}: a row has partition {min(found.rows)}")
+    return found
+
+
+def load_rows(
+    path: str, form: Format, logs: Mapping[int, ReplicaLog], compression: str,
+    interrupts: Interrupts,
+) -> None:  # fmt: skip
+    """Append all rows of the file, each to the log of its partition.
+
+    Raises:
+        ImportFailedError: a log refused a record; those before it were appended.
+        KeyboardInterrupt: between two batches.
+    """
+    for rows in read_rows(path, form):
+        for partition, part in _by_partition(rows):
+            for batch in _batches(part, logs[partition].config.max_message_bytes):
+                interrupts.check()
+                _append(logs[partition], batch, compression)
+
+
+def _by_partition(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Stretches of rows of one partition."""
+    start = 0
+    for partition, same in groupby(rows.column("partition").to_pylist()):
+        count = sum(1 for _ in same)
+        yield partition, rows.slice(start, count)
+        start += count
+
+
+@dataclass(slots=True)
+class _Batch:
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    headers: list[list[tuple[str, bytes | None]]] = field(default_factory=list)
+    offsets: list[int | None] = field(default_factory=list)
+    size: int = 0
+
+
+def _batches(rows: pa.RecordBatch, limit: int) -> Iterator[_Batch]:
+    limit = min(_BATCH_BYTES, limit - _RECORD_OVERHEAD * 4)
+    batch = _Batch()
+    for key, value, timestamp, pairs, offset in zip(
+        rows.column("key").to_pylist(),
+        rows.column("value").to_pylist(),
+        rows.column("timestamp").view(pa.int64()).to_pylist(),
+        rows.column("headers").to_pylist(),
+        rows.column("offset").to_pylist(),
+        strict=True,
+    ):
+        headers = [_header(each) for each in pairs or ()]
+        size = _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+        size += sum(_RECORD_OVERHEAD + 4 * len(n) + len(v or b"") for n, v in headers)
+        if batch.keys and (batch.size + size > limit or len(batch.keys) >= _BATCH_RECORDS):
+            yield batch
+            batch = _Batch()
+        batch.keys.append(key)
+        batch.values.append(value)
+        batch.timestamps.append(timestamp)
+        batch.headers.append(headers)
+        batch.offsets.append(offset)
+        batch.size += size
+    if batch.keys:
+        yield batch
+
+
+def _header(pair: Any) -> tuple[str, bytes | None]:
+    if pair is None or pair["key"] is None:
+        raise ExportFileError("a row has a header without a name")
+    return pair["key"], pair["value"]
+
+
+def _append(log: ReplicaLog, batch: _Batch, compression: str) -> None:
+    try:
+        log.append_columns(
+            batch.values, batch.keys, batch.timestamps,
+            batch.headers if any(batch.headers) else None, compression=compression,
+        )  # fmt: skip
+    except LogstoreError as error:
+        span = f"offsets {batch.offsets[0]} to {batch.offsets[-1]} of the file"
+        raise ImportFailedError(f"{log.name}: {span}: {type(error).__name__}: {error}") from None

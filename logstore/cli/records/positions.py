@@ -1,0 +1,90 @@
+"""Places in a log as people write them: offsets, counts from the end, moments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from checkpoints.printable import printable
+from logstore.cli import fail
+from logstore.cli.records.reading import PartitionReader
+from logstore.format.reader import MAX_OFFSET
+
+FORMS = "OFFSET|-N|earliest|latest|@TIME"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = 80
+_NUMBER = re.compile(r"-?[0-9]{1,40}")
+
+Note = Callable[[str], None]
+
+
+def begin(reader: PartitionReader, text: str, option: str, note: Note) -> int:
+    """The offset of ``text`` in one log; not below its first. -N: the last N records."""
+    if text == "earliest":
+        return reader.earliest()
+    if text == "latest":
+        return reader.latest()
+    if text.startswith("@"):
+        return reader.first_at(moment(text[1:], option))
+    number = _number(text, option)
+    if number < 0:
+        return reader.last(-number)
+    earliest = reader.earliest()
+    if number < earliest:
+        note(f"{reader.topic_partition} begins at offset {earliest}")
+    return max(number, earliest)
+
+
+def end(reader: PartitionReader, text: str | None, option: str) -> int:
+    """Where to stop before; -N leaves the last N records out, None nothing."""
+    if text is None:
+        return MAX_OFFSET
+    if text == "latest":
+        return reader.latest()
+    if text == "earliest":
+        return reader.earliest()
+    if text.startswith("@"):
+        return reader.first_at(moment(text[1:], option))
+    number = _number(text, option)
+    return number if number >= 0 else reader.last(-number)
+
+
+def check(text: str | None, option: str) -> None:
+    """Refuse what is no place, before anything is read."""
+    if text is None or text in ("earliest", "latest"):
+        return
+    if text.startswith("@"):
+        moment(text[1:], option)
+    else:
+        _number(text, option)
+
+
+def _number(text: str, option: str) -> int:
+    shown = printable(text, _SHOWN)
+    if not _NUMBER.fullmatch(text) or text == "-0":
+        fail(f"{option} {shown}: give an offset, earliest, latest, -N for the last N, or @TIME")
+    number = int(text)
+    if abs(number) > MAX_OFFSET:
+        fail(f"{option} {shown}: no offset is above {MAX_OFFSET}")
+    return number
+
+
+def moment(text: str, option: str) -> int:
+    """Milliseconds since 1970 of a number of them, or of a date and time of ISO 8601.
+
+    Without a zone the time is UTC.
+    """
+    shown = printable(text, _SHOWN)
+    if text.isascii() and text.isdigit():
+        if len(text) > 40 or int(text) > MAX_OFFSET:
+            fail(f"{option} @{shown}: no timestamp is above {MAX_OFFSET}")
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option} @{shown}: give milliseconds, or a time such as 2026-11-01T12:00+01:00")
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    # An exact division: a float would be off by a millisecond, and early years overflow in UTC.
+    return (found - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,53 @@
+"""Room to unpack batches into."""
+
+from __future__ import annotations
+
+import mmap
+
+from logstore.common.types import Buffer
+
+SCRATCH_BYTES = 128 << 10
+"""Content up to this size is copied out of room that is used again: making and zeroing the room
+anew would cost as much as unpacking."""
+
+EAGER_BYTES = 16 << 20
+"""Content up to this size is unpacked at once; above it the size is measured first.
+
+A hostile batch of 1 MiB may stand for gigabytes. Measuring runs in constant memory, so a batch
+that is refused never costs more than this, while normal batches (a few MiB) are unpacked once.
+"""
+
+_free: list[memoryview] = []  # one for each thread that ever was at it together with the others
+
+
+def borrow() -> memoryview:
+    """``SCRATCH_BYTES`` to write to. Room that is not given back, as after an error, is freed."""
+    try:
+        return _free.pop()
+    except IndexError:
+        return memoryview(bytearray(SCRATCH_BYTES))
+
+
+def give_back(room: memoryview, size: int) -> bytes:
+    """A copy of the first ``size`` bytes, which the next borrower overwrites."""
+    content = bytes(room[:size])
+    _free.append(room)
+    return content
+
+
+def room_for_claim(size: int) -> memoryview:
+    """Room of a size that nothing vouches for: it takes memory only where it is written to.
+
+    Raises:
+        MemoryError: there is not that much address space.
+    """
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no room for {size} bytes") from error
+    return memoryview(pages)
+
+
+def without_slack(room: memoryview, size: int) -> Buffer:
+    """The first ``size`` bytes, without keeping much more than them alive."""
+    return room[:size] if 2 * size >= len(room) else bytes(room[:size])

@@ -1,0 +1,119 @@
+"""What the parts of one log share: where it lies, what readers may see, and why it stopped."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from checkpoints.errors import CheckpointError
+from checkpoints.files import UnusableFileError
+from checkpoints.loggers import get_logger
+from logstore.common.clock import Clock
+from logstore.common.config import LogConfig
+from logstore.common.errors import (
+    CorruptDataError,
+    LogClosedError,
+    LogstoreError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.kernels import LogSnapshot
+from logstore.log.core.news import News
+from logstore.storage.base import Storage
+
+logger = get_logger("logstore.log")
+
+_BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def is_busy(error: BaseException | None) -> bool:
+    """Whether descriptors or memory are short; the medium is well."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _BUSY):
+            return True
+        error = error.__cause__
+    return False
+
+
+def unusable(error: UnusableFileError) -> CorruptDataError:
+    """What a file that is none is to a caller: damage of that file."""
+    return CorruptDataError(str(error.filename), 0, error.reason)
+
+
+def medium_error(path: str, operation: str, error: BaseException) -> LogstoreError:
+    """What an error of the medium is to a caller, where no log has to go offline for it."""
+    if isinstance(error, UnusableFileError):
+        return unusable(error)
+    kind = ResourceBusyError if is_busy(error) else StorageFailedError
+    return kind(path, operation, str(error) or "not enough memory")
+
+
+class LogCore:
+    """``snapshot`` is replaced whole by whoever holds the WRITE lock; anyone may take it."""
+
+    def __init__(
+        self,
+        directory: str,
+        config: LogConfig,
+        storage: Storage,
+        clock: Clock,
+        on_failure: Callable[[StorageFailedError], None] | None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.storage = storage
+        self.clock = clock
+        self.snapshot: LogSnapshot  # from the writer's start on
+        self.failure: LogstoreError | None = None
+        self.news = News()
+        self._on_failure = on_failure
+
+    def check(self) -> None:
+        """Raise why the log takes no more work, if it does not."""
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self.failure, LogClosedError)
+
+    def refuse(self, failure: LogstoreError) -> None:
+        """Take no more work, because of ``failure``, unless there was a reason before."""
+        if self.failure is None:
+            self.failure = failure
+        self.news.wake_all()
+
+    def mark_closed(self) -> None:
+        self.refuse(LogClosedError(f"{self.directory} is closed"))
+
+    def fail(self, operation: str, error: BaseException) -> LogstoreError:
+        """The medium failed: refuse all further work until opened again (F-224, F-315)."""
+        failure = StorageFailedError(self.directory, operation, str(error))
+        if self.failure is None:
+            self.refuse(failure)
+            logger.error("%s", failure)
+            # What is no file is damage of this log; the disk is well, and so are the others.
+            if self._on_failure is not None and not isinstance(error, UnusableFileError):
+                self._on_failure(failure)
+        return failure
+
+    @contextmanager
+    def doing(self, operation: str, *, whole: bool = True) -> Iterator[None]:
+        """Turn errors of the medium into ours.
+
+        ``whole``: nothing is changed where a resource is short, so the caller may try again.
+
+        Raises:
+            StorageFailedError: the disk refused; the log is offline.
+            ResourceBusyError: descriptors or memory are short.
+        """
+        try:
+            yield
+        except (OSError, CheckpointError, MemoryError) as error:
+            if whole and is_busy(error):
+                raise ResourceBusyError(self.directory, operation, str(error)) from error
+            if self.closed:  # released beside this call
+                assert self.failure is not None
+                raise self.failure from error
+            raise self.fail(operation, error) from error

@@ -1,0 +1,132 @@
+"""Who has a partition open: one log at a time, in this process or another.
+
+The lock is that of the log directory around it, which Kafka and ``LogManager`` take too. Several
+partitions of one directory may be open in one process: they share its lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from logstore.common.errors import LogDirLockedError
+from logstore.common.locks import Rank, make_lock
+from logstore.log.core.core import medium_error
+from logstore.storage.base import DirLock, Storage
+from logstore.storage.local import LocalStorage
+
+LOCK = ".lock"
+
+_Key = tuple[object, str]
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The lock of one log directory, and the partitions that are open under it."""
+
+    lock: DirLock
+    partitions: set[str] = field(default_factory=set)
+
+
+_guard = make_lock(Rank.MANAGER)
+_shared: dict[_Key, _Shared] = {}
+
+
+def _after_fork() -> None:
+    """A child owns none of its parent's locks (``logstore.storage.local``)."""
+    global _guard
+    _guard = make_lock(Rank.MANAGER)
+    _shared.clear()
+    _dropped.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@contextmanager
+def all_holds() -> Iterator[None]:
+    """While held, no partition is taken or given up by this process."""
+    with _guard:
+        yield
+
+
+class PartitionHold:
+    """One partition that this process has open. Release it once; again does nothing."""
+
+    __slots__ = ("_key", "_partition", "_shared")
+
+    def __init__(self, key: _Key, partition: str, shared: _Shared) -> None:
+        self._key = key
+        self._partition = partition
+        self._shared: _Shared | None = shared
+
+    def release(self) -> None:
+        with _guard:
+            shared, self._shared = self._shared, None
+            if shared is not None:
+                _release(self._key, self._partition, shared)
+            _release_dropped()
+
+    def __del__(self) -> None:
+        # A log that nobody closed. This may run under any lock: the next call sees to it.
+        if self._shared is not None:
+            _dropped.append((self._key, self._partition, self._shared))
+
+
+_dropped: deque[tuple[_Key, str, _Shared]] = deque()
+
+
+def _release_dropped() -> None:
+    while _dropped:
+        _release(*_dropped.popleft())
+
+
+def _release(key: _Key, partition: str, shared: _Shared) -> None:
+    shared.partitions.discard(partition)
+    if not shared.partitions and _shared.get(key) is shared:
+        del _shared[key]
+        shared.lock.release()
+
+
+def hold_partition(storage: Storage, directory: str) -> PartitionHold:
+    """Take the partition in ``directory``; its log directory is created when missing.
+
+    Raises:
+        LogDirLockedError: it is open already, or its log directory is locked by another owner.
+        StorageFailedError: the disk refused.
+        ResourceBusyError: descriptors are short.
+    """
+    parent = parent_of(directory)
+    try:
+        if storage.info(parent) is None:
+            storage.make_dir(parent)
+        partition = storage.real_path(directory)
+        key = (_domain(storage), storage.real_path(parent))
+        with _guard:
+            _release_dropped()
+            shared = _shared.get(key)
+            if shared is not None and not shared.lock.held:  # given up behind our back: a crash
+                del _shared[key]
+                shared = None
+            for (domain, _), other in _shared.items():
+                if domain == key[0] and partition in other.partitions and other.lock.held:
+                    raise LogDirLockedError(directory, f"this process (pid {os.getpid()})")
+            if shared is None:
+                shared = _Shared(storage.lock(os.path.join(parent, LOCK)))
+                _shared[key] = shared
+            shared.partitions.add(partition)
+    except OSError as error:
+        raise medium_error(parent, "lock", error) from error
+    return PartitionHold(key, partition, shared)
+
+
+def parent_of(directory: str) -> str:
+    return os.path.dirname(os.path.normpath(directory)) or "."
+
+
+def _domain(storage: Storage) -> object:
+    """Storages that mean the same files by the same path."""
+    return LocalStorage if isinstance(storage, LocalStorage) else storage

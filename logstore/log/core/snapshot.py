@@ -1,0 +1,64 @@
+"""The log as a reader sees it: one immutable snapshot, and the views of its segments."""
+
+from __future__ import annotations
+
+from logstore.kernels import LogSnapshot
+from logstore.segments.index import TimestampOffset
+from logstore.segments.segment_view import SegmentView
+
+
+class LogView:
+    """A ``LogSnapshot`` with its segments as a sequence, oldest first.
+
+    Made for one read by one thread: it remembers which segments were looked at.
+    """
+
+    __slots__ = ("_active", "seen", "snapshot")
+
+    def __init__(self, snapshot: LogSnapshot) -> None:
+        self.snapshot = snapshot
+        self.seen: list[SegmentView] = []
+        self._active: SegmentView | None = None
+
+    def __len__(self) -> int:
+        return len(self.snapshot.sealed) + 1
+
+    def __getitem__(self, at: int) -> SegmentView:
+        sealed = self.snapshot.sealed
+        view = sealed[at] if at < len(sealed) else self._active_view()
+        self.seen.append(view)
+        return view
+
+    def _active_view(self) -> SegmentView:
+        view, snapshot = self._active, self.snapshot
+        if view is None:
+            known = None
+            if snapshot.active.timestamp_loaded:
+                known = TimestampOffset(snapshot.max_timestamp, snapshot.offset_of_max_timestamp)
+            view = self._active = SegmentView(
+                snapshot.active, snapshot.size, snapshot.offset_entries, snapshot.time_entries,
+                known,
+            )  # fmt: skip
+        return view
+
+    def base_of(self, at: int) -> int:
+        sealed = self.snapshot.sealed
+        base: int = (sealed[at] if at < len(sealed) else self.snapshot.active).base_offset
+        return base
+
+    def end_of(self, at: int) -> int:
+        """First offset after the segment at index ``at``."""
+        if at < len(self.snapshot.sealed):
+            return self.base_of(at + 1)
+        return self.snapshot.log_end_offset
+
+    def floor(self, offset: int) -> int:
+        """Index of the segment that would hold ``offset``, at least 0."""
+        low, high = 0, len(self)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.base_of(middle) <= offset:
+                low = middle
+            else:
+                high = middle
+        return low

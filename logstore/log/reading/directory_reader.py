@@ -1,0 +1,528 @@
+"""Following a log that another process writes, ours or a Kafka broker, by its files alone.
+
+No lock is taken and nothing is written. Files are opened for each look: whatever the writer renames
+or replaces is seen by the next one. Only whole batches with a right checksum count, so what is
+being written is not there yet. The high watermark is not in the files: a replica that a broker
+writes may be read beyond it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import threading
+from array import array
+from bisect import bisect_right
+from collections.abc import AsyncIterator
+from operator import ge
+from typing import NamedTuple
+
+from checkpoints.errors import CheckpointError
+from checkpoints.files import UnusableFileError
+from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
+from checkpoints.types import TopicPartition
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.errors import (
+    CorruptBatchError,
+    LogClosedError,
+    LogTruncatedError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from logstore.common.types import Record
+from logstore.format import filenames
+from logstore.format.header import HEADER_SIZE
+from logstore.format.reader import read_records
+from logstore.kernels import (
+    SCAN_BAD_CRC,
+    SCAN_BAD_OFFSET,
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_INCOMPLETE,
+    SCAN_REASONS,
+    SCAN_TAIL,
+    scan_batches,
+)
+from logstore.log.core.core import medium_error
+from logstore.log.core.news import Place
+from logstore.log.reading.following import FETCH_BYTES, Follower, Portion
+from logstore.segments.large_batch import worth_reading
+from logstore.storage.base import File, Storage
+from logstore.storage.local import LocalStorage
+
+POLL_SECONDS = 0.05
+_ATTEMPTS = 5  # how often one look follows a directory that changes under it
+_ROWS = 1024
+_HEAD = 17  # bytes of a batch up to its magic
+_CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
+_LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
+_ENTRY = struct.Struct(">ii")  # of an offset index
+
+
+class _Scan(NamedTuple):
+    """Whole batches in ``data``, which begins at ``start`` of the file: ``(position, last offset)``
+    of each, the end of all, and why the scan ended."""
+
+    start: int
+    data: bytes
+    rows: list[tuple[int, int]]
+    end: int
+    status: int
+
+    def header(self, row: int) -> bytes:
+        at = self.rows[row][0] - self.start
+        return self.data[at : at + HEADER_SIZE]
+
+
+class _Place(NamedTuple):
+    """Where the next batch begins, or will."""
+
+    base_offset: int  # of the segment
+    position: int
+
+
+class _Known(NamedTuple):
+    """The last batch that was read: if another one lies there now, the log was cut."""
+
+    place: _Place
+    last_offset: int
+    header: bytes
+
+
+class DirectoryReader:
+    """The log in a partition directory that somebody else may be writing.
+
+    Any number of readers, in any process. Holds no file open.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        storage: Storage | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        Raises:
+            UnknownTopicOrPartitionError: there is no such directory.
+            InvalidTopicError: its name is not ``topic-partition``.
+        """
+        self.directory = os.fspath(directory)
+        self.storage = storage or LocalStorage()
+        self.clock = clock or SystemClock()
+        name = os.path.basename(os.path.normpath(self.directory))
+        self.topic_partition: TopicPartition = filenames.parse_partition_dir(name).topic_partition
+        if not self._is_there():
+            raise UnknownTopicOrPartitionError(f"there is no directory {self.directory}")
+
+    @property
+    def name(self) -> str:
+        return str(self.topic_partition)
+
+    @property
+    def log_start_offset(self) -> int:
+        """First offset of the first segment, or the log start on file above it."""
+        bases = self.bases()
+        parent = os.path.dirname(os.path.normpath(self.directory))
+        try:
+            starts = OffsetCheckpoint(os.path.join(parent, LOG_START), self.storage).read()
+        except CheckpointError:
+            starts = {}
+        first = bases[0] if bases else 0
+        return max(first, starts.get(self.topic_partition, 0))
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset after the last whole batch."""
+        return max(self.log_start_offset, self.end_on_file())
+
+    def end_on_file(self) -> int:
+        """As ``log_end_offset``, whatever the log start."""
+        return _DirectorySource(self, POLL_SECONDS).end()
+
+    def follow(
+        self, start: int | None = None, *, timeout: float | None = None, poll: float = POLL_SECONDS
+    ) -> Follower:
+        """The records from ``start`` on (None or EARLIEST: the log start; LATEST: the log end), as
+        they come. See ``PartitionLog.follow``.
+
+        Args:
+            timeout: end after so many seconds without a record.
+            poll: seconds between two looks at the directory while there is nothing new.
+        Raises:
+            OffsetOutOfRangeError: here or while reading: what comes next was deleted.
+            LogTruncatedError: what was read before was cut off.
+            CorruptBatchError: a damaged batch, with more behind it.
+            LogClosedError: the directory is gone.
+        """
+        return Follower(_DirectorySource(self, poll), start, timeout)
+
+    def follow_async(
+        self, start: int | None = None, *, timeout: float | None = None, poll: float = POLL_SECONDS
+    ) -> AsyncIterator[Record]:
+        """As ``follow``, in an event loop."""
+        return self.follow(start, timeout=timeout, poll=poll).records_async()
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _is_there(self) -> bool:
+        try:
+            info = self.storage.info(self.directory)
+        except OSError as error:
+            raise medium_error(self.directory, "read", error) from error
+        return info is not None and info.is_dir
+
+    def bases(self) -> list[int]:
+        """Base offsets of the segments, ascending.
+
+        Raises:
+            LogClosedError: the directory is gone.
+        """
+        try:
+            names = [f.name for f in self.storage.scan_dir(self.directory) if not f.is_dir]
+        except FileNotFoundError:
+            raise LogClosedError(f"{self.directory} is gone") from None
+        except OSError as error:
+            raise medium_error(self.directory, "list", error) from error
+        return segment_bases(names)
+
+    def open(self, base_offset: int) -> File:
+        """The ``.log`` of a segment, which has another name until its predecessor is durable."""
+        path = self.log_path(base_offset)
+        try:
+            return self.storage.open(path, writable=False)
+        except FileNotFoundError:
+            return self.storage.open(path + filenames.SWAP_SUFFIX, writable=False)
+
+    def log_path(self, base_offset: int, suffix: str = filenames.LOG_SUFFIX) -> str:
+        return os.path.join(self.directory, filenames.segment_file_name(base_offset, suffix))
+
+
+def follow_directory(
+    path: str | os.PathLike[str],
+    topic: str,
+    partition: int,
+    start: int | None = None,
+    *,
+    timeout: float | None = None,
+    poll: float = POLL_SECONDS,
+) -> Follower:
+    """Follow a partition of the log directory ``path``, which another process writes; see
+    ``DirectoryReader.follow``.
+
+    Raises:
+        UnknownTopicOrPartitionError: it has no such partition.
+    """
+    name = filenames.partition_dir_name(TopicPartition(topic, partition))
+    return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
+
+
+def segment_bases(names: list[str]) -> list[int]:
+    """Base offsets of the segments, going by the names of all files.
+
+    A new segment is called ``.log.swap`` until what lies before it is durable; such names below a
+    ``.log``, or with the index of a replacement beside them, are of a cleaner's work.
+    """
+    there = set(names)
+    final, waiting = [], []
+    for name in names:
+        parsed = filenames.parse_segment_file(name)
+        if parsed is None or parsed.suffix != filenames.LOG_SUFFIX:
+            continue
+        if not parsed.transition:
+            final.append(parsed.offset)
+        elif parsed.transition == filenames.SWAP_SUFFIX:
+            index = filenames.segment_file_name(parsed.offset, filenames.INDEX_SUFFIX)
+            if index + filenames.SWAP_SUFFIX not in there:
+                waiting.append(parsed.offset)
+    newest = max(final, default=-1)
+    return sorted({*final, *(base for base in waiting if base > newest)})
+
+
+class _DirectorySource:
+    """``Source`` of one follower: remembers the place, and the last batch before it."""
+
+    def __init__(self, reader: DirectoryReader, poll: float) -> None:
+        self._reader = reader
+        self._poll = max(poll, 0.001)
+        self.place = Place()  # hears of nothing
+        self._at: _Place | None = None
+        self._known: _Known | None = None
+        self._expected = -1  # the offset of the next fetch, unless the follower is sent elsewhere
+        self._suspect: _Place | None = None  # a damaged batch, which may be half written
+
+    @property
+    def clock(self) -> Clock:
+        return self._reader.clock
+
+    def range(self) -> tuple[int, int]:
+        return self._reader.log_start_offset, self._reader.log_end_offset
+
+    def end(self) -> int:
+        for _ in range(_ATTEMPTS):
+            bases = self._reader.bases()
+            if not bases:
+                return 0
+            try:
+                return self._end_of(bases[-1])
+            except FileNotFoundError:
+                continue
+            except (OSError, MemoryError) as error:
+                raise medium_error(self._reader.directory, "read", error) from error
+        return bases[-1]
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        pause = self._pause(timeout)
+        threading.Event().wait(pause)
+        return timeout is None or pause < timeout
+
+    async def wait_async(self, offset: int, timeout: float | None) -> bool:
+        pause = self._pause(timeout)
+        await asyncio.sleep(pause)
+        return timeout is None or pause < timeout
+
+    def _pause(self, timeout: float | None) -> float:
+        return self._poll if timeout is None else min(self._poll, timeout)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def fetch(self, offset: int) -> Portion | None:
+        if offset != self._expected:  # sent elsewhere
+            self._at = self._known = None
+            self._expected = offset
+        try:
+            portion = self._fetch(offset)
+        except (OSError, MemoryError) as error:
+            raise medium_error(self._reader.directory, "read", error) from error
+        if portion is not None:
+            self._expected = portion.next_offset
+        return portion
+
+    def _fetch(self, offset: int) -> Portion | None:
+        for _ in range(_ATTEMPTS):
+            try:
+                place = self._at = self._at or self._find(offset)
+                if place is None:
+                    return None
+                portion = self._read(place, offset)
+                if portion is not None:
+                    return portion
+                if not self._go_to_next_segment(place):
+                    return None
+            except FileNotFoundError:
+                self._at = None  # deleted, cut off or renamed: where is it now?
+        return None  # the directory changes faster than it can be read
+
+    def _read(self, place: _Place, offset: int) -> Portion | None:
+        """What lies at the place; None if there is no whole batch yet."""
+        file = self._reader.open(place.base_offset)
+        try:
+            scan = _scan(file, place.position, self._last_offset())
+            # After reading: bytes that took the place of others in between do not count.
+            self._check_known(file, place, offset)
+        finally:
+            file.close()
+        if not scan.rows:
+            self._judge(place, scan)
+            return None
+        self._suspect = None
+        records = read_records(
+            scan.data[: scan.end - scan.start],
+            from_offset=offset,
+            check_crc=False,
+            path=self._reader.log_path(place.base_offset),
+            base_position=place.position,
+        )
+        position, last_offset = scan.rows[-1]
+        self._known = _Known(_Place(place.base_offset, position), last_offset, scan.header(-1))
+        self._at = _Place(place.base_offset, scan.end)
+        return Portion(records, max(last_offset + 1, offset))
+
+    def _last_offset(self) -> int:
+        return -1 if self._known is None else self._known.last_offset
+
+    def _check_known(self, file: File, place: _Place, offset: int) -> None:
+        known = self._known
+        if file.size() < place.position:
+            raise self._truncated(offset)
+        if known is None:
+            return
+        if known.place.base_offset == place.base_offset:
+            found = file.read_at(known.place.position, HEADER_SIZE)
+        else:
+            try:
+                before = self._reader.open(known.place.base_offset)
+            except FileNotFoundError:
+                return  # retention took it, since the segment behind it is there
+            try:
+                found = before.read_at(known.place.position, HEADER_SIZE)
+            finally:
+                before.close()
+        if found != known.header:
+            raise self._truncated(offset)
+
+    def _truncated(self, offset: int) -> LogTruncatedError:
+        reader = self._reader
+        end = min(self.end(), offset - 1)
+        return LogTruncatedError(reader.name, offset, reader.log_start_offset, end)
+
+    def _judge(self, place: _Place, scan: _Scan) -> None:
+        """Raise where what lies at the place is damage for certain: it has not changed since the
+        last look, and something follows it."""
+        if scan.status in _CUT_SHORT or not any(scan.data[:_HEAD]):
+            return
+        if place == self._suspect and len(scan.data) > _batch_size(scan.data):
+            path = self._reader.log_path(place.base_offset)
+            raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
+        self._suspect = place
+
+    def _go_to_next_segment(self, place: _Place) -> bool:
+        """Whether there is one, and nothing more in this one."""
+        bases = self._reader.bases()
+        at = bisect_right(bases, place.base_offset)
+        if at == len(bases):
+            return False
+        file = self._reader.open(place.base_offset)
+        try:
+            # What was appended before the roll counts first; a torn end is never finished.
+            scan = _scan(file, place.position, self._last_offset())
+        finally:
+            file.close()
+        if scan.data and not scan.rows:
+            if self._suspect == place:
+                path = self._reader.log_path(place.base_offset)
+                raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
+            self._suspect = place
+            return False
+        if not scan.rows:
+            self._at = _Place(bases[at], 0)
+        return True
+
+    # -- finding a place -----------------------------------------------------------------------
+
+    def _find(self, offset: int) -> _Place | None:
+        """Behind the batch that was read last, or at the first one that reaches ``offset``."""
+        bases = self._reader.bases()
+        if not bases:
+            return None
+        known = self._known
+        if offset < bases[0]:
+            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], self.end())
+        if known is not None and known.last_offset >= bases[0]:
+            place = self._behind(known, bases)
+            if place is None:
+                raise self._truncated(offset)
+            return place
+        base = bases[bisect_right(bases, offset) - 1]
+        file = self._reader.open(base)
+        try:
+            position, end = self._index_floor(base, offset), base
+            while (scan := _scan(file, position)).rows:
+                for at, last_offset in scan.rows:
+                    if last_offset >= offset:
+                        return _Place(base, at)
+                position, end = scan.end, scan.rows[-1][1] + 1
+        finally:
+            file.close()
+        if offset > end and base == bases[-1]:
+            raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], end)
+        return _Place(base, position)
+
+    def _behind(self, known: _Known, bases: list[int]) -> _Place | None:
+        """The place behind a batch; None where it is not in the log any more."""
+        base = bases[bisect_right(bases, known.last_offset) - 1]
+        file = self._reader.open(base)
+        try:
+            position = self._index_floor(base, known.last_offset)
+            while (scan := _scan(file, position)).rows:
+                for row, (at, last_offset) in enumerate(scan.rows):
+                    if last_offset >= known.last_offset:
+                        same = scan.header(row) == known.header
+                        return _Place(base, at + _batch_size(known.header)) if same else None
+                position = scan.end
+        finally:
+            file.close()
+        return None
+
+    def _end_of(self, base: int) -> int:
+        """Offset after the last whole batch of a segment."""
+        position, end = self._index_floor(base, 2**63 - 1), base
+        file = self._reader.open(base)
+        try:
+            while (scan := _scan(file, position)).rows:
+                position, end = scan.end, scan.rows[-1][1] + 1
+        finally:
+            file.close()
+        return end
+
+    def _index_floor(self, base: int, offset: int) -> int:
+        """Where a batch at or before ``offset`` begins, going by the offset index; 0 if it does not
+        say. The index of an active segment ends in zeros (F-140)."""
+        path = self._reader.log_path(base, filenames.INDEX_SUFFIX)
+        try:
+            file = self._reader.storage.open(path, writable=False)
+        except (FileNotFoundError, UnusableFileError):
+            return 0
+        try:
+            low, position, high = 0, 0, file.size() // _ENTRY.size
+            while low < high:
+                middle = (low + high) // 2
+                data = file.read_at(middle * _ENTRY.size, _ENTRY.size)
+                if len(data) < _ENTRY.size:
+                    high = middle
+                    continue
+                relative, at = _ENTRY.unpack(data)
+                if at > 0 and base + relative <= offset:
+                    low, position = middle + 1, at
+                else:
+                    high = middle
+        finally:
+            file.close()
+        return position if self._leads_to_batch(base, position, offset) else 0
+
+    def _leads_to_batch(self, base: int, position: int, offset: int) -> bool:
+        file = self._reader.open(base)
+        try:
+            head = file.read_at(position, HEADER_SIZE)
+            if len(head) < HEADER_SIZE or not base <= int.from_bytes(head[:8], "big") <= offset:
+                return False
+            return bool(_scan(file, position, rows=1).rows)
+        finally:
+            file.close()
+
+
+def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -> _Scan:
+    """The whole batches with a right checksum from ``position`` on, of about a MiB.
+
+    Up to the first whose offsets go back: ``last_offset`` is the one before them.
+    """
+    want = FETCH_BYTES
+    columns = array("q", [0]) * (len(SCAN_COLUMNS) * rows)
+    while True:
+        data = file.read_at(position, want)
+        found, end, status = scan_batches(data, 0, columns)
+        first_size = _batch_size(data)
+        if found or status != SCAN_INCOMPLETE or len(data) < want or first_size <= want:
+            break
+        if first_size > file.size() - position:
+            break
+        if not worth_reading(file, position, first_size):
+            status = SCAN_BAD_CRC
+            break
+        want = first_size  # a batch longer than what was read
+    positions = columns[:found]
+    last_offsets = columns[_LAST_OFFSET * rows : _LAST_OFFSET * rows + found]
+    if any(map(ge, [last_offset, *last_offsets], last_offsets)):
+        before = [last_offset, *last_offsets]
+        found = next(row for row, last in enumerate(last_offsets) if before[row] >= last)
+        end, status = positions[found], SCAN_BAD_OFFSET
+        positions, last_offsets = positions[:found], last_offsets[:found]
+    batches = [(position + at, last) for at, last in zip(positions, last_offsets, strict=True)]
+    return _Scan(position, data, batches, position + end, status)
+
+
+def _batch_size(data: bytes) -> int:
+    """Bytes of the batch that begins here, as it says itself; 0 where it does not."""
+    size = int.from_bytes(data[8:12], "big", signed=True)
+    return size + 12 if len(data) >= 12 and size > 0 else 0

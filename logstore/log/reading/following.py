@@ -1,0 +1,294 @@
+"""Following a log: records as they come, in this thread or in an event loop.
+
+``Follower`` does the waiting and the counting; a ``Source`` knows where records come from: an open
+log (``LogSource``), or a directory that another process writes (``directory_reader``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from logstore.common.clock import Clock
+from logstore.common.errors import LogstoreError, LogTruncatedError, OffsetOutOfRangeError
+from logstore.common.types import Record
+from logstore.format.reader import iter_batches
+from logstore.log.core.core import LogCore
+from logstore.log.core.news import NO_CUT, Place
+from logstore.log.reading.readers import LogReaders
+from logstore.log.reading.reading import EARLIEST, LATEST, FetchData
+
+FETCH_BYTES = 1 << 20  # read at a time
+
+
+class Portion(NamedTuple):
+    """Records, perhaps none, and the offset from which to go on."""
+
+    records: list[Record]
+    next_offset: int
+
+
+class Source(Protocol):
+    """Where a follower's records come from."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def place(self) -> Place:
+        """Hears of cuts, where the source does."""
+        ...
+
+    def range(self) -> tuple[int, int]:
+        """Where it can be read now: the first offset, and the one after the last."""
+        ...
+
+    def fetch(self, offset: int) -> Portion | None:
+        """What comes at or after ``offset``; None if there is nothing yet.
+
+        Raises:
+            OffsetOutOfRangeError: what comes next was deleted.
+            LogTruncatedError: what came before was cut off.
+        """
+        ...
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Wait until ``fetch`` may bring something; False after ``timeout`` seconds."""
+        ...
+
+    async def wait_async(self, offset: int, timeout: float | None) -> bool:
+        """As ``wait``, without holding up the event loop."""
+        ...
+
+
+class Follower(Iterator[Record]):
+    """The records of a log as they come. For one thread, or one task, at a time.
+
+    ``timeout``: the iteration ends after so many seconds without a record; never if None. It may
+    be taken up again.
+    """
+
+    def __init__(self, source: Source, start: int | None, timeout: float | None) -> None:
+        self._source = source
+        self._place = source.place
+        self._timeout = timeout
+        self._fetched = _start_of(source, start)
+        self._ready: list[Record] = []  # fetched, not given yet
+        self._given = 0  # of these
+        self._failure: LogstoreError | None = None  # to be raised instead of the next read
+
+    @property
+    def position(self) -> int:
+        """Offset of the next record, or of the place where it will be."""
+        if self._given < len(self._ready):
+            return self._ready[self._given].offset
+        return self._fetched
+
+    def seek(self, offset: int) -> None:
+        """Go on at ``offset``; it is checked at the next read."""
+        self._ready, self._given, self._fetched, self._failure = [], 0, offset, None
+
+    def __iter__(self) -> Follower:
+        return self
+
+    def __next__(self) -> Record:
+        if not self._has_record(self._timeout):
+            raise StopIteration
+        self._given += 1
+        return self._ready[self._given - 1]
+
+    def chunks(self) -> Iterator[list[Record]]:
+        """As the iteration, in lists of all records that are there: for many records."""
+        while chunk := self.poll(timeout=self._timeout):
+            yield chunk
+
+    def poll(self, max_records: int | None = None, timeout: float | None = 0.0) -> list[Record]:
+        """``max_records`` if they are there, or all that are; all that one read brings if None.
+
+        If there is none, waits up to ``timeout`` seconds (None: for ever); empty after that.
+        """
+        if not self._has_record(timeout):
+            return []
+        wanted = len(self._ready) - self._given if max_records is None else max(max_records, 1)
+        records = self._take_ready(wanted)
+        while len(records) < wanted:
+            try:
+                if not self._fill(0.0):
+                    break
+            except LogstoreError as error:
+                self._failure = error  # for the next call: these records are good
+                break
+            records += self._take_ready(wanted - len(records))
+        return records
+
+    def _take_ready(self, most: int) -> list[Record]:
+        first = self._given
+        self._given = min(len(self._ready), first + most)
+        return self._ready[first : self._given]
+
+    async def records_async(self) -> AsyncIterator[Record]:
+        """As the iteration, in an event loop: files are read in its default executor."""
+        while True:
+            while self._is_ready():
+                self._given += 1
+                yield self._ready[self._given - 1]
+            if not await self._fill_async(self._timeout):
+                return
+
+    # -- filling -------------------------------------------------------------------------------
+
+    def _is_ready(self) -> bool:
+        """Whether a record is in our hands. The log may have been cut under those that are."""
+        if self._place.cut_to < NO_CUT:
+            self.seek(self.position)
+        return self._given < len(self._ready)
+
+    def _has_record(self, timeout: float | None) -> bool:
+        return self._is_ready() or self._fill(timeout)
+
+    def _fill(self, timeout: float | None) -> bool:
+        deadline = self._deadline(timeout)
+        while True:
+            self._check()
+            portion = self._source.fetch(self._fetched)
+            if portion is None:
+                if not self._source.wait(self._fetched, self._left(deadline)):
+                    return False
+            elif self._take(portion):
+                return True
+
+    async def _fill_async(self, timeout: float | None) -> bool:
+        deadline = self._deadline(timeout)
+        while True:
+            self._check()
+            portion = await asyncio.to_thread(self._source.fetch, self._fetched)
+            if portion is None:
+                if not await self._source.wait_async(self._fetched, self._left(deadline)):
+                    return False
+            elif self._take(portion):
+                return True
+
+    def _check(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _take(self, portion: Portion) -> bool:
+        self._ready, self._given = portion.records, 0
+        self._fetched = portion.next_offset
+        return bool(portion.records)
+
+    def _deadline(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._now() + timeout
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(deadline - self._now(), 0.0)
+
+    def _now(self) -> float:
+        return self._source.clock.monotonic_ns() / 1e9
+
+
+def _start_of(source: Source, start: int | None) -> int:
+    first, end = source.range()
+    if start is None or start == EARLIEST:
+        return first
+    if start == LATEST:
+        return end
+    return start
+
+
+class LogSource:
+    """An open log of this process, up to the high watermark or the last stable offset."""
+
+    def __init__(self, core: LogCore, readers: LogReaders, name: str, committed: bool) -> None:
+        self._core = core
+        self._readers = readers
+        self._name = name
+        self._committed = committed
+        self.place: Place = core.news.new_place()
+        self._version = readers.current().version
+
+    @property
+    def clock(self) -> Clock:
+        return self._core.clock
+
+    def range(self) -> tuple[int, int]:
+        return self._readers.current().log_start_offset, self._limit()
+
+    def check(self, offset: int) -> None:
+        """Raises ``OffsetOutOfRangeError`` unless ``offset`` is in [log start, log end]."""
+        self._readers.check_range(self._readers.current(), offset)
+
+    def _limit(self) -> int:
+        snapshot = self._readers.current()
+        limit: int = snapshot.high_watermark
+        return min(limit, snapshot.last_stable_offset) if self._committed else limit
+
+    def fetch(self, offset: int) -> Portion | None:
+        while True:
+            self._version = self._readers.current().version
+            try:
+                found = self._readers.read(
+                    offset, FETCH_BYTES, True, self._limit(), self._committed
+                )
+            except OffsetOutOfRangeError as error:
+                if offset > error.end:
+                    raise LogTruncatedError(self._name, offset, error.start, error.end) from None
+                raise
+            portion = _portion(found)
+            cut = self._core.news.take_cut(self.place)
+            if cut < offset:
+                snapshot = self._readers.current()
+                raise LogTruncatedError(self._name, offset, snapshot.log_start_offset, cut)
+            if portion is None or portion.next_offset <= cut:
+                return portion
+            # Cut while it was read: what comes here now is something else.
+
+    def _has_news(self, offset: int) -> bool:
+        core = self._core
+        if core.failure is not None or core.snapshot.version != self._version:
+            return True
+        return offset < self._limit()
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        event = threading.Event()
+        wake = event.set
+        self._core.news.add(wake)
+        try:
+            return self._has_news(offset) or event.wait(timeout)
+        finally:
+            self._core.news.discard(wake)
+
+    async def wait_async(self, offset: int, timeout: float | None) -> bool:
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(event.set)
+
+        self._core.news.add(wake)
+        try:
+            if self._has_news(offset):
+                return True
+            await asyncio.wait_for(event.wait(), timeout)
+        except TimeoutError:
+            return False
+        finally:
+            self._core.news.discard(wake)
+        return True
+
+
+def _portion(found: FetchData) -> Portion | None:
+    if found.start_offset >= found.end_offset:
+        return None
+    records = found.records()
+    if records:
+        return Portion(records, records[-1].offset + 1)
+    # Markers, aborted transactions, or a gap that compaction left.
+    next_offset = found.end_offset
+    for batch in iter_batches(found.data):
+        next_offset = batch.last_offset + 1
+    return Portion([], max(min(next_offset, found.end_offset), found.start_offset + 1))

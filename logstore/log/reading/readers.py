@@ -1,0 +1,131 @@
+"""The one way to read a log: take its snapshot, read without a lock, and see that it held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from checkpoints.files import UnusableFileError
+from logstore.common.errors import (
+    CorruptDataError,
+    OffsetOutOfRangeError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.kernels import LogSnapshot
+from logstore.log.core.core import LogCore, is_busy, unusable
+from logstore.log.core.snapshot import LogView
+from logstore.log.reading.reading import (
+    FetchData,
+    collect_aborted,
+    count_bytes,
+    fetch,
+    find_timestamp,
+)
+from logstore.segments.index import AbortedTxn, TimestampOffset
+from logstore.segments.segment_view import SegmentView
+
+T = TypeVar("T")
+
+
+class LogReaders:
+    """Any number of threads at a time; they wait for nobody."""
+
+    def __init__(
+        self, core: LogCore, name: str, repair_indexes: Callable[[list[SegmentView]], None]
+    ) -> None:
+        self._core = core
+        self._name = name
+        self._repair_indexes = repair_indexes
+
+    def current(self) -> LogSnapshot:
+        """Raises why the log cannot be read any more, if it cannot."""
+        self._core.check()
+        return self._core.snapshot
+
+    def run(self, read: Callable[[LogView], T]) -> T:
+        """``read`` on the log as it is now; again, if something was removed meanwhile.
+
+        What a read brought, or failed at, counts only if no byte can have changed under it.
+
+        Raises:
+            StorageFailedError: the disk refused; the log stays as it is (S-43).
+            ResourceBusyError: descriptors or memory are short.
+        """
+        while True:
+            log = LogView(self.current())
+            try:
+                found = read(log)
+            except (OSError, CorruptDataError, MemoryError) as error:
+                self.judge(error, log)
+                continue
+            if not self.moved(log):
+                self._settle(log)
+                return found
+
+    def moved(self, log: LogView) -> bool:
+        """Something was removed from the log, or its files let go, since the view was taken."""
+        core = self._core
+        return core.snapshot.version != log.snapshot.version or core.failure is not None
+
+    def judge(self, error: Exception, log: LogView) -> None:
+        """Raise what a failed read means; return where it means nothing: the log has changed."""
+        if self.moved(log):
+            return
+        if is_busy(error):
+            raise ResourceBusyError(self._core.directory, "read", str(error)) from error
+        if isinstance(error, UnusableFileError):
+            raise unusable(error) from error
+        if isinstance(error, OSError):
+            # An unreadable block is not a torn write: nothing is cut, the caller is told.
+            raise StorageFailedError(self._core.directory, "read", str(error)) from error
+        raise error
+
+    def _settle(self, log: LogView) -> None:
+        """An index that led nowhere is rebuilt; this answer came from a walk (S-32, S-33)."""
+        suspects = [segment for segment in log.seen if segment.index_suspect]
+        if suspects:
+            self._repair_indexes(suspects)
+
+    def check_range(self, snapshot: LogSnapshot, offset: int) -> None:
+        """Raises ``OffsetOutOfRangeError`` outside [log start, log end]."""
+        start, end = snapshot.log_start_offset, snapshot.log_end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRangeError(self._name, offset, start, end)
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    def read(
+        self, start_offset: int, max_bytes: int, minimum_one: bool, up_to: int | None,
+        committed: bool,
+    ) -> FetchData:  # fmt: skip
+        def read(log: LogView) -> FetchData:
+            snapshot = log.snapshot
+            self.check_range(snapshot, start_offset)
+            limit = snapshot.log_end_offset
+            if up_to is not None:
+                limit = min(limit, up_to)
+            if committed:
+                limit = min(limit, snapshot.last_stable_offset)
+            return fetch(
+                log, start_offset, limit, max_bytes, minimum_one=minimum_one, committed=committed
+            )
+
+        return self.run(read)
+
+    def available_bytes(self, start_offset: int, end_offset: int) -> int:
+        def read(log: LogView) -> int:
+            self.check_range(log.snapshot, start_offset)
+            return count_bytes(log, start_offset, end_offset)
+
+        return self.run(read)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTxn, ...]:
+        def read(log: LogView) -> tuple[AbortedTxn, ...]:
+            self.check_range(log.snapshot, start_offset)
+            return collect_aborted(log, log.floor(start_offset), start_offset, end_offset)
+
+        return self.run(read)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        return self.run(lambda log: find_timestamp(log, timestamp))

@@ -1,0 +1,379 @@
+"""Taking bytes out of a log, and its end: truncation, retention, index repair, close.
+
+``structure_lock`` is held by whoever takes segments out of the log. The lock of the flusher is
+taken inside it, and the WRITE lock for moments only, so that readers and appends go on.
+
+Whatever removes bytes does it in this order: publish a snapshot without them under another version,
+then change the files. So a reader either works on bytes that stay, or finds the version moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
+
+from checkpoints.errors import CheckpointError
+from logstore.common.config import LogConfig
+from logstore.common.errors import CorruptIndexError, LogstoreError
+from logstore.common.locks import Rank, make_lock
+from logstore.log.core.core import LogCore, logger
+from logstore.log.core.snapshot import LogView
+from logstore.log.upkeep.retention import deletable_segments
+from logstore.log.writing.flushing import LogFlusher
+from logstore.log.writing.writer import Cut, LogWriter
+from logstore.segments.producer_state import ProducerStateManager
+from logstore.segments.rebuild import rebuild_indexes, rebuild_producers
+from logstore.segments.segment import Segment, SegmentCut
+from logstore.segments.segment_view import SegmentView
+
+
+class _Place(NamedTuple):
+    """Where a cut begins: ``position`` in the last of ``keep`` segments, at offset
+    ``end_offset``."""
+
+    keep: int
+    before: SegmentView
+    position: int
+    end_offset: int
+
+
+class _PlannedCut(NamedTuple):
+    keep: int  # segments that stay, the last of them is cut and becomes active
+    before: SegmentView  # this last segment, as it was
+    cut: SegmentCut
+    end_offset: int
+
+
+class LogMaintenance:
+    """``…_locked`` names need the locks that they say."""
+
+    def __init__(
+        self,
+        core: LogCore,
+        writer: LogWriter,
+        flusher: LogFlusher,
+        on_restart: Callable[[], None] | None,
+    ) -> None:
+        self._core = core
+        self._writer = writer
+        self._flusher = flusher
+        self._on_restart = on_restart
+        self.structure_lock = make_lock(Rank.STRUCTURE)
+        self.restarting = False  # all records are being dropped
+        self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
+
+    # -- truncate ------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> bool:
+        """See ``PartitionLog.truncate_to``."""
+        core, writer = self._core, self._writer
+        with self.structure_lock:
+            core.check()
+            if offset < writer.segments[0].base_offset:
+                self._restart_structure_locked(offset, offset)
+                return True
+            with self._flusher.flush_lock:
+                core.check()
+                with core.doing("flush before a truncation"):
+                    self._flusher.settle_flush_locked()
+                with core.doing("truncate", whole=False):
+                    with writer.lock:
+                        # A leadership that began here and wrote nothing is forgotten (F-278).
+                        if offset >= writer.log_end_offset:
+                            writer.epochs.truncate_from_end(writer.log_end_offset)
+                            return False
+                        previous = writer.cut
+                        writer.cut = Cut.UNDER_WAY  # appends wait from here on
+                    try:
+                        with core.doing("plan a truncation"):
+                            # A roll may have come in before appends waited.
+                            self._flusher.settle_flush_locked()
+                            planned = self._plan_cut_structure_flush_locked(offset)
+                            producers = self._producers_at(planned.end_offset)
+                    except BaseException:
+                        writer.cut = previous  # nothing was changed
+                        raise
+                    self._cut_structure_flush_locked(planned, producers)
+        return True
+
+    def _begin_anew_flush_locked(self) -> None:
+        """All records are gone, durably. Before the first new one, what others keep about the log
+        by its name is dropped: it speaks of the old ones."""
+        if self._on_restart is not None:
+            self._on_restart()
+        self.restarting = False
+
+    def _batch_at(self, offset: int) -> _Place:
+        """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
+        ends there, because nothing may be appended inside a batch."""
+        log = LogView(self._core.snapshot)
+        at = log.floor(offset)
+        before = log[at]
+        span = before.find(offset)
+        end = min(offset, log.snapshot.log_end_offset)
+        if span is None:
+            return _Place(at + 1, before, before.size, end)
+        return _Place(at + 1, before, span.position, min(end, span.base_offset))
+
+    def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
+        """What the segment with ``offset`` will be without its end."""
+        try:
+            return self._planned_cut(self._batch_at(offset))
+        except CorruptIndexError:
+            self._repair_structure_flush_locked(self._batch_at(offset).before)
+            return self._planned_cut(self._batch_at(offset))
+
+    @staticmethod
+    def _planned_cut(place: _Place) -> _PlannedCut:
+        keep, before, position, end = place
+        return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
+
+    def _producers_at(self, end_offset: int) -> ProducerStateManager:
+        """The producers as they were at ``end_offset``, in an object of its own."""
+        old = self._writer.producers
+        producers = ProducerStateManager(
+            self._core.storage, self._core.directory, old.expiration_ms
+        )
+        producers.set_snapshots(old.snapshots)
+        if old.empty:  # then it was empty at every earlier offset, or is not known any more
+            producers.map_end_offset = self._writer.log_end_offset
+        rebuild_producers(
+            producers, self._writer.segments.snapshot(), self._writer.log_start_offset,
+            end_offset, self._core.clock.wall_ms(),
+        )  # fmt: skip
+        return producers
+
+    def _cut_structure_flush_locked(
+        self, planned: _PlannedCut, producers: ProducerStateManager
+    ) -> None:
+        writer, end = self._writer, planned.end_offset
+        segments = list(writer.segments)
+        keep, gone = segments[: planned.keep], segments[planned.keep :]
+        with writer.lock:
+            empties = self.restarting = end <= writer.log_start_offset
+            keep[-1].apply_cut(planned.cut, end)
+            keep[-1].state.cut_pending = True
+            writer.replace_segments_locked(keep)
+            writer.note_cut_locked(end)
+            writer.log_start_offset = min(writer.log_start_offset, end)
+            writer.epochs.truncate_from_end(end)
+            writer.high_watermark = min(writer.high_watermark, end)
+            writer.replace_producers_locked(producers)
+            writer.publish_removal_locked()
+        self._remove_newest_first(gone)
+        keep[-1].cut_files(planned.before, end)
+        if empties:
+            self._flusher.sync_cut()
+            self._begin_anew_flush_locked()
+        with writer.lock:
+            writer.cut = Cut.NOT_DURABLE
+            if empties:
+                self._flusher.cut_is_durable_locked()
+            writer.publish_removal_locked()  # the file may be another one now
+
+    def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
+        """See ``PartitionLog.truncate_fully_and_start_at``."""
+        with self.structure_lock:
+            self._core.check()
+            self._restart_structure_locked(offset, log_start_offset)
+
+    def _restart_structure_locked(self, offset: int, log_start_offset: int) -> None:
+        core, writer = self._core, self._writer
+        with core.doing("truncate", whole=False), self._flusher.flush_lock:
+            with writer.lock:
+                core.check()
+                self.restarting = True
+                writer.cut = Cut.UNDER_WAY
+                old = list(writer.segments)
+                segment = writer.new_segment(offset)
+                segment.state.cut_pending = True
+                writer.unsettled.clear()
+                writer.replace_segments_locked([segment])
+                writer.note_cut_locked(offset)
+                writer.log_start_offset = log_start_offset
+                writer.high_watermark = max(offset, log_start_offset)
+                writer.epochs.clear(durable=False)
+                producers = ProducerStateManager(
+                    core.storage, core.directory, writer.producers.expiration_ms
+                )
+                producers.set_snapshots(writer.producers.snapshots)
+                writer.replace_producers_locked(producers)
+                core.news.note_cut(0)
+                writer.publish_removal_locked()
+            self._remove_newest_first(old)
+            producers.truncate_fully_and_start_at(offset)
+            segment.create()
+            self._flusher.save_epochs_flush_locked()
+            self._flusher.sync_cut()
+            self._begin_anew_flush_locked()
+            with writer.lock:
+                self._flusher.cut_is_durable_locked()
+                writer.publish_removal_locked()
+
+    # -- retention -----------------------------------------------------------------------------
+
+    def delete_old_segments(self) -> int:
+        """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
+        core, writer = self._core, self._writer
+        with self.structure_lock:
+            core.check()
+            now_ms = core.clock.wall_ms()
+            with core.doing("choose segments to delete"):
+                doomed = self._release_structure_locked(now_ms)
+            with core.doing("delete segments", whole=False):
+                # The oldest first, and durably one by one: a crash leaves no hole in the log. The
+                # epochs of a segment may be forgotten once a crash cannot bring it back.
+                for segment in doomed:
+                    with self._flusher.flush_lock:
+                        self._mark_deleted(segment)
+                        core.storage.sync_dir(core.directory)
+                if doomed:
+                    with self._flusher.flush_lock:
+                        with writer.lock:
+                            writer.epochs.truncate_from_start(writer.log_start_offset)
+                        self._flusher.save_epochs_flush_locked()
+                self._purge_structure_locked(now_ms)
+            return len(doomed)
+
+    def _release_structure_locked(self, now_ms: int) -> list[Segment]:
+        """Take expired segments out of what readers see; their files are as they were."""
+        core, writer = self._core, self._writer
+        log = LogView(core.snapshot)
+        count = deletable_segments(log, core.config, now_ms)
+        if not count:
+            return []
+        if count == len(log):
+            with writer.lock, core.doing("roll"):
+                writer.enter_locked()
+                if log.snapshot.log_end_offset != writer.log_end_offset:
+                    count -= 1  # something was appended meanwhile: it stays
+                else:
+                    writer.roll_locked(writer.log_end_offset)
+        with self._flusher.flush_lock:
+            self._flusher.settle_flush_locked()  # no successor waits for a segment that goes
+            with writer.lock:
+                segments = list(writer.segments)
+                doomed, rest = segments[:count], segments[count:]
+                writer.raise_log_start_locked(max(writer.log_start_offset, rest[0].base_offset))
+                writer.replace_segments_locked(rest)
+                writer.publish_removal_locked()
+        return doomed
+
+    def _mark_deleted(self, segment: Segment) -> None:
+        """Rename to ``.deleted`` now, unlink after ``file.delete.delay.ms`` (F-288)."""
+        core = self._core
+        due = core.clock.wall_ms() + core.config.file_delete_delay_ms
+        paths = segment.mark_deleted()
+        with self._writer.lock:
+            snapshot = self._writer.producers.forget_snapshot(segment.base_offset)
+        if snapshot is not None:
+            marked = self._writer.producers.mark_deleted(snapshot)
+            paths += [marked] if marked else []
+        self._deleted += [(due, path) for path in paths]
+
+    def _remove_newest_first(self, segments: list[Segment]) -> None:
+        """Durably one by one: a crash leaves no hole in the log (S-37)."""
+        for segment in reversed(segments):
+            self._mark_deleted(segment)
+            self._core.storage.sync_dir(self._core.directory)
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Unlink ``.deleted`` files that are due; how many."""
+        with self.structure_lock:
+            # After a close the paths may be of another log.
+            return 0 if self._core.closed else self._purge_structure_locked(now_ms)
+
+    def _purge_structure_locked(self, now_ms: int) -> int:
+        due = [entry for entry in self._deleted if entry[0] <= now_ms]
+        later = [entry for entry in self._deleted if entry[0] > now_ms]
+        removed = 0
+        try:
+            for _, path in due:
+                with self._core.doing("remove a deleted file"), suppress(FileNotFoundError):
+                    self._core.storage.remove(path)
+                removed += 1
+        finally:
+            self._deleted = later + due[removed:]  # where a resource is short it is asked again
+        return removed
+
+    # -- other changes in place ----------------------------------------------------------------
+
+    def reconfigure(self, config: LogConfig) -> None:
+        with self._writer.lock:
+            self._core.check()
+            self._writer.configure_locked(config)
+
+    def repair_indexes(self, suspects: list[SegmentView]) -> None:
+        """Rebuild what a reader found misleading, where it is still in the log."""
+        with self.structure_lock, self._flusher.flush_lock:
+            if self._core.failure is not None:
+                return
+            with self._core.doing("rebuild an index"):
+                for view in suspects:
+                    self._repair_structure_flush_locked(view)
+
+    def _repair_structure_flush_locked(self, view: SegmentView) -> None:
+        writer = self._writer
+        segment = view.segment
+        with writer.lock:  # the active one grows otherwise; its index is in memory anyway
+            if segment is writer.segments.active:
+                logger.warning("%s: index rebuilt", segment.log_path)
+                rebuild_indexes(segment)
+                writer.publish_locked()
+                return
+        if not any(view is known for known in self._core.snapshot.sealed):
+            return  # rebuilt, cut or removed meanwhile
+        logger.warning("%s: index rebuilt", segment.log_path)
+        rebuild_indexes(segment)
+        with writer.lock:
+            writer.replace_view_locked(view, segment.live())
+            writer.publish_locked()
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def close(self, when_durable: Callable[[], None]) -> None:
+        """See ``PartitionLog.close``. ``when_durable`` is called once all of it is."""
+        core, writer = self._core, self._writer
+        with self.structure_lock, self._flusher.flush_lock:
+            if core.closed:
+                return
+            with writer.lock:
+                failed = core.failure is not None
+                if not failed:
+                    core.mark_closed()  # no append from here on
+            try:
+                if not failed:
+                    self._close_files()
+                    when_durable()
+            finally:
+                self._release()
+
+    def _close_files(self) -> None:
+        """All durable, and short: what a clean start believes without a look at the records."""
+        core, writer = self._core, self._writer
+        try:
+            self._flusher.settle_flush_locked()
+            self._flusher.settle_cut_flush_locked()
+            writer.producers.map_end_offset = writer.log_end_offset
+            writer.producers.take_snapshot(sync=True)
+            for segment in writer.segments:
+                segment.seal()
+            self._flusher.flush_flush_locked(everything=True)
+            core.storage.sync_dir(core.directory)  # the snapshot's name too
+            self._purge_structure_locked(2**63)
+        except (OSError, CheckpointError, LogstoreError, MemoryError) as error:
+            core.failure = None
+            raise core.fail("close", error) from error
+
+    def release(self) -> None:
+        """Let go of all files as they are, as the end of the process does."""
+        with self.structure_lock, self._flusher.flush_lock:
+            with self._writer.lock:
+                self._core.mark_closed()  # no append from here on
+            self._release()
+
+    def _release(self) -> None:
+        self._core.mark_closed()
+        for segment in self._writer.segments:
+            segment.close()

@@ -1,0 +1,228 @@
+"""Making a log durable: flush, and what a roll or a truncation leaves to be synced.
+
+``flush_lock`` is held by whoever syncs the files of the log or changes them in place. The WRITE
+lock is taken inside it for moments only, so that appends go on beside a sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from logstore.common.errors import InvariantError, ResourceBusyError
+from logstore.common.locks import Rank, make_lock
+from logstore.log.core.core import LogCore, logger
+from logstore.log.writing.writer import Cut, LogWriter
+from logstore.segments.open_files import with_idle_closed
+from logstore.segments.segment import Segment
+
+Background = Callable[[Callable[[], None]], None]
+
+
+class LogFlusher:
+    """``…_flush_locked`` needs ``flush_lock``."""
+
+    def __init__(
+        self,
+        core: LogCore,
+        writer: LogWriter,
+        background: Background,
+        on_cut: Callable[[], None] | None,
+    ) -> None:
+        self._core = core
+        self._writer = writer
+        self._background = background
+        self._on_cut = on_cut
+        self.flush_lock = make_lock(Rank.FLUSH)
+        self.last_flush_ms = core.clock.wall_ms()
+        writer.await_cut = self.settle_cut
+        writer.await_flush = self.flush
+
+    def after_append(self, last_offset: int, *, sync: bool = False) -> None:
+        """What an append leaves to do, once it has let go of the WRITE lock.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
+        writer = self._writer
+        if writer.epochs_due:
+            writer.epochs_due = False  # before: what comes meanwhile must be saved, too
+            if self._is_short_for(self.save_epochs):
+                writer.epochs_due = True
+        if writer.upkeep_due:
+            writer.upkeep_due = False
+            self._background(self._try_upkeep)
+        if sync or last_offset >= writer.flush_at:
+            with_idle_closed(partial(self.flush, last_offset + 1))
+
+    def _try_upkeep(self) -> None:
+        if self._is_short_for(self.upkeep):
+            self._writer.upkeep_due = True
+
+    def _is_short_for(self, task: Callable[[], None]) -> bool:
+        """Do what may wait; whether a resource is short for it. An append that is in the log does
+        not fail for that."""
+        try:
+            with_idle_closed(task)
+        except ResourceBusyError as error:
+            logger.warning("left to the next append: %s", error)
+            return True
+        return False
+
+    def flush(self, offset: int | None = None) -> None:
+        """Make all records below ``offset`` (default: the log end) durable.
+
+        One sync serves all who wait: it covers what was appended when it began.
+
+        Raises:
+            StorageFailedError: a sync failed; it is never tried again (F-224).
+        """
+        core = self._core
+        core.check()
+        target = core.snapshot.log_end_offset if offset is None else offset
+        with self.flush_lock, core.doing("flush"):
+            core.check()
+            if not self._covered(target):  # else somebody else's sync covered it
+                self.settle_flush_locked()
+                if not self._covered(target):
+                    self.flush_flush_locked()
+
+    def flush_what_is_due(self) -> None:
+        """Sync what ``flush.messages`` does not allow to stay unsynced, although nothing was
+        appended: a start finds in the page cache what a process left there that was killed before
+        its sync, and a replica would count it as kept; a new limit may be lower than the old one.
+
+        Raises:
+            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+        """
+        end = self._core.snapshot.log_end_offset
+        if end > self._writer.flush_at:
+            with_idle_closed(partial(self.flush, end))
+
+    def _covered(self, offset: int) -> bool:
+        writer = self._writer
+        return offset <= writer.synced and writer.segments.active.name_durable
+
+    def flush_flush_locked(self, *, everything: bool = False) -> None:
+        """F-220: sync all above the recovery point, then move it up.
+
+        Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
+        because the segment that holds the recovery point is always recovered whole. They are
+        synced once the segment is no longer active, or with ``everything``.
+        """
+        writer = self._writer
+        self.settle_cut_flush_locked()
+        with writer.lock:
+            start, end = writer.synced, writer.log_end_offset
+            # With the active one also if it is empty: it may have been cut.
+            segments = writer.segments.between(start, max(end, start) + 1)
+            active = writer.segments.active
+        if end > start or everything:
+            for segment in segments:
+                segment.flush(indexes=everything or segment is not active)
+        if any(not segment.name_durable for segment in segments):
+            self._sync_dir(segments)
+        self.save_epochs_flush_locked()
+        with writer.lock:
+            writer.note_synced_locked(end)
+        self.last_flush_ms = self._core.clock.wall_ms()
+
+    def _sync_dir(self, segments: tuple[Segment, ...]) -> None:
+        """Make the names that the segments have now durable."""
+        names = [segment.suffix for segment in segments]
+        self._core.storage.sync_dir(self._core.directory)
+        for segment, name in zip(segments, names, strict=True):
+            segment.name_durable = segment.suffix == name
+
+    def save_epochs_flush_locked(self) -> None:
+        """Write the epoch file if it is behind, without the WRITE lock."""
+        writer = self._writer
+        with writer.lock:
+            epochs = writer.epochs
+            entries = None if epochs.saved else epochs.entries
+        if entries is not None:
+            epochs.write(entries)
+            with writer.lock:
+                epochs.mark_saved(entries)
+
+    def save_epochs(self) -> None:
+        with self.flush_lock:
+            self._core.check()
+            with self._core.doing("write leader-epoch-checkpoint"):
+                self.save_epochs_flush_locked()
+
+    # -- rolls and cuts that are not durable ---------------------------------------------------
+
+    def upkeep(self) -> None:
+        """Make every sealed segment durable, give its successor the final name, and write the
+        epochs. Nothing is left to do where the log was closed meanwhile."""
+        with self.flush_lock:
+            if self._core.failure is None:
+                with self._core.doing("flush after a roll"):
+                    self.settle_flush_locked()
+                    self.save_epochs_flush_locked()
+
+    def settle_flush_locked(self) -> None:
+        """Sync what was sealed, then rename what follows it, the oldest first.
+
+        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
+        The recovery point stays if a sync fails (KAFKA-9892).
+        """
+        writer = self._writer
+        with writer.lock:
+            rolls = tuple(writer.unsettled)
+            if not rolls:
+                return
+            sealed = writer.segments.between(writer.synced, rolls[-1].segment.base_offset)
+        segments = tuple(dict.fromkeys((*sealed, *(roll.before for roll in rolls))))
+        for segment in segments:
+            segment.flush(indexes=True)
+        for roll in rolls:
+            if roll.snapshot is not None:
+                writer.producers.sync_snapshot(roll.snapshot)
+        self._sync_dir(segments)
+        self.save_epochs_flush_locked()
+        for roll in rolls:
+            roll.segment.take_final_name()
+            roll.before.let_go()
+        with writer.lock:
+            del writer.unsettled[: len(rolls)]
+            writer.note_synced_locked(min(rolls[-1].segment.base_offset, writer.log_end_offset))
+        self.last_flush_ms = self._core.clock.wall_ms()
+
+    def settle_cut(self) -> None:
+        """Make a truncation durable, names and all, before anything is written behind it."""
+        with self.flush_lock:
+            self._core.check()
+            with self._core.doing("flush a truncation"):
+                self.settle_cut_flush_locked()
+
+    def settle_cut_flush_locked(self) -> None:
+        writer = self._writer
+        if writer.cut is Cut.UNDER_WAY:  # whoever cuts holds this lock until it is done
+            raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
+        if writer.cut is Cut.NOT_DURABLE:
+            self.sync_cut()
+            if self._on_cut is not None:
+                self._on_cut()
+            with writer.lock:
+                self.cut_is_durable_locked()
+
+    def sync_cut(self) -> None:
+        with self._writer.segments.active.file.held() as file:
+            file.sync()
+        self._core.storage.sync_dir(self._core.directory)
+
+    def cut_is_durable_locked(self) -> None:
+        self._writer.cut = Cut.NONE
+        self._writer.segments.active.state.cut_pending = False
+
+    def roll(self) -> None:
+        """See ``PartitionLog.roll``."""
+        writer = self._writer
+        with writer.lock:
+            writer.enter_locked()
+            if writer.segments.active.size:
+                with self._core.doing("roll"):
+                    writer.roll_locked(writer.log_end_offset)
+        self.after_append(-1)

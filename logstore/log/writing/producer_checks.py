@@ -1,0 +1,67 @@
+"""What the producers of an append may do, and what it changes of them: decisions only, no disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.common.types import Buffer
+from logstore.kernels import AppendInfo
+from logstore.log.writing.validation import producer_batches
+from logstore.segments.index import AbortedTxn
+from logstore.segments.producer_state import (
+    AppendOrigin,
+    CompletedTxn,
+    ProducerAppend,
+    ProducerStateManager,
+)
+
+
+class ProducerUpdates(NamedTuple):
+    """What an append changes of its producers, in the order of its batches."""
+
+    appends: list[ProducerAppend]
+    completed: list[CompletedTxn]
+    aborted: list[AbortedTxn]
+
+
+def check_producers(
+    producers: ProducerStateManager,
+    data: Buffer,
+    size: int,
+    first_offset: int,
+    origin: AppendOrigin,
+    log_start_offset: int,
+) -> AppendInfo | ProducerUpdates:
+    """Sequence and transaction checks (F-183 … F-195); the old offsets if it is a duplicate."""
+    appends: dict[int, ProducerAppend] = {}
+    updates = ProducerUpdates([], [], [])
+    open_transactions: dict[int, int] | None = None  # producer -> first offset, at this batch
+    for batch in producer_batches(data, size, first_offset):
+        append = appends.get(batch.producer_id)
+        if append is None:
+            append = producers.prepare(batch.producer_id, origin)
+            appends[batch.producer_id] = append
+            if origin is AppendOrigin.CLIENT:
+                known = append.entry.find_duplicate(batch)
+                if known is not None:
+                    return AppendInfo(
+                        known.first_offset, known.last_offset, known.timestamp, -1,
+                        log_start_offset, 0, 0, True,
+                    )  # fmt: skip
+        if open_transactions is None:
+            open_transactions = producers.open_transactions()
+        completed = append.append(batch)
+        if append.entry.current_txn_first_offset >= 0:
+            open_transactions[batch.producer_id] = append.entry.current_txn_first_offset
+        else:
+            open_transactions.pop(batch.producer_id, None)
+        if completed is not None:
+            updates.completed.append(completed)
+            if completed.is_aborted:
+                stable = min(open_transactions.values(), default=completed.last_offset + 1)
+                aborted = AbortedTxn(
+                    completed.producer_id, completed.first_offset, completed.last_offset, stable
+                )
+                updates.aborted.append(aborted)
+    updates.appends.extend(appends.values())
+    return updates

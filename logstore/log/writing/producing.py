@@ -1,0 +1,146 @@
+"""Appends that may be tried again: the log knows which it has (idempotence, F-182 … F-186)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from logstore.common.config import MAX_LONG
+from logstore.common.errors import InvalidProducerEpochError, InvalidRecordError
+from logstore.common.locks import Rank, make_lock
+from logstore.format.batch import encode_batch
+from logstore.format.codecs.compression import Compression
+from logstore.kernels import AppendInfo
+from logstore.log.core.core import LogCore
+from logstore.log.writing.writer import LogWriter
+from logstore.segments.producer_state import add_sequence
+
+MAX_EPOCH = 2**15 - 1
+_NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out
+
+
+def id_of_name(name: str) -> int:
+    """The producer id of a name: always the same, and far from those that a cluster assigns."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return _NAMED | (int.from_bytes(digest[:8], "big") & (_NAMED - 1))
+
+
+class LogProducer:
+    """Appends of one producer, each at most once in the log.
+
+    Each batch has a sequence number: that of its first record, counted from 0 over the producer's
+    life. A batch that the log already has, one of the last five by the same sequence and number
+    of records, is not appended again: the answer has the old offsets and ``duplicate``. To try
+    again after an error whose outcome is unknown, give the ``sequence`` of the first try.
+
+    Any thread may call. A newer producer of the same id fences this one. A log of a manager forgets
+    a producer that is silent for ``producer.id.expiration.ms``.
+    """
+
+    def __init__(
+        self,
+        core: LogCore,
+        writer: LogWriter,
+        after_append: Callable[..., None],
+        producer_id: int,
+        older: LogProducer | None,
+    ) -> None:
+        """``older``: the one that this one fences."""
+        self.producer_id = producer_id
+        self._core = core
+        self._writer = writer
+        self._after_append = after_append
+        self._lock = make_lock(Rank.PRODUCER)
+        self._fenced = False
+        self.epoch: int
+        epoch = 0
+        if older is not None:
+            older._fence()
+        with writer.lock:
+            known = writer.producers.producers.get(producer_id)
+            if known is not None:
+                epoch = max(known.producer_epoch, 0)
+        if older is not None:
+            epoch = max(epoch, older.epoch) + 1
+        if epoch > MAX_EPOCH:
+            raise InvalidProducerEpochError(
+                f"producer {producer_id} has used all epochs up to {MAX_EPOCH}"
+            )
+        self.epoch = epoch
+        self._next = 0  # after the last append, where the log has forgotten the producer
+
+    def __repr__(self) -> str:
+        return f"LogProducer({self.producer_id}, epoch={self.epoch}, next={self.next_sequence})"
+
+    def _fence(self) -> None:
+        with self._lock:
+            self._fenced = True
+
+    @property
+    def next_sequence(self) -> int:
+        """Sequence of the next record: how many are in the log, modulo 2³¹, since the epoch
+        began. A producer that was not fenced goes on after a restart where the log ends."""
+        with self._writer.lock:
+            known = self._writer.producers.producers.get(self.producer_id)
+            if known is None:
+                return self._next
+            if known.producer_epoch != self.epoch or not known.batches:
+                return 0
+            return add_sequence(known.last_sequence, 1)
+
+    def append(
+        self,
+        records: Sequence[tuple[Any, ...]],
+        *,
+        sequence: int | None = None,
+        sync: bool = False,
+        compression: Compression = Compression.NONE,
+    ) -> AppendInfo:
+        """Append records as one batch, unless the log has it already.
+
+        Args:
+            sequence: of the first record; ``next_sequence`` by default.
+            sync: wait until the batch is durable, whether it is appended now or was before.
+        Raises:
+            InvalidProducerEpochError: a newer producer of this id has taken over.
+            OutOfOrderSequenceError: the sequence leaves a gap, or is of a batch so old that the
+                log does not remember it.
+            RecordRejectedError: a record breaks a rule. Of all three nothing was appended.
+            StorageFailedError, ResourceBusyError: the outcome may be unknown.
+        """
+        if sequence is not None and not 0 <= sequence < 2**31:
+            raise InvalidRecordError(f"sequence {sequence} is not in [0, 2^31)")
+        with self._lock:
+            if self._fenced:
+                raise InvalidProducerEpochError(
+                    f"producer {self.producer_id} epoch {self.epoch} was fenced by a newer one"
+                )
+            first = self.next_sequence if sequence is None else sequence
+            batch = encode_batch(
+                records,
+                compression=compression,
+                default_timestamp=self._core.clock.wall_ms(),
+                keys_required=self._core.config.compact,
+                producer_id=self.producer_id,
+                producer_epoch=self.epoch,
+                base_sequence=first,
+            )
+            info = self._writer.append_own(batch, None)
+            if not info.duplicate:
+                self._next = add_sequence(first, info.record_count)
+        self._after_append(info.last_offset, sync=sync)
+        return info
+
+
+def check_producer_id(producer: int | str) -> int:
+    """The id itself, or that of the name.
+
+    Raises:
+        InvalidRecordError: it is negative, above 2^63-1, or an empty name.
+    """
+    if isinstance(producer, str) and producer:
+        return id_of_name(producer)
+    if isinstance(producer, int) and 0 <= producer <= MAX_LONG:
+        return producer
+    raise InvalidRecordError(f"{producer!r} is neither a producer id nor a name")

@@ -1,0 +1,357 @@
+"""Recovery of the segments that a crash may have left behind (F-232 … F-234, F-243, F-245)."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable
+
+from logstore.common.config import MAX_INT
+from logstore.common.errors import CorruptBatchError, CorruptIndexError
+from logstore.format import filenames
+from logstore.format.header import HEADER_SIZE
+from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
+from logstore.recovery.log_files import LogFiles
+from logstore.recovery.replacements import Replacements, plan_split
+from logstore.recovery.report import RecoveryOptions
+from logstore.recovery.set_aside import Remover
+from logstore.segments.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
+from logstore.segments.leader_epochs import LeaderEpochCache
+from logstore.segments.producer_state import ProducerStateManager
+from logstore.segments.rebuild import replay_from, scan_segment
+from logstore.segments.segment import Segment
+
+_LAST = SCAN_COLUMNS.index("last_offset")
+
+
+class CrashRecovery:
+    """Works on the segments of one log, which nobody else uses yet.
+
+    ``flushed`` is the offset below which everything is on the disk.
+    """
+
+    def __init__(
+        self,
+        files: LogFiles,
+        segments: list[Segment],
+        producers: ProducerStateManager,
+        replacements: Replacements,
+        remover: Remover,
+        options: RecoveryOptions,
+        flushed: int,
+    ) -> None:
+        self.segments = segments
+        self._files = files
+        self._report = files.report
+        self._producers = producers
+        self._replacements = replacements
+        self._remover = remover
+        self._options = options
+        self._flushed = flushed
+        self._scratch: ProducerStateManager | None = None
+
+    # -- indexes -------------------------------------------------------------------------------
+
+    def check_indexes(self, segment: Segment) -> None:
+        """F-242: a missing offset index, or a bad transaction index, means a rebuild."""
+        bad = None
+        found = self._files.segments[segment.base_offset]
+        if filenames.INDEX_SUFFIX not in found:
+            bad = "the offset index is missing" if segment.size else None
+        elif filenames.TIME_INDEX_SUFFIX not in found and segment.size:
+            bad = "the time index is missing"
+        else:
+            get = found.get
+            if (
+                get(filenames.INDEX_SUFFIX, 0) % OFFSET_ENTRY.size
+                or get(filenames.TIME_INDEX_SUFFIX, 0) % TIME_ENTRY.size
+                or get(filenames.TXN_INDEX_SUFFIX, 0) % TXN_ENTRY.size
+            ):
+                bad = "the length of an index is not a multiple of its entry"
+            else:
+                bad = _too_many(segment, get(filenames.TXN_INDEX_SUFFIX, 0) // TXN_ENTRY.size)
+        if bad is None and found.get(filenames.TXN_INDEX_SUFFIX):
+            try:
+                segment.txn_index.entries()
+            except CorruptIndexError as error:
+                bad = f"the transaction index is corrupt at byte {error.position}: {error.reason}"
+        if bad is not None:
+            self._files.act(f"rebuilt the indexes of {os.path.basename(segment.log_path)}: {bad}")
+            self._rebuild(segment)
+
+    def _rebuild(self, segment: Segment) -> None:
+        """Indexes anew, the ``.log`` untouched; the transaction index from the snapshot before."""
+        scratch = self._scratch_producers(segment.base_offset)
+        segment.txn_index.reset()
+        scan = scan_segment(segment, producers=scratch)
+        scratch.map_end_offset = max(scan.next_offset, segment.base_offset)
+        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        if scan.valid_bytes < segment.size:
+            reason = SCAN_REASONS[scan.status]
+            if self._report.clean and segment is self.segments[-1]:
+                raise CorruptBatchError(segment.log_path, scan.valid_bytes, reason)
+            self._report.warnings.append(
+                f"{os.path.basename(segment.log_path)} is damaged at byte {scan.valid_bytes}: "
+                f"{reason}; it is left as it is"
+            )
+
+    def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
+        """Producer state as it was at the segment's base, for replay only (F-234).
+
+        From the newest readable snapshot, and a replay of the batches between it and the base.
+        """
+        snapshots = [offset for offset in self._producers.snapshots if offset <= base_offset]
+        scratch = self._scratch
+        newest = max(snapshots, default=0)
+        if scratch is None or not newest <= scratch.map_end_offset <= base_offset:
+            scratch = self._scratch = ProducerStateManager(
+                self._files.storage, self._files.directory, self._producers.expiration_ms
+            )
+            scratch.set_snapshots(snapshots)
+            for offset in scratch.load_for_replay(0, self._files.clock.wall_ms()):
+                name = os.path.basename(self._producers.snapshot_path(offset))
+                self._files.act(f"removed {name}: it cannot be read")
+                self._producers.remove_snapshot(offset)  # its name is in the list of this one
+        first = bisect_right(self.segments, scratch.map_end_offset, key=_base_of) - 1
+        end = bisect_left(self.segments, base_offset, key=_base_of)
+        for segment in self.segments[max(first, 0) : end]:
+            replay_from(scratch, segment, scratch.map_end_offset, base_offset)
+        scratch.map_end_offset = base_offset
+        return scratch
+
+    # -- segments that span too many offsets ---------------------------------------------------
+
+    def split_wide_segments(self) -> None:
+        """F-243 without a scan of records: only a segment far from the next one is looked at."""
+        segments = self.segments
+        for at in reversed(range(len(segments) - 1)):
+            segment, limit = segments[at], segments[at + 1].base_offset
+            if limit - segment.base_offset > MAX_INT + 1 and _is_too_wide(segment):
+                segments[at : at + 1] = self._split(segment, scan_segment(segment), limit)
+
+    def _split(
+        self, segment: Segment, scan: RecoveryScan, limit: int, later: deque[Segment] | None = None
+    ) -> list[Segment]:
+        """Divide a segment whose batches span more than 2³¹−1 offsets (F-243); else it alone.
+
+        Damage behind them is cut first, which takes the ``later`` segments along; without these,
+        on a clean start, the segment stays as it is.
+        """
+        if scan.status != SCAN_BAD_OFFSET or self._options.contiguous:
+            return [segment]
+        plan = plan_split(segment, scan, limit, self._flushed)
+        if len(plan.pieces) == 1 or (later is None and plan.end < segment.size):
+            return [segment]
+        if plan.end < segment.size and later is not None:
+            self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
+            later.clear()
+            self._remover.cut(segment, plan.end, SCAN_REASONS[plan.status])
+            segment.state.size = plan.end
+        self._scratch = None  # it holds what a scan has replayed
+        producers = self._scratch_producers(segment.base_offset)
+        name = os.path.basename(segment.log_path)
+        bases = [piece.base_offset for piece in plan.pieces]
+        self._files.act(f"split {name}, which spans too many offsets, into segments {bases}")
+        self._report.segments_split += 1
+        self._replacements.split(segment, plan.pieces, producers)
+        self._scratch = None
+        self._files.read()
+        self._producers.set_snapshots(self._files.snapshots)
+        return [self._files.open_segment(base) for base in bases]
+
+    # -- after a crash -------------------------------------------------------------------------
+
+    def recover(self, first: int, epochs: LeaderEpochCache, log_start_offset: int) -> list[Segment]:
+        """F-245: recover the segments from ``first`` on, in order, up to the first cut.
+
+        Then the segments of rolls that the crash left unsettled, as long as each begins where the
+        one before it ends.
+        """
+        self._epochs = epochs
+        done, pending = self.segments[:first], deque(self.segments[first:])
+        base = pending[0].base_offset if pending else self._files.rolled[0]
+        # What the file says of these segments may be older than their batches, or younger (S-37).
+        self._epochs.truncate_from_end(base)
+        producers = self._scratch_producers(base)
+        while pending or self._settle_roll(done, pending, log_start_offset):
+            segment = pending.popleft()
+            following = pending[0].base_offset if pending else next(iter(self._files.rolled), 2**63)
+            scan = self._scan(segment, producers)
+            split = self._split(segment, scan, following, pending)
+            if len(split) > 1:
+                pending.extendleft(reversed(split))
+                self.segments = [*done, *pending]
+                producers = self._scratch_producers(segment.base_offset)
+                continue
+            done.append(segment)
+            reason = SCAN_REASONS[scan.status]
+            end = disproved_from(segment, scan, following)
+            if end < scan.valid_bytes:
+                reason = "what follows has lower offsets"
+                self._scratch = None  # it holds what the scan has replayed
+                producers = self._scratch_producers(segment.base_offset)
+                scan = self._scan(segment, producers, end)
+            if self._recover_segment(segment, scan, reason, producers, pending):
+                break
+        return done
+
+    def _settle_roll(
+        self, done: list[Segment], pending: deque[Segment], log_start_offset: int
+    ) -> bool:
+        """Take the next rolled segment into the log, or set it and all later ones aside.
+
+        What lies below the log start may be missing: those records are deleted.
+        """
+        if not self._files.rolled:
+            return False
+        base = self._files.rolled[0]
+        end = done[-1].state.next_offset if done else -1
+        if base != end and base > log_start_offset:
+            self._remove_later(f"the segment before it ends at {end}" if done else
+                               "the segment before it is missing")  # fmt: skip
+            return False
+        self._files.rolled.popleft()
+        if done:
+            done[-1].log.sync()  # else its end may be lost while the next segment stays
+        self._replacements.settle_roll(base)
+        pending.append(self._files.open_rolled(base, ""))
+        self.segments = [*done, *pending]
+        return True
+
+    def _remove_later(self, why: str, later: Iterable[Segment] = ()) -> None:
+        """Take out what follows the end of the log, durably before that end is cut: a crash in
+        between must not leave these segments behind one that looks whole."""
+        rolled = [
+            self._files.open_rolled(base, filenames.SWAP_SUFFIX) for base in self._files.rolled
+        ]
+        self._files.rolled.clear()
+        segments = [*later, *rolled]
+        for segment in segments:
+            self._remover.remove(segment, why)
+            self._producers.remove_snapshot(segment.base_offset)
+        if segments:
+            self._files.storage.sync_dir(self._files.directory)
+
+    def _scan(
+        self, segment: Segment, producers: ProducerStateManager, end: int | None = None
+    ) -> RecoveryScan:
+        """F-232: look at every batch, and replay producers and transactions."""
+        producers.map_end_offset = segment.base_offset
+        producers.snapshots = self._producers.snapshots
+        producers.take_snapshot(sync=False)  # due behind a gap, or where one could not be read
+        segment.txn_index.reset()
+        return scan_segment(
+            segment,
+            end=end,
+            last_epoch=self._epochs.latest_epoch,
+            contiguous=self._options.contiguous,
+            producers=producers,
+        )
+
+    def _recover_segment(
+        self,
+        segment: Segment,
+        scan: RecoveryScan,
+        reason: str,
+        producers: ProducerStateManager,
+        later: Iterable[Segment],
+    ) -> int:
+        """F-233: rebuild, cut; the bytes cut. A cut takes the ``later`` segments along."""
+        report = self._report
+        report.segments_scanned += 1
+        report.bytes_scanned += segment.size
+        report.batches_scanned += scan.batch_count
+        report.records_scanned += scan.record_count
+        for epoch, start in scan.epochs:
+            self._epochs.assign(epoch, start, durable=False)
+        if scan.epoch_falls:
+            report.epoch_falls += scan.epoch_falls
+            report.warnings.append(
+                f"{os.path.basename(segment.log_path)}: leader epochs fall in {scan.epoch_falls} "
+                f"places, first at offset {scan.first_fall_offset}; the batches are kept"
+            )
+        cut = segment.size - scan.valid_bytes
+        if cut:
+            self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
+            flushed = scan.next_offset < self._flushed or bool(report.clean_doubt)
+            self._remover.cut(segment, scan.valid_bytes, reason, flushed=flushed)
+        state = segment.state
+        state.max_timestamp = scan.max_timestamp
+        state.offset_of_max_timestamp = scan.offset_of_max_timestamp
+        state.rolling_timestamp = scan.first_batch_max_timestamp if scan.batch_count else -1
+        state.size = scan.valid_bytes
+        state.next_offset = scan.next_offset if scan.batch_count else segment.base_offset
+        segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        self._write_again(segment)
+        producers.map_end_offset = state.next_offset
+        producers.take_snapshot(sync=False)
+        return cut
+
+    def _write_again(self, segment: Segment) -> None:
+        """Have the next flush write whatever no flush has reached.
+
+        After a failed sync the kernel shows pages that never reached the disk, and takes them for
+        clean: the sync of the process that comes next would succeed without them.
+        """
+        position, size = 0, segment.size
+        if segment.base_offset < self._flushed <= segment.state.next_offset:
+            span = segment.find(self._flushed)
+            position = size if span is None else span.position
+        if position < size:
+            segment.log.rewrite(position, size - position)
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base_offset
+
+
+def _too_many(segment: Segment, txn_entries: int) -> str | None:
+    """Why an index is larger than its ``.log`` can need, such as one that a crash left with the
+    room made for appends; nothing of it is read. None: it is not."""
+    batches = segment.size // HEADER_SIZE + 1
+    if segment.state.offset_entries > batches:
+        return "the offset index has more entries than the log has batches"
+    if segment.state.time_entries > batches + 1:  # the last timestamp may come twice
+        return "the time index has more entries than the log has batches"
+    if txn_entries > batches:
+        return "the transaction index has more entries than the log has batches"
+    return None
+
+
+def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
+    """Position of the first batch that ``scan`` took and that what follows disproves; else where
+    the scan ended.
+
+    No checksum covers base offsets, and gaps between them are legal: an offset that is too high
+    shows only in what comes behind it. That is the next segment, whose base is ``following``; or
+    the batch that ended the scan, if it goes on just where the one before would end without a gap.
+    A batch that lies there twice disproves nothing.
+    """
+    end = scan.valid_bytes
+    if end == segment.size:
+        if scan.next_offset <= following:
+            return end
+        return next(s.position for s in segment.walk(0) if s.last_offset >= following)
+    behind = next(segment.walk(end), None) if scan.status == SCAN_BAD_OFFSET else None
+    spans = deque(segment.walk(0, end), 2)
+    if behind is None or not spans:
+        return end
+    last = spans[-1]
+    head = min(last.size, HEADER_SIZE)  # with length and checksum
+    if last.size == behind.size and (
+        segment.log.read_at(last.position, head) == segment.log.read_at(end, head)
+    ):
+        return end
+    expected = spans[0].last_offset + 1 if len(spans) == 2 else segment.base_offset
+    gap = last.base_offset - expected
+    return last.position if gap > 0 and last.last_offset + 1 - gap == behind.base_offset else end
+
+
+def _is_too_wide(segment: Segment) -> bool:
+    """Whether an offset lies more than 2³¹−1 above the base, going by headers."""
+    largest = segment.base_offset + MAX_INT
+    return any(
+        max(columns[_LAST * capacity : _LAST * capacity + rows]) > largest
+        for rows, columns, capacity in segment.scan(0, check_crc=False)
+    )

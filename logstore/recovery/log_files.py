@@ -1,0 +1,209 @@
+"""What lies in the directory of one log when it is opened, by name and size."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from checkpoints.topic_properties import TOPIC_PROPERTIES
+from logstore.common.clock import Clock
+from logstore.common.config import MAX_INT, LogConfig
+from logstore.common.errors import CorruptBatchError, CorruptDataError
+from logstore.format import filenames
+from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
+from logstore.recovery.replacements import Replacements, roll_marks
+from logstore.recovery.report import RecoveryReport
+from logstore.recovery.set_aside import UNFINISHED_SUFFIX
+from logstore.segments.segment import Segment
+from logstore.storage.aside import move_aside
+from logstore.storage.base import FileKind, Storage
+
+_PLAIN_SUFFIXES = tuple(filenames.PLAIN_SUFFIXES)
+_IRREPLACEABLE = (filenames.PARTITION_METADATA, TOPIC_PROPERTIES)
+_REPLACEABLE = (
+    filenames.LEADER_EPOCH_CHECKPOINT,
+    filenames.LEADER_EPOCH_CHECKPOINT + filenames.TEMPORARY_SUFFIX,
+    filenames.PARTITION_METADATA + filenames.TEMPORARY_SUFFIX,
+    TOPIC_PROPERTIES + filenames.TEMPORARY_SUFFIX,
+    filenames.CLEAN_STOP,
+    filenames.CLEAN_STOP + filenames.TEMPORARY_SUFFIX,
+)
+
+
+class LogFiles:
+    """One listing, and the segments that are opened from it.
+
+    Attributes:
+        segments: sizes in bytes by base offset and suffix, of files under their final names.
+        snapshots: offsets of the producer snapshots.
+        rolled: bases of segments that wait for the one before them, ascending.
+        others: names of the files that belong to no segment.
+        irregular: names of what is no regular file, directories included.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        report: RecoveryReport,
+    ) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.report = report
+        self.segments: dict[int, dict[str, int]] = {}
+        self.snapshots: list[int] = []
+        self.rolled: deque[int] = deque()
+        self.others: set[str] = set()
+        self.irregular: dict[str, FileKind] = {}
+        self._unsettled: dict[str, int] = {}  # names that end in .swap, .cleaned or .deleted
+
+    def read(self) -> None:
+        """List the directory; nothing is changed."""
+        segments: dict[int, dict[str, int]] = {}
+        self.segments = segments
+        self.snapshots, self.others, self._unsettled = [], set(), {}
+        self.irregular = {}
+        for name, size, _, kind in self.storage.scan_dir(self.directory):
+            if kind is not FileKind.FILE:
+                self.irregular[name] = kind
+                continue
+            number, suffix = name[:20], name[20:]
+            base = -1
+            if suffix in filenames.PLAIN_SUFFIXES and number.isdecimal() and number.isascii():
+                base = int(number)
+            if not 0 <= base <= filenames.MAX_OFFSET:
+                if name.endswith(filenames.TRANSITIONAL_SUFFIXES):
+                    self._unsettled[name] = size
+                else:
+                    self.others.add(name)
+            elif suffix == SNAPSHOT_SUFFIX:
+                self.snapshots.append(base)
+            elif base in segments:
+                segments[base][suffix] = size
+            else:
+                segments[base] = {suffix: size}
+
+    def settle(self, recovery_point: int, replacements: Replacements) -> None:
+        """List the directory, and finish what a crash cut short but for rolls: F-238 … F-241.
+
+        Raises:
+            CorruptDataError: what has the name of a file that nothing can replace is no file, or
+                larger than any can be. Nothing was changed.
+        """
+        self.read()
+        self._check_files()
+        if self.irregular:
+            self._clear_irregular()
+        if self._unsettled:
+            names = self._all_names()
+            self.rolled = deque(roll_marks(names, recovery_point))
+            waiting = {_rolled_name(base) for base in self.rolled}
+            if replacements.finish([name for name in names if name not in waiting]):
+                self.read()
+        for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
+            self.remove(name, "what it was to keep is still in the log")
+        for name in (*self.others, *self._unsettled):
+            stem = name.removesuffix(SWAP_SUFFIX)
+            if stem.endswith(_PLAIN_SUFFIXES) and filenames.parse_segment_file(name) is None:
+                self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
+
+    def _check_files(self) -> None:
+        for name, kind in self.irregular.items():
+            if name in _IRREPLACEABLE or (
+                (parsed := filenames.parse_segment_file(name)) is not None
+                and parsed.suffix == LOG_SUFFIX
+                and parsed.transition in ("", SWAP_SUFFIX)
+            ):
+                reason = "is a directory" if kind is FileKind.DIRECTORY else "is no regular file"
+                raise CorruptDataError(self.path(name), 0, reason)
+        for base, found in self.segments.items():
+            self._check_size(found.get(LOG_SUFFIX, 0), base)
+        for name, size in self._unsettled.items():
+            p = filenames.parse_segment_file(name)
+            if p and p.suffix == LOG_SUFFIX and p.transition != filenames.DELETED_SUFFIX:
+                self._check_size(size, p.offset, p.transition)
+
+    def _clear_irregular(self) -> None:
+        """What has the name of a file that is written again from the ``.log`` gets out of its way.
+
+        It may be somebody's, so it is kept, under another name.
+        """
+        moved = False
+        for name, kind in self.irregular.items():
+            if not _is_replaceable(name):
+                continue
+            aside = os.path.basename(move_aside(self.storage, self.path(name)))
+            what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
+            self.act(f"renamed {name} to {aside}: it is {what}")
+            self.report.warnings.append(f"{name} was {what}; it is {aside}, and is made anew")
+            moved = True
+        if moved:
+            self.storage.sync_dir(self.directory)
+
+    def _all_names(self) -> list[str]:
+        found = [*self.others, *self._unsettled]
+        found += [filenames.segment_file_name(b, s) for b, files in self.segments.items()
+                  for s in files]  # fmt: skip
+        return found + [filenames.segment_file_name(o, SNAPSHOT_SUFFIX) for o in self.snapshots]
+
+    def act(self, action: str) -> None:
+        self.report.actions.append(action)
+
+    def remove(self, name: str, why: str) -> None:
+        self.act(f"removed {name}: {why}")
+        self.storage.remove(self.path(name))
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def open_segments(self) -> list[Segment]:
+        """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
+        opened = []
+        for base in sorted(self.segments):
+            found = self.segments[base]
+            if LOG_SUFFIX in found:
+                opened.append(self.open_segment(base))
+            elif base not in self.rolled:
+                for suffix in found:
+                    self.remove(filenames.segment_file_name(base, suffix), "there is no .log")
+        return opened
+
+    def open_segment(self, base: int, suffix: str = "") -> Segment:
+        """A segment of the last listing; ``suffix`` of its ``.log``.
+
+        Raises:
+            CorruptBatchError: it is larger than any index can address.
+        """
+        found = self.segments[base]
+        self._check_size(found[LOG_SUFFIX], base)
+        segment = Segment(
+            self.storage, self.directory, base, self.config, self.clock, found, suffix
+        )
+        segment.name_durable = True  # once the directory is synced, at the end of the load
+        return segment
+
+    def _check_size(self, size: int, base: int, transition: str = "") -> None:
+        if size > MAX_INT:
+            path = self.path(filenames.segment_file_name(base, LOG_SUFFIX, transition))
+            raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
+
+    def open_rolled(self, base: int, suffix: str) -> Segment:
+        """A segment that waits for the one before it, under the name its ``.log`` has now."""
+        self.segments.setdefault(base, {})[LOG_SUFFIX] = self._unsettled[_rolled_name(base)]
+        return self.open_segment(base, suffix)
+
+
+def _is_replaceable(name: str) -> bool:
+    return (
+        name in _REPLACEABLE
+        or name.endswith(UNFINISHED_SUFFIX)
+        or filenames.parse_segment_file(name) is not None
+    )
+
+
+def _rolled_name(base: int) -> str:
+    return filenames.segment_file_name(base, LOG_SUFFIX, SWAP_SUFFIX)

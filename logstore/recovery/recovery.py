@@ -1,0 +1,385 @@
+"""Opening a log: after a clean stop without reading records, after a crash by scanning.
+
+Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). Where this is stricter
+(docs/recovery.md has the reasons): a clean stop is believed only where all that is read of it
+agrees, so a torn tail is cut in any case (F-268); offsets that go backwards end the scan; the epoch
+cache above the recovery point is derived from the batches alone; whatever valid is taken out of a
+log is kept aside.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LeaderEpochCheckpoint
+from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import PartitionMetadataFile
+from logstore.common.clock import Clock
+from logstore.common.config import LogConfig
+from logstore.common.errors import CorruptBatchError
+from logstore.common.types import TopicPartition
+from logstore.format import filenames
+from logstore.kernels import SCAN_COLUMNS
+from logstore.recovery.clean_start import clean_end
+from logstore.recovery.crash_recovery import CrashRecovery
+from logstore.recovery.log_files import LogFiles
+from logstore.recovery.replacements import Replacements
+from logstore.recovery.report import RecoveryOptions, RecoveryReport
+from logstore.recovery.set_aside import Remover
+from logstore.segments.leader_epochs import EpochEntry, LeaderEpochCache
+from logstore.segments.producer_state import ProducerStateManager
+from logstore.segments.rebuild import rebuild_producers
+from logstore.segments.segment import Segment
+from logstore.segments.segment_list import Segments
+from logstore.storage.base import Storage
+
+logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    topic_partition: TopicPartition
+    segments: Segments
+    epochs: LeaderEpochCache
+    producers: ProducerStateManager
+    log_start_offset: int
+    recovery_point: int
+    log_end_offset: int
+    topic_id: uuid.UUID | None
+    report: RecoveryReport
+
+
+def load_log(
+    storage: Storage,
+    directory: str,
+    config: LogConfig,
+    clock: Clock,
+    *,
+    clean_shutdown: bool,
+    recovery_point: int | None,
+    log_start_offset: int,
+    options: RecoveryOptions,
+    producer_id_expiration_ms: int,
+) -> LoadedLog:
+    """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
+
+    ``recovery_point`` is None where none is on file.
+    """
+    loader = _Loader(storage, directory, config, clock, options)
+    loaded = loader.load(
+        clean_shutdown, recovery_point, log_start_offset, producer_id_expiration_ms
+    )
+    for warning in loaded.report.warnings:
+        logger.warning("%s: %s", directory, warning)
+    return loaded
+
+
+class _Loader:
+    """The passes of F-238 … F-252 over one directory."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        config: LogConfig,
+        clock: Clock,
+        options: RecoveryOptions,
+    ) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.config = config
+        self.clock = clock
+        self.options = options
+        name = os.path.basename(os.path.normpath(directory))
+        self.parsed = filenames.parse_partition_dir(name)
+
+    def load(
+        self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
+    ) -> LoadedLog:
+        """Load; where a segment that is taken as it is turns out to be damaged, again, with a scan
+        of all segments from that one on."""
+        started = self.clock.monotonic_ns()
+        self.report = report = RecoveryReport(self.directory, clean)
+        scanned_from = 2**63
+        if self.options.scan_all:
+            clean, report.clean, scanned_from = False, False, 0
+        while True:
+            try:
+                loaded = self._load(
+                    clean, point_on_file, log_start_offset, expiration_ms, scanned_from
+                )
+                break
+            except CorruptBatchError as damage:
+                base = _segment_of(damage)
+                if base is None or base >= scanned_from:
+                    raise
+                if clean:
+                    self._disbelieve(str(damage))
+                else:
+                    report.warnings.append(f"scanned from segment {base} on: {damage}")
+                clean, scanned_from = False, base
+        report.warnings = list(dict.fromkeys(report.warnings))
+        report.seconds = (self.clock.monotonic_ns() - started) / 1e9
+        return loaded
+
+    def _load(
+        self,
+        clean: bool,
+        point_on_file: int | None,
+        log_start_offset: int,
+        expiration_ms: int,
+        scanned_from: int,
+    ) -> LoadedLog:
+        report, recovery_point = self.report, point_on_file or 0
+        if self.storage.info(self.directory) is None:
+            self.storage.make_dir(self.directory)
+        self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
+        self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
+        replacements = Replacements(
+            self.storage, self.directory, self.config, self.clock, files.act, self.remover
+        )
+        deleting = self.parsed.suffix == filenames.DELETE_DIR_SUFFIX
+        # A recovery point that only follows the log start was never reached by a flush (F-222).
+        flushed = recovery_point if recovery_point > log_start_offset else 0
+        files.settle(2**63 if deleting else flushed, replacements)
+        if filenames.CLEAN_STOP in files.others:  # no longer true, whoever opens the log
+            self.storage.remove(files.path(filenames.CLEAN_STOP))
+            self.storage.sync_dir(self.directory)
+        self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
+        self.producers.set_snapshots(files.snapshots)
+        topic_id = self._read_topic_id()
+        segments = files.open_segments()
+        leo = 0
+        if clean and not deleting:
+            leo, clean = self._believe_clean_stop(segments, replacements, point_on_file)
+        recovery = CrashRecovery(
+            files, segments, self.producers, replacements, self.remover, self.options,
+            flushed,
+        )  # fmt: skip
+        trusted = clean or deleting
+        if clean and not deleting:
+            recovery.split_wide_segments()
+        segments = recovery.segments
+        first_suspect = len(segments)
+        if not trusted:
+            suspect = min((recovery_point, scanned_from, *replacements.damaged))
+            first_suspect = _before_overlap(segments, _floor(segments, suspect))
+        for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
+            recovery.check_indexes(segment)
+        self.epochs = self._load_epochs(segments)
+        if first_suspect < len(segments) or files.rolled:
+            segments = recovery.recover(first_suspect, self.epochs, log_start_offset)
+        if not clean:
+            leo = self._end_of_log(segments, deleting)
+        end_found = leo
+        if segments and leo < log_start_offset:
+            segments = self._empty(segments, leo, log_start_offset)
+        if not segments:
+            if report.actions:  # what was removed must not come back beside the new segment
+                self.storage.sync_dir(self.directory)
+            # Else a flush of a new log would be durable in a directory that nobody finds.
+            self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
+            leo = log_start_offset
+            segments = [self._create_segment(leo)]
+        start = max(log_start_offset, segments[0].base_offset)
+        leo = max(leo, start)
+        segments[-1].state.next_offset = leo
+        self.epochs.truncate_from_end(leo)
+        self._derive_epochs(segments, start, leo)
+        self.epochs.truncate_from_start(log_start_offset)
+        self.epochs.truncate_from_end(leo)  # of an empty log: the next start would drop it
+        if self.epochs_lacking and self.epochs.entries:  # batches below magic 2 have no epoch
+            report.warnings.append(self.epochs_lacking)
+        self.epochs.flush()
+        container = Segments(segments)
+        self.producers.remove_stray_snapshots(container.bases)
+        self._load_producers(container, start, leo, clean)
+        point = recovery_point
+        if clean:
+            point = leo
+        elif recovery_point > leo:  # it was of other records: a cut came between
+            point = container.bases[-1]
+        point = min(max(point, start), leo)
+        first_lost = max(end_found, log_start_offset)  # what lies below the start was deleted
+        if recovery_point > first_lost and not deleting:
+            report.offsets_lost = (first_lost, recovery_point)
+            report.warnings.append(
+                f"recovery point {recovery_point} is above the log end {end_found}: offsets "
+                f"[{first_lost}, {recovery_point}) are lost, unless the log was truncated"
+            )
+        if not clean or report.actions:  # nothing that was removed here may come back later
+            self.storage.sync_dir(self.directory)
+        # The process that died may have cut the log, and only the cache may know of it.
+        segments[-1].state.cut_pending = not clean
+        report.recovery_point = point
+        report.log_start_offset, report.log_end_offset = start, leo
+        report.segments = len(container)
+        return LoadedLog(
+            self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
+            leo, topic_id, report,
+        )  # fmt: skip
+
+    # -- epochs, topic id ----------------------------------------------------------------------
+
+    def _read_topic_id(self) -> uuid.UUID | None:
+        if filenames.PARTITION_METADATA not in self.files.others:
+            return None
+        path = os.path.join(self.directory, filenames.PARTITION_METADATA)
+        metadata = PartitionMetadataFile(path, self.storage).read()
+        return metadata.topic_id if metadata else None
+
+    def _load_epochs(self, segments: list[Segment]) -> LeaderEpochCache:
+        """The epoch file; when it cannot be read, what the batches say (S-54).
+
+        ``epochs_lacking`` is the warning if it has no entries, and batches turn out to have some.
+        """
+        self.epochs_lacking = ""
+        path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
+        checkpoint = LeaderEpochCheckpoint(path, self.storage)
+        try:
+            state, entries = checkpoint.inspect()
+        except MalformedCheckpointError as error:
+            self.report.warnings.append(f"{error}; rebuilt from the batches")
+            return LeaderEpochCache(checkpoint, [], saved=False)
+        if state is FileState.MISSING:
+            # Kafka creates it empty when a log is first opened (F-33).
+            self.storage.write_file(path, b"")
+        if not entries and any(s.size for s in segments):
+            what = "missing" if state is FileState.MISSING else "empty"
+            self.epochs_lacking = (
+                f"{filenames.LEADER_EPOCH_CHECKPOINT} is {what} although the log holds data; "
+                "rebuilt from the batches"
+            )
+        cache = LeaderEpochCache(checkpoint, [EpochEntry(*entry) for entry in entries])
+        if [tuple(entry) for entry in cache.entries] != entries:
+            self.report.warnings.append(
+                f"{filenames.LEADER_EPOCH_CHECKPOINT} does not ascend; rebuilt from the batches"
+            )
+            cache.clear(durable=False)
+        return cache
+
+    def _derive_epochs(self, segments: list[Segment], start: int, leo: int) -> None:
+        """Epochs of the batches in front of what the file knows, from their headers alone.
+
+        The file may know less than the log holds: it is damaged (S-54), or a crash brought back
+        records that were deleted.
+        """
+        known = self.epochs.entries
+        end = known[0].start_offset if known else leo
+        if start >= end or not any(s.size for s in segments if s.base_offset < end):
+            return
+        self.epochs.clear(durable=False)
+        for segment in segments:
+            if segment.base_offset >= end:
+                break
+            for rows, columns, capacity in segment.scan(0, check_crc=False):
+                at = _EPOCH * capacity
+                epochs = columns[at : at + rows]
+                if max(epochs) <= self.epochs.latest_epoch:
+                    continue
+                for row, epoch in enumerate(epochs):
+                    base = columns[_BASE * capacity + row]
+                    if epoch > self.epochs.latest_epoch and 0 <= base < end:
+                        self.epochs.assign(epoch, base, durable=False)
+        derived = len(self.epochs.entries)
+        for entry in known:
+            self.epochs.assign(*entry, durable=False)
+        if derived:
+            self.files.act(f"{derived} entries of the epoch cache derived from batches")
+
+    # -- end, producers ------------------------------------------------------------------------
+
+    def _believe_clean_stop(
+        self, segments: list[Segment], replacements: Replacements, point_on_file: int | None
+    ) -> tuple[int, bool]:
+        """The log end after a clean stop, and whether all there is agrees with it (F-252)."""
+        end, doubt = 0, ""
+        if self.files.rolled:
+            doubt = "a roll is unsettled"
+        elif replacements.damaged:
+            doubt = "a replacement is damaged"
+        elif segments:
+            end, doubt = clean_end(segments[-1], point_on_file)
+            if doubt.startswith("at byte"):
+                doubt = f"{os.path.basename(segments[-1].log_path)} {doubt}"
+        if doubt:
+            self._disbelieve(doubt)
+        return end, not doubt
+
+    def _disbelieve(self, doubt: str) -> None:
+        self.report.clean, self.report.clean_doubt = False, doubt
+        self.report.warnings.append(f"clean stop disbelieved: {doubt}")
+
+    @staticmethod
+    def _end_of_log(segments: list[Segment], deleting: bool) -> int:
+        """F-252, after recovery; of a log that is to be deleted as far as headers go."""
+        if not segments:
+            return 0
+        active = segments[-1]
+        if deleting:
+            with suppress(CorruptBatchError):
+                active.state.next_offset, _ = active.read_next_offset()
+        return active.state.next_offset
+
+    def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
+        """F-246: nothing at or above the log start is left. What there is goes out of the log."""
+        self.files.act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
+        for segment in segments:
+            self.remover.remove(
+                segment, f"the log ends at {leo}, below its start {log_start_offset}"
+            )
+        self.epochs.clear(durable=False)
+        return []
+
+    def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
+        """F-251, F-253: rebuild to the log end; a clean start without snapshots forgets."""
+        producers = self.producers
+        if clean and not producers.snapshots:
+            for base in [*segments.bases[-2:], leo]:
+                if base > start or base == leo:
+                    producers.take_empty_snapshot(base)
+            producers.map_end_offset = leo
+            producers.last_snapshot_offset = leo
+            return
+        rebuild_producers(producers, segments.snapshot(), start, leo, self.clock.wall_ms())
+
+    def _create_segment(self, base_offset: int) -> Segment:
+        segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
+        segment.create()
+        return segment
+
+
+def _segment_of(damage: CorruptBatchError) -> int | None:
+    """Base offset of the segment whose ``.log`` is damaged."""
+    parsed = filenames.parse_segment_file(os.path.basename(damage.path))
+    is_log = parsed is not None and parsed.suffix == filenames.LOG_SUFFIX
+    return parsed.offset if parsed is not None and is_log else None
+
+
+def _floor(segments: list[Segment], offset: int) -> int:
+    """Index of the segment that holds ``offset``: at least the last one is a suspect (S-35)."""
+    at = sum(segment.base_offset <= offset for segment in segments) - 1
+    return max(at, 0)
+
+
+def _before_overlap(segments: list[Segment], first: int) -> int:
+    """``first``, or that of an earlier segment whose batches reach into the one behind it: names
+    are in no checksum, and a log must not go on at offsets that it has."""
+    with suppress(CorruptBatchError):  # damage below the recovery point stays as it is
+        while first > 0:
+            end, _ = segments[first - 1].read_next_offset()
+            if end <= segments[first].base_offset:
+                break
+            first -= 1
+    return first
+
+
+_COLUMN = {name: index for index, name in enumerate(SCAN_COLUMNS)}
+_BASE, _LAST = _COLUMN["base_offset"], _COLUMN["last_offset"]
+_EPOCH = _COLUMN["leader_epoch"]
+__all__ = ["LoadedLog", "RecoveryOptions", "RecoveryReport", "load_log"]

@@ -1,0 +1,217 @@
+"""What recovery takes out of a log, and how much of it stays beside the log as ``.cut`` files."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+from logstore.format import filenames
+from logstore.kernels import SCAN_COLUMNS, SCAN_INCOMPLETE, scan_batches
+from logstore.recovery.report import RecoveryReport
+from logstore.segments.batch_search import FIRST_WINDOW, BatchSearch
+from logstore.segments.segment import Segment
+from logstore.segments.segment_view import WINDOW
+from logstore.storage.base import Storage
+
+CUT_SUFFIX = ".cut"
+UNFINISHED_SUFFIX = CUT_SUFFIX + filenames.TEMPORARY_SUFFIX
+
+_ROWS = 1024
+
+
+class Remover:
+    """Cuts logs and removes segments; what is to be kept is safe on the disk before it is cut.
+
+    ``keep`` is ``RecoveryOptions.keep_cut``. A kept file never replaces another: a second cut at
+    the same place gets a number in its name, unless it holds the same bytes.
+    """
+
+    def __init__(self, storage: Storage, directory: str, keep: str, report: RecoveryReport) -> None:
+        self._storage = storage
+        self._directory = directory
+        self._keep = keep
+        self._report = report
+
+    def cut(self, segment: Segment, position: int, reason: str, *, flushed: bool = False) -> None:
+        """Cut the ``.log`` at ``position``, durably; the state of the segment is the caller's.
+
+        ``flushed``: something behind it was on the disk once, so this is no torn tail.
+        """
+        report, name = self._report, os.path.basename(segment.log_path)
+        size = segment.size - position
+        stock = take_stock(segment, position)
+        report.bytes_cut += size
+        report.bytes_valid_behind_cut += stock.valid_bytes
+        report.cut_reason = report.cut_reason or f"{name} at byte {position}: {reason}"
+        report.actions.append(f"cut {size} bytes off {name} at byte {position}: {reason}")
+        if stock.may_be_valid:
+            report.warnings.append(
+                f"{name}: {stock} of whole batches were cut off at byte {position}: {reason}"
+            )
+        if self._keeps(stock.may_be_valid or (flushed and not stock.blank)):
+            self._copy(segment, position)
+        segment.log.truncate(position)
+        segment.log.sync()  # else the next append may find its way to the disk without the cut
+        segment.file_size = position
+
+    def remove(self, segment: Segment, why: str) -> None:
+        """Take a whole segment out, under whatever name its ``.log`` has; durable is up to the
+        caller."""
+        self._report.actions.append(f"removed segment {segment.base_offset}: {why}")
+        self._report.bytes_cut += segment.size
+        self._take_out(segment, f"segment {segment.base_offset}", why)
+        for renamed in segment.mark_deleted():
+            self._storage.remove(renamed)
+
+    def discard(self, segment: Segment, why: str) -> None:
+        """Remove a ``.log`` that is not part of the log yet; its indexes are up to the caller."""
+        name = os.path.basename(segment.log_path)
+        self._report.actions.append(f"removed {name}: {why}")
+        if not self._take_out(segment, name, why):
+            segment.close()
+            self._storage.remove(segment.log_path)
+
+    def _take_out(self, segment: Segment, what: str, why: str) -> bool:
+        """Warn of what is valid in a ``.log``, and rename it if it is to be kept."""
+        valid = may_hold_batch(segment)
+        if valid:
+            self._report.warnings.append(
+                f"{what}, {segment.size} bytes with whole batches, was removed: {why}"
+            )
+        if not self._keeps(valid):
+            return False
+        segment.log.sync()
+        segment.close()
+        name = filenames.segment_file_name(segment.base_offset, filenames.LOG_SUFFIX)
+        target = next(t for t in self._names(name, 0) if self._storage.info(t) is None)
+        self._storage.rename(segment.log_path, target)
+        self._note(target, segment.size)
+        return True
+
+    def _keeps(self, valid: bool) -> bool:
+        return self._keep == "always" or (valid and self._keep == "valid")
+
+    def _names(self, name: str, position: int) -> Iterator[str]:
+        """Where bytes from ``position`` on may be kept, in the order in which to try."""
+        stem = f"{self._directory}/{name}.{position}"
+        yield f"{stem}{CUT_SUFFIX}"
+        yield from (f"{stem}.{n}{CUT_SUFFIX}" for n in count(1))
+
+    def _note(self, target: str, size: int) -> None:
+        self._report.actions.append(f"kept {os.path.basename(target)}")
+        self._report.bytes_set_aside += size
+
+    def _copy(self, segment: Segment, position: int) -> None:
+        """The end of a ``.log`` as a file of its own, whole under its name or not there at all."""
+        size = segment.size - position
+        for target in self._names(os.path.basename(segment.log_path), position):
+            info = self._storage.info(target)
+            if info is None:
+                self._write_copy(segment, position, target)
+            elif not (
+                info.is_file and info.size == size and self._holds(target, segment, position)
+            ):
+                continue
+            self._storage.sync_dir(self._directory)  # the copy is safe before anything is cut
+            self._note(target, size)
+            return
+
+    def _write_copy(self, segment: Segment, position: int, target: str) -> None:
+        unfinished = target + filenames.TEMPORARY_SUFFIX
+        copy = self._storage.open(unfinished, create=True)
+        try:
+            copy.truncate(0)
+            for at in range(position, segment.size, WINDOW):
+                copy.write_at(
+                    at - position, segment.log.read_at(at, min(WINDOW, segment.size - at))
+                )
+            copy.sync()
+        finally:
+            copy.close()
+        self._storage.rename(unfinished, target)
+
+    def _holds(self, path: str, segment: Segment, position: int) -> bool:
+        """Whether an earlier recovery, which a crash cut short, has kept these bytes already."""
+        file = self._storage.open(path, writable=False)
+        try:
+            return all(
+                file.read_at(at - position, WINDOW)
+                == segment.log.read_at(at, min(WINDOW, segment.size - at))
+                for at in range(position, segment.size, WINDOW)
+            )
+        finally:
+            file.close()
+
+
+class Stock(NamedTuple):
+    """What some bytes hold.
+
+    Attributes:
+        valid_bytes: of whole batches whose checksum matches, and of a batch that has nothing wrong
+            but a header field that no checksum covers.
+        complete: there is no other valid batch; else the search gave up.
+        blank: all bytes are zero.
+    """
+
+    valid_bytes: int
+    complete: bool
+    blank: bool
+
+    @property
+    def may_be_valid(self) -> bool:
+        return self.valid_bytes > 0 or not self.complete
+
+    def __str__(self) -> str:
+        least = "" if self.complete else "at least "
+        return f"{least}{self.valid_bytes} bytes"
+
+
+def take_stock(segment: Segment, position: int) -> Stock:
+    """Look for whole batches from ``position`` on, wherever they begin."""
+    size = segment.size
+    search = BatchSearch(segment.log, position, size)
+    total = 0
+    while position < size:
+        run = sum(_run(segment, position, search))
+        position += run
+        found = search.next(position)
+        end = size if found is None else found.position
+        if search.whole_but_for_its_header(position, end):
+            run += end - position
+        total += run
+        if found is None:
+            break
+        total += found.size
+        position = found.end
+    return Stock(total, not search.gave_up, total == 0 and search.blank)
+
+
+def may_hold_batch(segment: Segment) -> bool:
+    """Whether any batch in the ``.log`` has a matching checksum, as far as can be told."""
+    if any(_run(segment, 0, BatchSearch(segment.log, 0, segment.size))):
+        return True
+    return take_stock(segment, 0).may_be_valid
+
+
+def _run(segment: Segment, position: int, search: BatchSearch) -> Iterator[int]:
+    """Bytes of whole batches that follow one another from ``position`` on, window by window.
+
+    The windows grow with what was whole, so what is read is in proportion to it, wherever the run
+    ends and however long the batch there claims to be.
+    """
+    columns = array("q", [0]) * (len(SCAN_COLUMNS) * _ROWS)
+    window, size = FIRST_WINDOW, segment.size
+    while position < size:
+        with segment.view(position, min(window, size - position)) as view:
+            _, done, status = scan_batches(view, 0, columns, True)
+        if not done and status == SCAN_INCOMPLETE:  # larger than the window, as far as it says
+            found = search.at(position)
+            done = found.size if found else 0
+        if not done:
+            return
+        yield done
+        position += done
+        window = min(2 * max(window, done), WINDOW)

@@ -1,0 +1,197 @@
+"""The ``.log`` files of segments: opened when somebody reads, closed when room is needed.
+
+A descriptor that is closed under a ``pread`` may by then name another file, whose bytes would look
+just as valid. So whoever works on a file holds it meanwhile; nobody else closes it. Files that
+nobody holds stay open up to a number that all logs of the process share: a broker has more
+segments than descriptors.
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from logstore.common.errors import ResourceBusyError
+from logstore.format.filenames import SWAP_SUFFIX
+from logstore.storage.base import File, Storage
+
+T = TypeVar("T")
+
+# A quarter of what the process may open, as sockets, indexes and active segments need the rest.
+_IDLE_MAX = max(16, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+
+# Nothing is opened or closed under it, so it is held for a moment only, whoever waits.
+_lock = threading.Lock()
+_idle: OrderedDict[LogFile, None] = OrderedDict()  # open and not held, longest first
+
+
+class LogFile:
+    """The ``.log`` file of one segment. Any number of holders, in any thread."""
+
+    def __init__(self, storage: Storage, path: Callable[[], str]) -> None:
+        """``path`` is asked at each opening: a segment may be renamed."""
+        self._storage = storage
+        self._path = path
+        self._file: File | None = None
+        self._holders = 0
+        self._windows = 0
+        self._barred = False
+        self._retired = False
+
+    def hold(self) -> File:
+        """The open file, which stays open until ``let_go``.
+
+        Raises:
+            OSError: it cannot be opened; ESTALE after ``retire``.
+        """
+        with _lock:
+            file = self._file
+            if file is not None and not self._retired:
+                self._holders += 1
+                _idle.pop(self, None)
+                return file
+        return self._adopt(self._open())
+
+    def _adopt(self, opened: File) -> File:
+        """Keep a file that was just opened, unless somebody else was faster."""
+        with _lock:
+            if not self._retired:
+                if self._file is None:
+                    self._file, opened_too = opened, None
+                else:
+                    opened_too = opened
+                self._holders += 1
+                _idle.pop(self, None)
+                file = self._file
+            else:
+                file, opened_too = None, opened
+        if opened_too is not None:
+            opened_too.close()
+        if file is None:
+            raise OSError(errno.ESTALE, "the segment was closed or removed", self._path())
+        return file
+
+    def _open(self) -> File:
+        if self._retired:
+            raise OSError(errno.ESTALE, "the segment was closed or removed", self._path())
+        path = self._path()
+        try:
+            return self._storage.open(path)
+        except FileNotFoundError:
+            final = path.removesuffix(SWAP_SUFFIX)
+            if final == path:
+                raise
+            return self._storage.open(final)  # it is being renamed
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            close_idle()
+            return self._storage.open(path)
+
+    def create(self) -> File:
+        """Make the file, and hold it."""
+        return self._adopt(self._storage.open(self._path(), create=True))
+
+    def renamed(self) -> None:
+        """The path has changed; the open file is to say so in errors."""
+        with _lock:
+            if self._file is not None:
+                self._file.path = self._path()
+
+    def let_go(self) -> None:
+        done: list[File] = []
+        with _lock:
+            self._holders -= 1
+            if self._holders == 0 and self._file is not None:
+                if self._retired:
+                    done, self._file = [self._file], None
+                else:
+                    _idle[self] = None
+                    done = _evict(_IDLE_MAX)
+        for file in done:
+            file.close()
+
+    def retire(self) -> None:
+        """No more holders; the file is closed when the last one lets go. Idempotent."""
+        done = None
+        with _lock:
+            self._retired = True
+            _idle.pop(self, None)
+            if self._holders == 0:
+                done, self._file = self._file, None
+        if done is not None:
+            done.close()
+
+    @contextmanager
+    def held(self) -> Iterator[File]:
+        file = self.hold()
+        try:
+            yield file
+        finally:
+            self.let_go()
+
+    @contextmanager
+    def window(self, position: int, size: int) -> Iterator[memoryview]:
+        """Bytes of the file, mapped where that is faster; they do not change in the block."""
+        with self.held() as file:
+            with _lock:
+                mapped = not self._barred
+                self._windows += mapped
+            if not mapped:  # the file is about to be cut
+                yield memoryview(file.read_at(position, size))
+                return
+            try:
+                with file.view(position, size) as view:
+                    yield view
+            finally:
+                with _lock:
+                    self._windows -= 1
+
+    @contextmanager
+    def cutting(self) -> Iterator[bool]:
+        """Whether somebody has a mapped window of the file; nobody gets one inside the block.
+
+        Bytes that a window shows must not change, and touching a page that a truncation took away
+        ends the process.
+        """
+        with _lock:
+            self._barred = True
+            windowed = self._windows > 0
+        try:
+            yield windowed
+        finally:
+            with _lock:
+                self._barred = False
+
+
+def close_idle() -> None:
+    """Close every file that nobody holds: descriptors are short."""
+    with _lock:
+        done = _evict(0)
+    for file in done:
+        file.close()
+
+
+def with_idle_closed(call: Callable[[], T]) -> T:
+    """``call``, and once more without idle files if descriptors or memory were short."""
+    try:
+        return call()
+    except ResourceBusyError:
+        close_idle()
+        return call()
+
+
+def _evict(limit: int) -> list[File]:
+    """Take files out until ``limit`` are idle; the caller closes them, without the lock."""
+    done: list[File] = []
+    while len(_idle) > limit:
+        log_file, _ = _idle.popitem(last=False)
+        if log_file._file is not None:
+            done.append(log_file._file)
+            log_file._file = None
+    return done

@@ -1,0 +1,213 @@
+"""Walking the batches of a segment again: indexes, epochs and producer state from the bytes alone.
+
+Shared by recovery, and by a running log that truncates or finds an index misleading.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+from logstore.common.errors import CorruptBatchError
+from logstore.format.control import parse_end_transaction_marker
+from logstore.kernels import (
+    SCAN_COLUMNS,
+    SCAN_END,
+    SCAN_FULL,
+    SCAN_INCOMPLETE,
+    SCAN_TAIL,
+    RecoveryScan,
+)
+from logstore.segments.index import AbortedTxn
+from logstore.segments.producer_state import AppendOrigin, ProducerBatch, ProducerStateManager
+from logstore.segments.segment import Segment
+from logstore.segments.segment_view import WINDOW
+
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_COLUMN = {name: index for index, name in enumerate(SCAN_COLUMNS)}
+_PRODUCER, _BASE, _LAST = (_COLUMN[n] for n in ("producer_id", "base_offset", "last_offset"))
+_POSITION, _SIZE = _COLUMN["position"], _COLUMN["size"]
+
+
+def rebuild_indexes(segment: Segment) -> None:
+    """Write both sparse indexes anew from the ``.log`` without touching it (I-15).
+
+    The caller holds the locks of the log.
+    """
+    scan = scan_segment(segment)
+    segment.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+
+
+def scan_segment(
+    segment: Segment,
+    *,
+    base_offset: int = -1,
+    start: int = 0,
+    end: int | None = None,
+    last_epoch: int = -1,
+    contiguous: bool = False,
+    producers: ProducerStateManager | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RecoveryScan:
+    """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
+
+    From byte ``start`` to ``end``, as a segment with ``base_offset`` would hold what is there; the
+    whole segment by default. Memory is one mapped window, whatever the size of the segment. Nothing
+    is written but aborted transactions, to the segment's transaction index.
+    """
+    scan = RecoveryScan(
+        segment.base_offset if base_offset < 0 else base_offset,
+        segment.config.index_interval_bytes,
+        last_epoch=last_epoch,
+        contiguous=contiguous,
+    )
+    position, size, window = start, segment.size if end is None else end, WINDOW
+    while position < size:
+        want = min(window, size - position)
+        at_end = position + want == size
+        with segment.view(position, want) as view:
+            done = scan.feed(view, position, at_end)
+        if producers is not None:
+            _replay(segment, scan, producers)
+        else:
+            scan.take_producer_batches()
+        position += done
+        if progress is not None:
+            progress(done)
+        if scan.status == SCAN_FULL:
+            continue
+        if at_end or scan.status not in (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE):
+            break
+        window = max(WINDOW, scan.needed_bytes)  # a batch may be longer than the window
+    return scan
+
+
+def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManager) -> None:
+    rows = scan.take_producer_batches()
+    if not rows:
+        return
+    for row in rows:
+        producer_id, epoch, sequence, delta, base, stamp, attributes, position, size, count = row
+        if producer_id < 0:
+            continue
+        marker = None
+        if attributes & _CONTROL and count:
+            marker = _read_marker(segment, position, size)
+        batch = ProducerBatch(
+            producer_id, epoch, sequence, base, base + delta, stamp,
+            bool(attributes & _TRANSACTIONAL), marker, bool(attributes & _CONTROL),
+        )  # fmt: skip
+        apply_batch(producers, batch, segment)
+
+
+def apply_batch(
+    producers: ProducerStateManager, batch: ProducerBatch, segment: Segment | None
+) -> None:
+    """Replay one batch; with a segment, aborts go to its transaction index (F-196)."""
+    append = producers.prepare(batch.producer_id, AppendOrigin.REPLICATION)
+    completed = append.append(batch)
+    producers.update(append)
+    if completed is not None:
+        stable = producers.last_stable_offset(completed)
+        if segment is not None and completed.is_aborted:
+            segment.txn_index.append(
+                AbortedTxn(
+                    completed.producer_id, completed.first_offset, completed.last_offset, stable
+                )
+            )
+        producers.complete(completed)
+
+
+def _read_marker(segment: Segment, position: int, size: int) -> tuple[bool, int] | None:
+    try:
+        return parse_end_transaction_marker(segment.log.read_at(position, size))
+    except CorruptBatchError as error:
+        raise error.located(segment.log_path, position) from None
+
+
+def rebuild_producers(
+    producers: ProducerStateManager,
+    segments: tuple[Segment, ...],
+    log_start_offset: int,
+    end_offset: int,
+    now_ms: int,
+) -> None:
+    """F-201, steps 2 to 4: state at ``end_offset`` from the newest snapshot and a replay."""
+    was_empty_at = producers.empty and producers.map_end_offset >= end_offset
+    producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
+    if end_offset > producers.map_end_offset and not was_empty_at:
+        active = segments[-1]
+        # A truncation asks while the segments behind the new end are still there.
+        segments = tuple(s for s in segments if s.base_offset <= end_offset)
+        recent = {s.base_offset for s in segments[-2:]}
+        for segment in segments:
+            end = segment.state.next_offset if segment is active else None
+            if end is not None and end <= producers.map_end_offset:
+                continue
+            if segment.base_offset in recent and segment.base_offset > producers.map_end_offset:
+                producers.map_end_offset = segment.base_offset
+                producers.take_snapshot(sync=False)
+            replay_from(producers, segment, producers.map_end_offset, end_offset)
+    producers.map_end_offset = end_offset
+    producers.take_snapshot(sync=False)
+
+
+def replay_from(producers: ProducerStateManager, segment: Segment, start: int, end: int) -> None:
+    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read.
+
+    A header that cannot be read ends it: what lies below the recovery point is not cut for that.
+    """
+    if segment.size == 0 or segment.base_offset >= end:
+        return
+    try:
+        first = segment.find(start)
+    except CorruptBatchError:
+        base = 0
+    else:
+        if first is None:
+            return
+        base = first.position
+    for rows, columns, capacity in segment.scan(base, check_crc=False):
+        at = _PRODUCER * capacity
+        ids = columns[at : at + rows]
+        if max(ids) >= 0:
+            for row in range(rows):
+                if ids[row] < 0 or columns[_BASE * capacity + row] >= end:
+                    continue
+                if columns[_LAST * capacity + row] < start:
+                    continue
+                _apply_row(producers, segment, columns, capacity, row, base)
+        last = columns[_LAST * capacity + rows - 1]
+        base += columns[_POSITION * capacity + rows - 1] + columns[_SIZE * capacity + rows - 1]
+        if last + 1 >= end:
+            return
+
+
+def _apply_row(
+    producers: ProducerStateManager,
+    segment: Segment,
+    columns: array[int],
+    capacity: int,
+    row: int,
+    window_position: int,
+) -> None:
+    def column(name: str) -> int:
+        return columns[_COLUMN[name] * capacity + row]
+
+    control = bool(column("attributes") & _CONTROL)
+    marker = None
+    if control and column("record_count"):
+        marker = _read_marker(segment, window_position + column("position"), column("size"))
+    batch = ProducerBatch(
+        column("producer_id"),
+        column("producer_epoch"),
+        column("base_sequence"),
+        column("base_offset"),
+        column("last_offset"),
+        column("max_timestamp"),
+        bool(column("attributes") & _TRANSACTIONAL),
+        marker,
+        control,
+    )
+    apply_batch(producers, batch, None)

@@ -1,0 +1,439 @@
+"""One segment: a ``.log`` file and its indexes, as the writer of a log has them.
+
+Matches Kafka's ``LogSegment``. Files are opened when first touched: a log that only waits costs no
+descriptors. Whoever changes a segment holds the lock of its log; readers work on a
+``SegmentView`` and never on this.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property
+from typing import NamedTuple
+
+from logstore.common.clock import Clock
+from logstore.common.config import LogConfig
+from logstore.format import filenames
+from logstore.kernels import SegmentState
+from logstore.segments.index import (
+    OffsetIndex,
+    TimeIndex,
+    TimestampOffset,
+    TransactionIndex,
+)
+from logstore.segments.open_files import LogFile
+from logstore.segments.segment_view import WINDOW, BatchSpan, SegmentView, Slice
+from logstore.storage.base import File, Storage
+
+
+class SegmentCut(NamedTuple):
+    """What a segment will be once the batches that reach some offset are gone."""
+
+    position: int  # bytes that stay
+    offset_entries: int
+    time_entries: int
+    last_time_entry: int
+    largest: TimestampOffset
+
+
+class Segment:
+    """A segment and its state; ``state`` is the single home of sizes, offsets and counters."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        clock: Clock,
+        sizes: Mapping[str, int] | None = None,
+        suffix: str = "",
+    ) -> None:
+        """``sizes`` of the files on disk by suffix, from a listing.
+
+        ``suffix`` of the ``.log``: ``.swap`` from a roll on until what lies before the segment is
+        durable (docs/recovery.md, "Rolls").
+        """
+        sizes = sizes or {}
+        self._storage = storage
+        self.directory = directory
+        self.base_offset = base_offset
+        self.config = config
+        self._clock = clock
+        self.suffix = suffix
+        self.file_size = sizes.get(filenames.LOG_SUFFIX, 0)
+        self.state = state = SegmentState(base_offset)
+        state.size = self.file_size
+        state.index_interval_bytes = config.index_interval_bytes
+        state.segment_bytes = config.segment_bytes
+        state.max_segment_ms = config.max_segment_ms
+        state.created_ms = clock.wall_ms()
+        state.offset_entries = sizes.get(filenames.INDEX_SUFFIX, 0) // 8
+        state.time_entries = sizes.get(filenames.TIME_INDEX_SUFFIX, 0) // 12
+        self._txn_index_size = sizes.get(filenames.TXN_INDEX_SUFFIX, 0)
+        self.file = LogFile(storage, lambda: self.log_path)
+        self._held: File | None = None
+        self.timestamp_loaded = self.file_size == 0
+        self.name_durable = False  # the directory was synced since the files were created
+        self._indexes_durable = not sizes
+        self._was_cut = False
+
+    # -- identity ------------------------------------------------------------------------------
+
+    def path(self, suffix: str) -> str:
+        """Of a file of the segment, under its final name."""
+        name = filenames.segment_file_name(self.base_offset, suffix)
+        return f"{self.directory}/{name}"
+
+    @property
+    def log_path(self) -> str:
+        return self.path(filenames.LOG_SUFFIX) + self.suffix
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches."""
+        return self.state.size
+
+    # Made when first asked for: most segments of most logs only wait.
+
+    @cached_property
+    def offset_index(self) -> OffsetIndex:
+        return OffsetIndex(self._storage, self.path(filenames.INDEX_SUFFIX), self.base_offset)
+
+    @cached_property
+    def time_index(self) -> TimeIndex:
+        return TimeIndex(self._storage, self.path(filenames.TIME_INDEX_SUFFIX), self.base_offset)
+
+    @cached_property
+    def txn_index(self) -> TransactionIndex:
+        return TransactionIndex(
+            self._storage,
+            self.path(filenames.TXN_INDEX_SUFFIX),
+            self.base_offset,
+            self._txn_index_size,
+        )
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log_path}, size={self.size})"
+
+    def modified_ms(self) -> int:
+        """Modification time of the ``.log``; the present where there is no such file."""
+        info = self._storage.info(self.log_path)
+        return info.mtime_ms if info else self._clock.wall_ms()
+
+    # -- the open file, for its owner ----------------------------------------------------------
+
+    @property
+    def log(self) -> File:
+        """The open ``.log``, held from the first use until ``let_go`` or ``close``."""
+        held = self._held
+        if held is None:
+            held = self._held = self.file.hold()
+        return held
+
+    def let_go(self) -> None:
+        """The owner needs the file no more; it may be closed."""
+        if self._held is not None:
+            self._held = None
+            self.file.let_go()
+
+    def create(self) -> None:
+        """Make the empty ``.log``, ``.index`` and ``.timeindex``; none is left if one cannot be.
+
+        Raises:
+            OSError: the medium refused, or a resource is short.
+        """
+        # Files of an earlier segment at this base, which a crash may have left.
+        for path in dict.fromkeys((*self.paths(), self.path(filenames.LOG_SUFFIX))):
+            with suppress(FileNotFoundError):
+                self._storage.remove(path)
+        try:
+            self._held = self.file.create()
+            self.offset_index.create()
+            self.time_index.create()
+        except OSError:
+            self.remove_files()
+            raise
+
+    def remove_files(self) -> None:
+        """Give up a segment that was never part of the log."""
+        self.close()
+        for path in self.paths():
+            with suppress(OSError):
+                self._storage.remove(path)
+
+    def paths(self) -> list[str]:
+        """Its four files, whether they exist or not; the ``.log`` first."""
+        return [self.log_path, *(self.path(s) for s in filenames.SEGMENT_SUFFIXES[1:])]
+
+    # -- active and sealed ---------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """Map the indexes at full size and open for appends (F-136, F-248)."""
+        if self.state.attached:
+            return
+        self.load_timestamp()
+        self._load_rolling_timestamp()
+        if self.config.preallocate and self.file_size < self.config.segment_bytes:
+            self.log.truncate(self.config.segment_bytes)
+            self.file_size = self.config.segment_bytes
+        self._attach()
+        self._indexes_durable = False
+
+    def _attach(self) -> None:
+        limit = self.config.segment_index_bytes
+        self.state.attach(
+            self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
+        )
+
+    def seal(self) -> SegmentView:
+        """Last time-index entry, indexes and log cut to what they hold (F-135, F-137, F-139).
+
+        Nothing is synced. The view is what readers see from now on.
+        """
+        state = self.state
+        if self._was_cut and not state.attached:  # its last time entry may have gone with the cut
+            self._attach()
+        self._was_cut = False
+        if state.attached:
+            if state.max_timestamp > state.last_time_entry:
+                state.reserve()
+            state.add_time_entry()
+            state.detach()
+            self.offset_index.trim(state.offset_entries)
+            self.time_index.trim(state.time_entries)
+        if self.file_size > self.size:
+            self.log.truncate(self.size)
+            self.file_size = self.size
+        return self.live()
+
+    def renew_indexes(self) -> None:
+        """Begin both indexes of an empty active segment afresh, at the size now configured."""
+        state = self.state
+        state.detach()
+        state.offset_entries = state.time_entries = 0
+        state.last_time_entry = -1
+        self.offset_index.trim(0)
+        self.time_index.trim(0)
+        self._attach()
+
+    def append(self, data: bytes | bytearray | memoryview, size: int, first_offset: int,
+               leader_epoch: int) -> int:  # fmt: skip
+        """See ``SegmentState.append``; the segment must be active."""
+        last = self.state.append(data, size, first_offset, leader_epoch)
+        if self.state.size > self.file_size:
+            self.file_size = self.state.size
+        return last
+
+    # -- reading, for its owner ----------------------------------------------------------------
+
+    def live(self) -> SegmentView:
+        """The segment as it is now."""
+        state = self.state
+        largest = None
+        if self.timestamp_loaded:
+            largest = TimestampOffset(state.max_timestamp, state.offset_of_max_timestamp)
+        return SegmentView(self, state.size, state.offset_entries, state.time_entries, largest)
+
+    def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
+        return self.file.window(position, size)
+
+    def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
+        """See ``SegmentView``, as for all up to ``read_next_offset``."""
+        return self.live().walk(position, end)
+
+    def scan(self, position: int, *, check_crc: bool) -> Iterator[tuple[int, array[int], int]]:
+        return self.live().scan(position, check_crc=check_crc)
+
+    def find(self, offset: int, start: int = 0) -> BatchSpan | None:
+        return self.live().find(offset, start)
+
+    def read(
+        self, start_offset: int, max_bytes: int, end_position: int, minimum_one: bool
+    ) -> Slice | None:
+        return self.live().read(start_offset, max_bytes, end_position, minimum_one)
+
+    def read_next_offset(self) -> tuple[int, int]:
+        return self.live().read_next_offset()
+
+    @property
+    def largest_timestamp(self) -> int:
+        return self.live().largest_timestamp
+
+    def load_timestamp(self) -> None:
+        """Seed the largest timestamp from the time index and what follows it (F-148)."""
+        if self.timestamp_loaded:
+            return
+        view, state = self.live(), self.state
+        if state.max_timestamp < 0 and self.size:
+            last = view.last_time_entry()
+            state.last_time_entry = last.timestamp
+            state.max_timestamp, state.offset_of_max_timestamp = view.largest_from(last)
+        self.timestamp_loaded = True
+
+    def _load_rolling_timestamp(self) -> None:
+        """After a reload "the first append" means the first batch (F-143)."""
+        if self.state.rolling_timestamp < 0 and self.size > 0:
+            first = next(self.walk(0), None)
+            if first is not None:
+                self.state.rolling_timestamp = first.max_timestamp
+
+    # -- rebuild and truncate ------------------------------------------------------------------
+
+    def install_indexes(self, offset_index: bytes, time_index: bytes) -> None:
+        """Replace the content of both indexes; an active segment stays active."""
+        active = self.state.attached
+        state = self.state
+        state.detach()
+        self.offset_index.replace(offset_index)
+        self.time_index.replace(time_index)
+        state.offset_entries, state.time_entries = len(offset_index) // 8, len(time_index) // 12
+        state.last_time_entry = (
+            self.time_index.last(state.time_entries).timestamp if state.time_entries else -1
+        )
+        self._indexes_durable = False
+        if active:
+            self._attach()
+
+    def plan_cut(self, view: SegmentView, position: int, offset: int) -> SegmentCut:
+        """What the segment becomes when it ends at ``position``, the first byte of a batch at or
+        after ``offset`` (F-235). Reads, and changes nothing."""
+        offset_entries = self.offset_index.count_below(offset, view.offset_entries)
+        time_entries = self.time_index.count_below(offset, view.time_entries)
+        last = self.time_index.last(time_entries)
+        largest = view.largest
+        if largest.offset >= offset or position == 0:
+            largest = SegmentView(self, position, offset_entries, time_entries).largest_from(last)
+        return SegmentCut(position, offset_entries, time_entries, last.timestamp, largest)
+
+    def apply_cut(self, cut: SegmentCut, next_offset: int) -> None:
+        """The numbers first: no reader that takes them sees what ``cut_files`` removes."""
+        state = self.state
+        state.size = cut.position
+        state.next_offset = next_offset
+        state.offset_entries, state.time_entries = cut.offset_entries, cut.time_entries
+        state.last_time_entry = cut.last_time_entry
+        state.max_timestamp, state.offset_of_max_timestamp = cut.largest
+        state.bytes_since_index_entry = 0
+        self.timestamp_loaded = True
+        self._indexes_durable = False
+        self._was_cut = True
+        if cut.position == 0:
+            state.rolling_timestamp = -1
+            state.created_ms = self._clock.wall_ms()
+
+    def cut_files(self, before: SegmentView, offset: int) -> None:
+        """Make the files as short as ``apply_cut`` said; ``before``: what they held."""
+        state = self.state
+        if state.offset_entries < before.offset_entries:
+            self.offset_index.clear_from(state.offset_entries, before.offset_entries)
+        if state.time_entries < before.time_entries:
+            self.time_index.clear_from(state.time_entries, before.time_entries)
+        self.txn_index.truncate_to(offset)
+        if state.size < before.size or self.file_size > state.size:
+            self._cut_log(state.size)
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove every batch that reaches ``offset``; the bytes cut. For an owner without readers.
+
+        A batch that merely contains ``offset`` goes whole.
+        """
+        before = self.live()
+        span = before.find(offset)
+        position = span.position if span is not None else before.size
+        cut = self.plan_cut(before, position, offset)
+        self.apply_cut(cut, min(self.state.next_offset, offset))
+        self.cut_files(before, offset)
+        return before.size - position
+
+    def _cut_log(self, size: int) -> None:
+        target = size
+        if self.config.preallocate and self.state.attached:
+            target = max(self.config.segment_bytes, size)
+        with self.file.cutting() as windowed:
+            if windowed:
+                self._replace_log(size)
+            else:
+                self.log.truncate(size)
+        if target > size:
+            self.log.truncate(target)
+        self.file_size = target
+
+    def _replace_log(self, size: int) -> None:
+        """Cut by copy: someone reads a window of the old file, which must not change under it."""
+        attached = self.state.attached
+        cleaned = self.path(filenames.LOG_SUFFIX) + filenames.CLEANED_SUFFIX
+        copy = self._storage.open(cleaned, create=True)
+        try:
+            copy.truncate(0)
+            for position in range(0, size, WINDOW):
+                copy.write_at(position, self.log.read_at(position, min(WINDOW, size - position)))
+            copy.sync()
+        finally:
+            copy.close()
+        self._storage.rename(cleaned, self.log_path)
+        self._storage.sync_dir(self.directory)
+        self.state.detach()
+        old, self.file = self.file, LogFile(self._storage, lambda: self.log_path)
+        if self._held is not None:
+            self._held = None
+            old.let_go()
+        old.retire()
+        if attached:
+            self._attach()
+
+    # -- durability, names, end ----------------------------------------------------------------
+
+    def flush(self, *, indexes: bool) -> None:
+        """Sync the ``.log`` and then, with ``indexes``, the three indexes (F-220)."""
+        with self.file.held() as file:
+            file.sync()
+        if indexes:
+            self.flush_indexes()
+
+    def flush_indexes(self) -> None:
+        """Sync the indexes unless they are durable already."""
+        if not self._indexes_durable:
+            self.offset_index.sync()
+            self.time_index.sync()
+            self.txn_index.sync()
+            self._indexes_durable = not self.state.attached
+
+    def take_final_name(self) -> None:
+        """What lies before the segment is durable: from now on a start believes it."""
+        if self.suffix:
+            before = self.log_path
+            self._storage.rename(before, self.path(filenames.LOG_SUFFIX))
+            self.suffix = ""
+            self.file.renamed()
+            self.name_durable = False
+
+    def close(self) -> None:
+        """Release files and maps without trimming or syncing. Idempotent."""
+        self.state.detach()
+        self.offset_index.close()
+        self.time_index.close()
+        self.let_go()
+        self.file.retire()
+
+    def mark_deleted(self) -> list[str]:
+        """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.
+
+        The ``.log`` stays open while somebody reads it.
+        """
+        paths = self.paths()
+        self.close()
+        renamed = []
+        for path in paths:
+            target = path.removesuffix(filenames.SWAP_SUFFIX) + filenames.DELETED_SUFFIX
+            try:
+                self._storage.rename(path, target)
+            except FileNotFoundError:
+                continue
+            renamed.append(target)
+        return renamed
+
+
+__all__ = ["BatchSpan", "Segment", "SegmentCut", "SegmentView", "Slice"]

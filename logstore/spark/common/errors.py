@@ -1,0 +1,78 @@
+"""Errors of reading with Spark, beside those of ``logstore.common.errors``.
+
+LogstoreError
+├── NotALogDirectoryError      a path that holds neither partitions nor segments
+├── DuplicatePartitionError    several brokers' copies of a partition, and no word on which to read
+├── ListingOutdatedError       the log changed since it was listed: it is looked at again
+└── DataLossError              what was asked for is not there, or not any more
+
+Arguments are plain values: an error raised in a worker reaches the driver by pickle. Paths are kept
+without the credentials of a URI.
+"""
+
+from __future__ import annotations
+
+from checkpoints.printable import printable
+from logstore.common.errors import LogstoreError
+from logstore.storage.uri import shown
+
+
+class NotALogDirectoryError(LogstoreError):
+    def __init__(self, path: str, reason: str) -> None:
+        path = shown(path)
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def _text(self) -> str:
+        path = printable(self.path)
+        return f"{path} is no log directory and no partition's directory: {self.reason}"
+
+
+class DuplicatePartitionError(LogstoreError):
+    """``places`` lists ``(broker, directory)`` of every copy."""
+
+    def __init__(self, topic: str, partition: int, places: tuple[tuple[str, str], ...]) -> None:
+        places = tuple((shown(broker), shown(directory)) for broker, directory in places)
+        super().__init__(topic, partition, places)
+        self.topic, self.partition, self.places = topic, partition, places
+
+    def _text(self) -> str:
+        found = ", ".join(
+            f"broker {printable(broker)}: {printable(directory)}"
+            for broker, directory in self.places
+        )
+        return (
+            f"{printable(self.topic)}-{self.partition} is there {len(self.places)} times "
+            f"({found}); read one copy with the option broker, an id or a path of these, or every "
+            "copy with replicas=all"
+        )
+
+
+class ListingOutdatedError(LogstoreError):
+    """The listing is taken again; it reaches a user where the log changes again and again."""
+
+    def __init__(self, path: str) -> None:
+        path = shown(path)
+        super().__init__(path)
+        self.path = path
+
+    def _text(self) -> str:
+        return f"{printable(self.path)} changed since it was listed"
+
+
+class DataLossError(LogstoreError):
+    """Offsets ``[start, end)`` of ``path``, a partition's directory or a segment, cannot be read.
+
+    The option failOnDataLoss=false goes on with what is there.
+    """
+
+    def __init__(self, path: str, start: int, end: int, reason: str) -> None:
+        path = shown(path)
+        super().__init__(path, start, end, reason)
+        self.path, self.start, self.end, self.reason = path, start, end, reason
+
+    def _text(self) -> str:
+        return (
+            f"{printable(self.path)}: offsets {self.start} to {self.end}: {self.reason}; "
+            "failOnDataLoss=false reads what is there"
+        )

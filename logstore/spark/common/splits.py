@@ -1,0 +1,78 @@
+"""What a task reads, as values that the driver sends to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pyspark.sql.datasource import InputPartition
+
+from logstore.format.filenames import LOG_SUFFIX, segment_file_name
+from logstore.format.reader import MAX_OFFSET
+from logstore.spark.common.proof import FileProof
+from logstore.storage.uri import join_uri, shown
+
+AbortedTransaction: TypeAlias = tuple[int, int, int]
+"""Producer id, first offset, and offset of the ABORT marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A part of one segment: bytes ``[position, end_position)``, both at starts of batches.
+
+    Of these, records with offsets in ``[from_offset, end_offset)``. ``uri`` is the partition's
+    directory. ``open_end``: it ends where the partition's last segment did when it was listed,
+    perhaps inside a batch that was being written.
+    """
+
+    uri: str
+    broker: str
+    topic: str
+    partition: int
+    segment_base: int
+    position: int
+    end_position: int
+    from_offset: int = 0
+    end_offset: int = MAX_OFFSET
+    open_end: bool = False
+    aborted: tuple[AbortedTransaction, ...] = ()
+    topic_id: str = ""
+    proof: FileProof | None = None
+    """What the file was when the split was planned: no other one is read in its place."""
+
+    @property
+    def path(self) -> str:
+        """The ``.log`` file, for messages."""
+        return shown(join_uri(self.uri, segment_file_name(self.segment_base, LOG_SUFFIX)))
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return self.end_position - self.position
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How splits are read, the same for all of a query.
+
+    Batches without a record of ``[start_timestamp, end_timestamp)``, in ms, may be left out; who
+    wants no other records has still to look at each. ``check_crcs`` and ``max_batch_bytes``, what
+    a batch may take stored or unpacked, are as in docs/spark.md.
+    """
+
+    granularity: str = "record"
+    start_timestamp: int | None = None
+    end_timestamp: int | None = None
+    include_control: bool = False
+    check_crcs: bool = True
+    max_batch_bytes: int = 64 << 20
+    fail_on_data_loss: bool = True
+    drop_malformed: bool = False
+    read_committed: bool = False
+
+
+@dataclass
+class Task(InputPartition):
+    """What one task reads: a part of a segment, or several small ones."""
+
+    splits: tuple[Split, ...]

@@ -1,0 +1,137 @@
+"""``spark.read.format("logstore")``: PySpark's data source over log directories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from logstore.spark.common.columns import check_schema, ddl
+from logstore.spark.common.errors import ListingOutdatedError
+from logstore.spark.common.filters import PushedFilters
+from logstore.spark.common.options import Options, ReadOptions, chosen_columns
+from logstore.spark.common.splits import Split, Task
+from logstore.spark.layout.layout import list_partitions
+from logstore.spark.layout.settled import until
+from logstore.spark.segments.positions import offset_for_timestamp
+from logstore.spark.source.planning import OffsetRange, plan_tasks, resolve_all
+from logstore.spark.source.segment_reader import read_task
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class LogstoreDataSource(DataSource):
+    """Options and columns: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logstore"
+
+    def schema(self) -> str:
+        return ddl(*chosen_columns(Options(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(_read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> Any:
+        from logstore.spark.stream.stream import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        from logstore.spark.writer.writer import LogstoreWriter
+
+        return LogstoreWriter(self.options, schema, overwrite)
+
+
+def _read_options(given: Any) -> ReadOptions:
+    options = Options(given)
+    parsed = ReadOptions.parse(options)
+    options.refuse_unknown()
+    return parsed
+
+
+class BatchReader(DataSourceReader):
+    """One query. Spark sends it to every task, so it holds no plan."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        check_schema(options.granularity, schema)
+        self.options = options
+        self.filters = PushedFilters(options.granularity)
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    @property
+    def pushFilters(self) -> _OptionalPushDown:
+        return _OptionalPushDown(self)
+
+    def partitions(self) -> list[InputPartition]:
+        tasks = until(self._planned, self.options.paths[0], "logs")
+        # Without any, Spark would make up a partition of its own.
+        return [Task(splits) for splits in tasks] or [Task(())]
+
+    def _planned(self) -> list[tuple[Split, ...]] | None:
+        """What each task reads; ``None`` when a file was not any more what it was when listed."""
+        try:
+            return self._plan()
+        except (ListingOutdatedError, FileNotFoundError):
+            return None
+
+    def _plan(self) -> list[tuple[Split, ...]]:
+        filters = self.filters
+        ranges = [
+            replace(wanted, start=max(wanted.start, filters.from_offset), end=self._end(wanted))
+            for wanted in self._ranges()
+            if filters.takes(broker=wanted.layout.broker)
+        ]
+        return plan_tasks(ranges, self.options, filters.start_timestamp)
+
+    def _end(self, wanted: OffsetRange) -> int:
+        end, latest = min(wanted.end, self.filters.end_offset), self.filters.end_timestamp
+        if latest is not None and self.options.ascending_timestamps:
+            first_later = offset_for_timestamp(wanted.layout, latest)
+            return end if first_later is None else min(end, first_later)
+        return end
+
+    def _ranges(self) -> list[OffsetRange]:
+        o = self.options
+        found: set[tuple[str, int]] = set()
+
+        def wanted(topic: str, partition: int, own_path: bool) -> bool:
+            if not o.selection.takes(topic, partition, own_path):
+                return False
+            found.add((topic, partition))
+            return self.filters.takes(topic=topic, partition=partition)
+
+        layouts = list_partitions(o.paths, wanted, broker=o.broker, replicas=o.replicas)
+        o.check_named(found)
+        return resolve_all(layouts, o)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settings = self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
+        return read_task(partition, settings, self.schema)
+
+
+class _OptionalPushDown:
+    """``BatchReader.pushFilters``, which does not insist on being called.
+
+    Spark refuses a reader with a method ``pushFilters`` of its own unless the session has
+    ``spark.sql.python.filterPushdown.enabled``; it tells by the function behind the method. Named
+    here is the base class's, which takes no filter: that is what happens without the setting.
+
+    Spark 4.3 keeps a reader for all queries of a frame, with the filters of the first one: filters
+    are taken only where ``pushFilters`` promises that each frame has one query.
+    """
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+        self.__func__ = DataSourceReader.pushFilters
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        if not self._reader.options.push_filters:
+            return filters
+        return list(self._reader.filters.push(filters))

@@ -1,0 +1,151 @@
+"""The package for workers that do not have it: one archive, and a look at who runs what.
+
+``--py-files`` and ``addPyFile`` leave a zip packed, and Python loads no extension module out of
+one: the kernels would be missing without an error. ``spark.archives`` is unpacked on each executor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import logstore
+from logstore.common.errors import ConfigError
+from logstore.common.extras import Extra, requirement
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGES = ("checkpoints", "logstore")
+_DEPENDENCIES = (  # what a task may import of others
+    *(("backports.zstd",) if sys.version_info < (3, 14) else ()),
+    "cramjam",
+    "crcmod",
+    "mmh3",
+    "portalocker",
+    "xxhash",
+)
+_IMPORTED = ("logstore", "logstore.kernels", "pyarrow", *_DEPENDENCIES)
+_LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyi", ".pyx"})
+_UNPACKED = "logstore-packages"  # in an executor's working directory
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes, which caches know again
+
+
+def package_archive(path: str | os.PathLike[str]) -> Path:
+    """Write a zip of logstore with its kernels, and of the libraries that its tasks import.
+
+    It runs where this interpreter's extension modules do: the same minor version of Python on the
+    same kind of machine. pyspark and pyarrow are not in it: workers have them.
+
+    Returns:
+        The path of the archive, for ``shipped``.
+    """
+    target = Path(path)
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, source in _content((*_PACKAGES, *_DEPENDENCIES)):
+            info = zipfile.ZipInfo(name, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, source.read_bytes())
+    return target
+
+
+def _content(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Names in the archive and the files: whole packages, or a module's single file."""
+    for module in modules:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise ConfigError(f"the package {module} cannot be shipped: it is not installed here")
+        origin = Path(spec.origin)
+        if not spec.submodule_search_locations:
+            yield origin.name, origin
+            continue
+        root = origin.parents[1 + module.count(".")]
+        for file in sorted(origin.parent.rglob("*")):
+            if file.is_file() and file.suffix not in _LEFT_OUT:
+                yield file.relative_to(root).as_posix(), file
+
+
+def shipped(archive: str | os.PathLike[str]) -> dict[str, str]:
+    """The configuration that gives ``package_archive``'s file to the Python of every executor.
+
+    A path is copied from the driver; a URI (``hdfs://…``, ``s3a://…``) is fetched by each executor.
+    """
+    return {
+        "spark.archives": f"{os.fspath(archive)}#{_UNPACKED}",
+        "spark.executorEnv.PYTHONPATH": f"./{_UNPACKED}",
+    }
+
+
+class Worker(NamedTuple):
+    """What a Python worker of an executor found; ``missing`` is a package that it lacks."""
+
+    host: str
+    python: str
+    version: str = ""
+    kernels: str = ""
+    directory: str = ""
+    missing: str = ""
+
+
+def workers(spark: SparkSession) -> list[Worker]:
+    """Ask the executors that are there for what they import; one short task for each core."""
+
+    # Functions of a module travel by name, and workers may not have this module: nested ones
+    # travel as code.
+    def look(_: Iterable[int]) -> Iterator[tuple[str, ...]]:
+        import importlib
+        import platform
+        import sys
+
+        found = (platform.node(), f"{sys.executable} ({platform.python_version()})")
+        try:
+            package, kernels, *_rest = map(importlib.import_module, _IMPORTED)
+        except ImportError as error:
+            yield (*found, "", "", "", error.name or str(error))
+            return
+        directory = (package.__file__ or "").rpartition("/logstore/")[0]
+        yield (*found, package.__version__, kernels.IMPLEMENTATION, directory, "")
+
+    context = spark.sparkContext
+    count = context.defaultParallelism
+    answers = context.parallelize(range(count), count).mapPartitions(look).distinct().collect()
+    return sorted(Worker(*answer) for answer in answers)
+
+
+def check_workers(spark: SparkSession) -> list[Worker]:
+    """Warn of workers without native kernels.
+
+    Raises:
+        ConfigError: a worker lacks a package, or has another version of logstore.
+    """
+    found = workers(spark)
+    for worker in found:
+        where = f"the workers on {worker.host}, Python {worker.python},"
+        if worker.missing:
+            raise ConfigError(
+                f"{where} have no package {worker.missing}: install {requirement(Extra.SPARK)} "
+                "there, or send it with session(master, conf=shipped(package_archive(path)))"
+            )
+        if worker.version != logstore.__version__:
+            raise ConfigError(
+                f"{where} have logstore {worker.version} in {worker.directory}, "
+                f"the driver has {logstore.__version__}"
+            )
+        if worker.kernels != "native":
+            warnings.warn(
+                f"{where} run logstore without its native kernels, about a hundred times slower: "
+                f"those in {worker.directory} were not built for this Python and machine",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    return found
+
+
+__all__ = ["Worker", "check_workers", "package_archive", "shipped", "workers"]

@@ -1,0 +1,282 @@
+"""Where the batches of a segment start, as far as its indexes tell.
+
+An index is a hint with no checksum, so an entry counts only when a sound batch is where it leads,
+and where reading may begin or end is told by that batch alone. An entry that leads nowhere makes
+the whole index count as missing: reading starts earlier then, and the segment is not split. Entries
+of what was written after the segment was listed are passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple, overload
+
+from checkpoints.loggers import get_logger
+from logstore.common.errors import CorruptBatchError
+from logstore.format import filenames
+from logstore.format.index_entry import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    used_offset_entries,
+    used_time_entries,
+)
+from logstore.format.reader import MAX_OFFSET
+from logstore.spark.common.errors import ListingOutdatedError
+from logstore.spark.common.proof import FileProof, prove
+from logstore.spark.layout.types import PartitionLayout, SegmentFile
+from logstore.spark.segments.batch_table import BatchTable
+from logstore.spark.segments.windows import Windows
+from logstore.storage.base import File
+from logstore.storage.identity import FileIdentity
+from logstore.storage.local import LocalStorage
+from logstore.storage.uri import open_storage, shown
+
+_INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
+_BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry does not count
+_ENTRIES_TRIED = 3
+_INDEX_STEP = 64 << 10  # doubled for each further read
+_FIRST_READ = 32 << 10  # holds most batches: one request to an object store
+
+logger = get_logger(__name__)
+
+
+class Batch(NamedTuple):
+    """A sound batch at a byte of the ``.log``, with what an index says of one."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+class _Column(Sequence[int]):
+    """One field of the entries in an index file, for ``bisect``: nothing is unpacked ahead."""
+
+    def __init__(self, data: bytes, layout: struct.Struct, field: int) -> None:
+        self._data, self._layout, self._field = data, layout, field
+
+    def __len__(self) -> int:
+        return len(self._data) // self._layout.size
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        assert isinstance(index, int)
+        value: int = self._layout.unpack_from(self._data, index * self._layout.size)[self._field]
+        return value
+
+
+class SegmentIndex:
+    """The offset and the time index of one segment, each read when it is first needed."""
+
+    def __init__(self, layout: PartitionLayout, segment: SegmentFile) -> None:
+        self.layout, self.segment = layout, segment
+        self.path = layout.path_of(segment.base_offset)
+        self._files: dict[str, bytes] = {}
+
+    @contextmanager
+    def windows(
+        self, offset: int, end_position: int | None = None, *, open_end: bool
+    ) -> Iterator[Windows]:
+        """The ``.log``, open from a batch at or below ``offset`` on.
+
+        ``end_position`` is its size as listed, unless given; for it and ``open_end`` see
+        ``Windows``.
+        """
+        end = self.segment.size if end_position is None else end_position
+        with closing(_open(self.path)) as file:
+            yield Windows(
+                file,
+                self.path,
+                self.floor(offset),
+                end,
+                open_end=open_end,
+                drop_malformed=self.layout.drop_malformed,
+            )
+
+    def proof(self, positions: Sequence[int], *, may_grow: bool) -> FileProof:
+        """Of the file as it was listed; ``positions`` are starts of batches.
+
+        Raises:
+            ListingOutdatedError: the file is another one, or has changed since.
+            OSError: the medium refused.
+        """
+        listed = FileIdentity(-1, -1, self.segment.size, self.segment.mtime_ms)
+        storage, _ = open_storage(self.path)
+        if not isinstance(storage, LocalStorage):
+            return FileProof(listed, may_grow=False)  # an object does not grow
+        with closing(_open(self.path)) as file:
+            proof = prove(file, storage, tuple(positions), may_grow)
+        now = proof.file
+        if now.size < listed.size or (not may_grow and now[2:] != listed[2:]):
+            raise ListingOutdatedError(self.path)
+        return replace(proof, file=now._replace(size=listed.size))
+
+    def last_batch(self) -> int | None:
+        """The byte where the last whole batch begins; ``None`` where that cannot be told."""
+        last = None
+        with suppress(CorruptBatchError), self.windows(MAX_OFFSET, open_end=True) as windows:
+            for _, position, table in windows.tables():
+                last = position + table.cells("position")[-1]
+        return last
+
+    # -- offsets and positions -----------------------------------------------------------------
+
+    def floor(self, offset: int) -> int:
+        """The byte of a batch that begins at or below ``offset``; 0 if none is known."""
+        batch = self._batch_of(bisect_right(self._offsets, self._relative(offset)) - 1)
+        return 0 if batch is None else batch.position
+
+    def ceiling(self, offset: int) -> int:
+        """The byte of a batch that begins at or above ``offset``; the file's size without one."""
+        # What follows a batch that reaches up to ``offset`` begins at or above it. The entry of an
+        # append has its last offset, and the append may begin with batches that end below.
+        entry = bisect_left(self._offsets, self._relative(offset))
+        batch = self._batch_of(entry)
+        for _ in range(_ENTRIES_TRIED):
+            entry += 1
+            following = self._batch_of(entry)
+            if batch is None or following is None or following.position <= batch.position:
+                break
+            if batch.last_offset >= offset - 1:
+                return following.position
+            batch = following
+        return self.segment.size
+
+    def boundaries(self, start: int, end: int, step: int) -> Iterator[int]:
+        """Bytes inside ``(start, end)`` where batches start, each ``step`` or more after the last.
+
+        None below ``end - step`` is left out if an entry knows it; the distances are as large as
+        those of the entries require.
+        """
+        while start + step < end:
+            batch = self._batch_of(bisect_left(self._positions, start + step))
+            if batch is None or not start < batch.position < end:
+                return
+            start = batch.position
+            yield start
+
+    @property
+    def _offsets(self) -> _Column:
+        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 0)
+
+    @property
+    def _positions(self) -> _Column:
+        return _Column(self._read(filenames.INDEX_SUFFIX), OFFSET_ENTRY, 1)
+
+    def _relative(self, offset: int) -> int:
+        return offset - self.segment.base_offset
+
+    def _batch_of(self, entry: int) -> Batch | None:
+        """The batch to which an entry of the offset index leads; ``None`` if there is none."""
+        if not 0 <= entry < len(self._offsets):
+            return None
+        offset, position = self._offsets[entry], self._positions[entry]
+        batch = self._batch_at(position)
+        if batch is None or self._relative(batch.base_offset) > offset:
+            self._distrust(filenames.INDEX_SUFFIX, f"entry {entry} leads to no batch")
+            return None
+        return batch
+
+    def _batch_at(self, position: int) -> Batch | None:
+        if not 0 <= position < self.segment.size:
+            return None
+        with closing(_open(self.path)) as file:
+            data = file.read_at(position, _FIRST_READ)
+            size = 12 + int.from_bytes(data[8:12], "big", signed=True)
+            if len(data) < size <= _BATCH_SIZE_MAX:
+                data = file.read_at(position, size)
+        table = BatchTable(data[:size], check_crc=True)
+        if table.rows != 1:
+            return None
+        names = ("base_offset", "last_offset", "max_timestamp")
+        return Batch(position, *(table.cells(name)[0] for name in names))
+
+    # -- timestamps ----------------------------------------------------------------------------
+
+    def first_offset_from(self, timestamp: int) -> int:
+        """An offset below which every record of the segment is earlier than ``timestamp``, in ms.
+
+        It is the segment's base offset if nothing better is known.
+        """
+        times = self._read(filenames.TIME_INDEX_SUFFIX)
+        newest = bisect_left(_Column(times, TIME_ENTRY, 0), timestamp) - 1
+        for entry in range(newest, max(newest - _ENTRIES_TRIED, -1), -1):
+            latest: int
+            relative: int
+            latest, relative = TIME_ENTRY.unpack_from(times, entry * TIME_ENTRY.size)
+            offset = self.segment.base_offset + relative
+            batch = self._batch_with(offset)
+            if batch is None:
+                continue  # written since the segment was listed, or nowhere
+            if batch.max_timestamp == latest:
+                return offset + 1
+            self._distrust(filenames.TIME_INDEX_SUFFIX, f"entry {entry} does not fit its batch")
+            break
+        return self.segment.base_offset
+
+    def _batch_with(self, offset: int) -> Batch | None:
+        with self.windows(offset, open_end=True) as windows:
+            for _, position, table in windows.tables():
+                lasts = table.cells("last_offset")
+                row = bisect_left(lasts, offset)
+                if row < len(lasts):
+                    return self._batch_at(position + table.cells("position")[row])
+        return None
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _read(self, suffix: str) -> bytes:
+        """The whole used entries of an index; none where it is missing."""
+        if suffix not in self._files:
+            self._files[suffix] = self._load(suffix)
+        return self._files[suffix]
+
+    def _load(self, suffix: str) -> bytes:
+        is_time = suffix == filenames.TIME_INDEX_SUFFIX
+        size = self.segment.time_index_size if is_time else self.segment.index_size
+        if not 0 < size <= _INDEX_SIZE_MAX:
+            return b""
+        try:
+            with closing(_open(self.layout.path_of(self.segment.base_offset, suffix))) as file:
+                data = _up_to_zeros(file, size)
+        except FileNotFoundError:
+            return b""
+        if is_time:
+            return data[: used_time_entries(data) * TIME_ENTRY.size]
+        used = used_offset_entries(data)
+        positions = _Column(data, OFFSET_ENTRY, 1)
+        while used and positions[used - 1] >= self.segment.size:
+            used -= 1  # of what was written since the segment was listed
+        return data[: used * OFFSET_ENTRY.size]
+
+    def _distrust(self, suffix: str, reason: str) -> None:
+        self._files[suffix] = b""
+        path = shown(self.layout.path_of(self.segment.base_offset, suffix))
+        logger.warning("%s: %s: the index is not used", path, reason)
+
+
+def _up_to_zeros(file: File, size: int) -> bytes:
+    """The file up to the room that an active index has set aside, which may be all but a page."""
+    parts: list[bytes] = []
+    position, step = 0, _INDEX_STEP
+    while position < size:
+        parts.append(file.read_at(position, min(step, size - position)))
+        if parts[-1].count(0) == len(parts[-1]):
+            break
+        position, step = position + step, 2 * step
+    return b"".join(parts)
+
+
+def _open(uri: str) -> File:
+    storage, path = open_storage(uri)
+    for transition in ("", filenames.SWAP_SUFFIX):  # of a roll that waits for its name
+        with suppress(FileNotFoundError):
+            return storage.open(path + transition, writable=False)
+    return storage.open(path, writable=False)

@@ -1,0 +1,107 @@
+"""Columns with one value for a batch or for a whole split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logstore.format import attributes as bits
+from logstore.format.codecs.compression import Compression
+from logstore.spark.common.splits import Split
+from logstore.spark.segments.batch_table import BatchTable
+
+_CODECS = pa.array(
+    [str(codec) for codec in Compression]
+    + [f"unknown ({number})" for number in range(len(Compression), bits.CODEC_MASK + 1)]
+)
+_US_PER_MS = 1000
+_MS_MAX = (2**63 - 1) // _US_PER_MS
+
+
+def timestamps(milliseconds: pa.Array) -> pa.Array:
+    """Spark's timestamps of int64 ms; null where µs do not fit, after the year 294,246.
+
+    −1, which stands for no timestamp, is 23:59:59.999 on 31 December 1969, as in Spark's source.
+    """
+    times = milliseconds.view(pa.timestamp("ms", "UTC"))
+    try:
+        return times.cast(pa.timestamp("us", "UTC"))
+    except pa.ArrowInvalid:
+        fits = pc.less_equal(pc.abs(milliseconds), _MS_MAX)
+        fits = pc.and_(fits, pc.not_equal(milliseconds, -(2**63)))  # has no absolute value
+        nulls = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
+        return nulls.view(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+
+
+def _field(name: str) -> Callable[[BatchTable], pa.Array]:
+    return lambda table: table.column(name)
+
+
+def _bit(bit: int) -> Callable[[BatchTable], pa.Array]:
+    return lambda table: table.has_bit(bit)
+
+
+def _timestamp_type(table: BatchTable) -> pa.Array:
+    """As Kafka numbers them: −1 for magic 0, which has no timestamps, 0 create, 1 append time."""
+    appended = table.has_bit(bits.LOG_APPEND_TIME).cast(pa.int64())
+    return pc.if_else(pc.equal(table.column("magic"), 0), -1, appended)
+
+
+def _compression(table: BatchTable) -> pa.Array:
+    return _CODECS.take(pc.bit_wise_and(table.column("attributes"), bits.CODEC_MASK))
+
+
+_OF_BATCH: dict[str, Callable[[BatchTable], pa.Array]] = {
+    "position": _field("position"),
+    "size": _field("size"),
+    "baseOffset": _field("base_offset"),
+    "lastOffset": _field("last_offset"),
+    "leaderEpoch": _field("leader_epoch"),
+    "crc": _field("crc"),
+    "crcOk": lambda table: pc.equal(table.column("valid"), 1),
+    "magic": _field("magic"),
+    "compression": _compression,
+    "timestampType": _timestamp_type,
+    "isTransactional": _bit(bits.TRANSACTIONAL),
+    "isControl": _bit(bits.CONTROL),
+    "producerId": _field("producer_id"),
+    "producerEpoch": _field("producer_epoch"),
+    "sequence": _field("base_sequence"),
+    "baseSequence": _field("base_sequence"),
+    "baseTimestamp": lambda table: timestamps(table.column("base_timestamp")),
+    "maxTimestamp": lambda table: timestamps(table.column("max_timestamp")),
+    "recordCount": _field("record_count"),
+}
+
+
+def of_batches(field: pa.Field, table: BatchTable, position: int) -> pa.Array:
+    """A column with a row for each batch of ``table``, which begins at byte ``position``."""
+    values = _OF_BATCH[field.name](table)
+    if field.name == "position":
+        values = pc.add(values, position)
+    return values.cast(field.type)
+
+
+class SplitColumns:
+    """The columns that are the same in all of a split: made once, handed out in slices."""
+
+    def __init__(self, split: Split) -> None:
+        self._values = {
+            "topic": split.topic,
+            "partition": split.partition,
+            "broker": split.broker,
+            "segment": split.segment_base,
+        }
+        self._made: dict[str, pa.Array] = {}
+
+    def has(self, name: str) -> bool:
+        return name in self._values
+
+    def rows(self, field: pa.Field, count: int) -> pa.Array:
+        made = self._made.get(field.name)
+        if made is None or len(made) < count:
+            value = pa.scalar(self._values[field.name], field.type)
+            made = self._made[field.name] = pa.repeat(value, count)
+        return made.slice(0, count)

@@ -1,0 +1,78 @@
+"""The batches of a split as Arrow record batches: for the batch source and for streams alike.
+
+A window of the ``.log`` at a time: first its headers as a table, which says what can be left out,
+then the rest as rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.segments.opened import opened
+from logstore.spark.segments.transactions import MarkerCheck
+from logstore.spark.segments.windows import Windows
+from logstore.spark.source.batch_filter import BatchFilter
+from logstore.spark.source.batch_rows import BatchRows
+from logstore.spark.source.record_rows import RecordRows
+from logstore.storage.base import File
+
+
+def read_task(
+    task: InputPartition, settings: ReadSettings, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """``read_split`` of all splits of a ``Task``."""
+    assert isinstance(task, Task)
+    markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
+    for split in task.splits:
+        yield from read_split(split, settings, schema, markers[split.uri])
+
+
+def read_split(
+    split: Split, settings: ReadSettings, schema: pa.Schema, markers: MarkerCheck | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``split`` in the order of offsets, as record batches of ``schema``.
+
+    Memory is bounded by a few windows, or by ``settings.max_batch_bytes`` if that is more.
+    ``markers`` has followed the splits before this one, of the same task and partition.
+
+    Raises:
+        CorruptBatchError: a batch is damaged; names the file and the byte.
+        CorruptIndexError: a transaction index lacks a transaction that was aborted.
+        DataLossError: the segment was deleted, cut or replaced since the split was planned, be it
+            while it was read.
+        OSError: the medium refused.
+    """
+    with opened(split, settings) as segment:
+        if segment is None:
+            return
+        yield from _rows(segment.file, split, settings, schema, markers or MarkerCheck())
+        segment.check()
+
+
+def _rows(
+    file: File, split: Split, settings: ReadSettings, schema: pa.Schema, markers: MarkerCheck
+) -> Iterator[pa.RecordBatch]:
+    rows = (BatchRows if settings.granularity == "batch" else RecordRows)(split, settings, schema)
+    wanted = BatchFilter(split, settings)
+    size = file.size()
+    windows = Windows(
+        file,
+        split.path,
+        split.position,
+        min(split.end_position, size),
+        open_end=split.open_end or size < split.end_position,
+        max_batch_bytes=settings.max_batch_bytes,
+        drop_malformed=settings.drop_malformed,
+    )
+    for window, position, table in windows.tables(**rows.scan_options):
+        if settings.read_committed:
+            markers.take(split, window, table)
+        for first, end in wanted.runs(table, window):
+            yield from rows.read(window, position, table, first, end)
+        if table.cells("base_offset")[-1] >= split.end_offset:
+            return

@@ -1,0 +1,340 @@
+"""``spark.readStream.format("logstore")``: live log directories, micro-batch by micro-batch.
+
+Each micro-batch is a range of offsets of each partition, which Spark writes to its checkpoint
+before it reads them: the same range is read again after a failure, so a sink that is idempotent or
+transactional gets every record exactly once. Where a range cannot be read again as it was, because
+records were deleted or a log was cut, the query fails, or, with ``failOnDataLoss=false``, warns and
+goes on where the log and what was read part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import Clock, SystemClock
+from logstore.common.errors import ConfigError
+from logstore.common.types import TopicPartition
+from logstore.spark.common.columns import check_schema
+from logstore.spark.common.errors import DataLossError, ListingOutdatedError
+from logstore.spark.common.options import Options, ReadOptions
+from logstore.spark.common.parallel import at_once
+from logstore.spark.common.splits import Task
+from logstore.spark.layout.layout import list_partitions
+from logstore.spark.layout.types import PartitionLayout
+from logstore.spark.segments.transactions import aborted_transactions, last_stable_offset
+from logstore.spark.source.planning import OffsetRange, plan_tasks, resolve_all
+from logstore.spark.source.segment_reader import read_task
+from logstore.spark.stream.stream_log import LogView, Resumption
+from logstore.spark.stream.stream_offsets import (
+    Mark,
+    Marks,
+    began_from,
+    from_json,
+    is_first,
+    share,
+    to_json,
+)
+from logstore.storage.uri import shown
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+logger = get_logger(__name__)
+
+Views: TypeAlias = Mapping[TopicPartition, LogView]
+_T = TypeVar("_T")
+
+_NOTHING = Mark(0)  # of a partition that is new
+_LOOKS = 3  # retention and truncation delete files rarely, and not for long
+_DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
+_NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Options of reading, and of how much at a time; names as in Spark's Kafka source.
+
+    ``max_offsets`` and ``min_offsets`` are per trigger, 0 for no limit; ``max_delay_ns`` is how
+    long fewer than ``min_offsets`` may wait.
+    """
+
+    read: ReadOptions
+    max_offsets: int
+    min_offsets: int
+    max_delay_ns: int
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str]) -> StreamOptions:
+        """
+        Raises:
+            ConfigError: an unknown option, a value that is none, or one that is for batches only.
+        """
+        options = Options(given)
+        read = ReadOptions.parse(options, streaming=True)
+        parsed = cls(
+            read,
+            options.integer("maxOffsetsPerTrigger", 0, 1),
+            options.integer("minOffsetsPerTrigger", 0, 1),
+            _duration(options, "maxTriggerDelay", "15m"),
+        )
+        options.refuse_unknown()
+        if read.granularity != "record":
+            raise ConfigError("granularity=batch is for batch queries: a stream counts records")
+        if read.replicas:
+            raise ConfigError(
+                "replicas=all is for batch queries: a stream follows one broker's copy (broker)"
+            )
+        if 0 < parsed.max_offsets < parsed.min_offsets:
+            raise ConfigError("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
+        return parsed
+
+
+def _duration(options: Options, name: str, default: str) -> int:
+    text = options.text(name, default).strip().lower()
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"option {name}: {text!r} is no duration, such as 500ms, 30s or 15m")
+    return int(match[1]) * _NANOSECONDS[match[2]]
+
+
+class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One lives in a Python process beside the driver as long as its query runs.
+
+    Copies of it read in the executors; they use ``read`` alone.
+    """
+
+    def __init__(
+        self, options: StreamOptions, schema: StructType, clock: Clock | None = None
+    ) -> None:
+        check_schema(options.read.granularity, schema)
+        self._options = options
+        self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._clock = clock or SystemClock()
+        self._views: dict[tuple[PartitionLayout, str], LogView] = {}
+        self._latest: dict[TopicPartition, int] = {}
+        self._target: dict[TopicPartition, int] | None = None  # of a query that is to end
+        self._waiting_since_ns: int | None = None
+        self._last_look = True
+
+    # -- what there is -------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where ``startingOffsets`` says, by default the end.
+
+        Spark keeps it nowhere, and asks again after a restart until a micro-batch was committed. So
+        the first micro-batch is planned at once, even an empty one, and its end says where it
+        began. Partitions that appear later are read from offset 0.
+        """
+        return self._looking(self._start)
+
+    def _start(self, views: Views) -> dict[str, Any]:
+        read = self._options.read
+        read.check_named(views)
+        ranges = resolve_all((view.layout for view in views.values()), read)
+        starts = {tp: wanted.start for tp, wanted in zip(views, ranges, strict=True)}
+        return to_json(_marks(views, starts), first=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` itself when there is nothing to read yet."""
+        marks = from_json(start)
+        ends = self._looking(lambda views: self._next(views, marks, limit))
+        if is_first(start):
+            return to_json(marks if ends is None else ends, began=marks)
+        return start if ends is None or ends == marks else to_json(ends)
+
+    def _next(self, views: Views, marks: Marks, limit: ReadLimit) -> Marks | None:
+        """The marks of all partitions at the end of the next micro-batch; ``None`` to wait."""
+        unselected = {tp: mark for tp, mark in marks.items() if not self._selected(tp)}
+        for tp in sorted(set(marks) - set(views) - set(unselected)):
+            self._lost(_gone(tp, marks[tp]))
+        resumed = {tp: found.offset for tp, found in self._resume(views, marks).items()}
+        if self._target is not None:  # what appeared since is for the next run
+            resumed = {tp: at for tp, at in resumed.items() if tp in marks or tp in self._target}
+        ends = {tp: max(at, self._end(tp, views[tp])) for tp, at in resumed.items()}
+        self._latest = ends
+        available = {tp: ends[tp] - at for tp, at in resumed.items()}
+        if self._too_few(sum(available.values())):
+            return None
+        if isinstance(limit, ReadMaxRows):
+            available = share(available, limit.max_rows)
+        offsets = {tp: at + available[tp] for tp, at in resumed.items()}
+        kept = {
+            tp: marks[tp]
+            for tp, offset in offsets.items()
+            if tp in marks
+            and marks[tp].offset == resumed[tp] == offset
+            and views[tp].is_of(marks[tp])
+        }
+        moved = {tp: offset for tp, offset in offsets.items() if tp not in kept}
+        return unselected | kept | _marks(views, moved, resumed, marks)
+
+    def _selected(self, tp: TopicPartition) -> bool:
+        """Whether the options of this run want it; if not, its mark is kept for another run."""
+        return self._options.read.selection.takes(*tp, True)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the query's progress: where the logs ended at the last look."""
+        return to_json({tp: Mark(offset) for tp, offset in self._latest.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._looking(
+            lambda views: {tp: view.readable_end for tp, view in views.items()}
+        )
+
+    def _looking(self, decide: Callable[[Views], _T]) -> _T:
+        """What ``decide`` makes of the logs as they are; of another look where a file is gone that
+        was there a moment ago, or records are: a listing may miss a segment that is being renamed.
+        """
+        self._last_look = False
+        for _ in range(_LOOKS - 1):
+            with suppress(FileNotFoundError, DataLossError, ListingOutdatedError):
+                return decide(self._look())
+        self._last_look = True
+        return decide(self._look())
+
+    def _look(self) -> dict[TopicPartition, LogView]:
+        read = self._options.read
+        layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
+        # A listing that did not change, sizes and all, is not looked into again: a log cut and
+        # written anew to the same size is found out when it next grows.
+        views = at_once(self._view, layouts)
+        self._views = {
+            (layout, view.topic_id): view
+            for layout, view in zip(layouts, views, strict=True)
+            if view.settled
+        }
+        return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
+
+    def _view(self, layout: PartitionLayout) -> LogView:
+        found = layout.topic_id
+        view = self._views.get((layout, found))
+        return view or LogView.of(layout, found, self._options.read)
+
+    def _end(self, tp: TopicPartition, view: LogView) -> int:
+        if self._target is None:
+            return view.readable_end
+        return min(view.readable_end, self._target.get(tp, 0))
+
+    def _too_few(self, available: int) -> bool:
+        """Whether to wait for more (``minOffsetsPerTrigger``, ``maxTriggerDelay``)."""
+        wanted = self._options.min_offsets
+        if not wanted or self._target is not None:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if self._waiting_since_ns is None:
+            self._waiting_since_ns = now_ns
+        waited_ns = now_ns - self._waiting_since_ns
+        if 0 < available < wanted and waited_ns < self._options.max_delay_ns:
+            return True
+        self._waiting_since_ns = now_ns
+        return False
+
+    # -- what was lost -------------------------------------------------------------------------
+
+    def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, Resumption]:
+        """Where each partition is to be read on; one that is new, from offset 0."""
+        resumed = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
+        for found in resumed:
+            if found.loss is not None:
+                self._lost(found.loss)
+        return dict(zip(views, resumed, strict=True))
+
+    def _lost(self, loss: DataLossError) -> None:
+        if self._options.read.fail_on_data_loss or not self._last_look:
+            raise loss
+        logger.warning("%s", loss)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch; after a failure of one that was planned before."""
+        starts, ends = began_from(start, end), from_json(end)
+        return self._looking(lambda views: self._planned(views, starts, ends))
+
+    def _planned(self, views: Views, starts: Marks, ends: Marks) -> list[InputPartition]:
+        moved = {tp for tp, mark in ends.items() if starts.get(tp) != mark}
+        for tp in sorted(moved - set(views)):
+            self._lost(_gone(tp, ends[tp]) if self._selected(tp) else _left_out(tp, ends[tp]))
+        there = {tp: view for tp, view in sorted(views.items()) if tp in moved}
+        unread = {
+            tp: (there[tp], found.offset)
+            for tp, found in self._resume(there, starts).items()
+            if found.remade or found.offset < ends[tp].offset
+        }
+        # What was cut since then is not read: the next micro-batch goes on where both part.
+        still = self._resume({tp: view for tp, (view, _) in unread.items()}, ends)
+        ranges = [
+            self._range(view, at, min(still[tp].offset, ends[tp].offset))
+            for tp, (view, at) in unread.items()
+            if not still[tp].remade
+        ]
+        wanted = [found for found in ranges if found.start < found.end]
+        return [Task(splits) for splits in plan_tasks(wanted, self._options.read)]
+
+    def _range(self, view: LogView, start: int, end: int) -> OffsetRange:
+        layout = view.layout
+        if not self._options.read.read_committed or start >= end:
+            return OffsetRange(layout, start, end)
+        # Planned with other options, it may reach into a transaction whose end is not known.
+        if end > view.readable_end and (stable := last_stable_offset(layout, end)) < end:
+            raise ConfigError(
+                f"{shown(layout.uri)}: the micro-batch planned before ends at offset {end}, and a "
+                f"transaction is open since {stable}: start the query again when that has ended, "
+                "or finish the micro-batch with isolation=read_uncommitted"
+            )
+        return OffsetRange(layout, start, end, tuple(aborted_transactions(layout)))
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        return read_task(partition, self._options.read.settings(), self._schema)
+
+
+def _marks(
+    views: Views,
+    offsets: Mapping[TopicPartition, int],
+    resumed: Mapping[TopicPartition, int] | None = None,
+    before: Marks | None = None,
+) -> dict[TopicPartition, Mark]:
+    def mark(tp: TopicPartition) -> Mark:
+        return views[tp].mark(offsets[tp], (resumed or {}).get(tp, 0), (before or {}).get(tp))
+
+    return dict(zip(offsets, at_once(mark, list(offsets)), strict=True))
+
+
+def _gone(tp: TopicPartition, mark: Mark) -> DataLossError:
+    reason = "the partition is not there any more; should it come back, it is read from its start"
+    return DataLossError(str(tp), mark.offset, mark.offset, reason)
+
+
+def _left_out(tp: TopicPartition, mark: Mark) -> DataLossError:
+    reason = "planned before, and not selected by the options any more"
+    return DataLossError(str(tp), mark.offset, mark.offset, reason)
+
+
+def stream_reader(given: Mapping[str, str], schema: StructType) -> LogstoreStreamReader:
+    """
+    Raises:
+        ConfigError: an option or a column that is not known.
+    """
+    return LogstoreStreamReader(StreamOptions.from_spark(given), schema)
+
+
+__all__ = ["LogstoreStreamReader", "StreamOptions", "stream_reader"]

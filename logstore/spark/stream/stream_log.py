@@ -1,0 +1,270 @@
+"""A partition's log as a stream looks at it between two reads: where it ends, what it holds there.
+
+Everything is found by way of the files, as a process that is not the writer sees them.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from checkpoints.errors import MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.loggers import get_logger
+from logstore.format import attributes as bits
+from logstore.spark.common.errors import DataLossError
+from logstore.spark.common.options import ReadOptions
+from logstore.spark.layout.types import PartitionLayout
+from logstore.spark.segments.batch_table import BatchTable
+from logstore.spark.segments.log_end import log_end_offset
+from logstore.spark.segments.positions import readable_end, with_rolls
+from logstore.spark.segments.segment_index import SegmentIndex
+from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Mark, Proof, common_end
+from logstore.storage.uri import join_uri, open_storage, shown
+
+logger = get_logger(__name__)
+
+
+class Verdict(enum.Enum):
+    """What the log says of a batch that was read."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """Compaction took the batch away, or rebuilt it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch by its header. ``sound``: its checksum is right. ``compacted``: it is not as it was
+    appended, since records were taken out or a delete horizon was set (F-95)."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+    sound: bool
+    compacted: bool
+
+
+def batch_with(layout: PartitionLayout, offset: int) -> Batch | None:
+    """The batch that holds ``offset``; ``None`` where there is none, as after compaction.
+
+    Raises:
+        CorruptBatchError: no batch can be found on the way to it.
+        OSError: the medium refused.
+    """
+    at = bisect_right(layout.segments, offset, key=lambda segment: segment.base_offset) - 1
+    if at < 0:
+        return None
+    segment = layout.segments[at]
+    index = SegmentIndex(layout, segment)
+    end = index.ceiling(offset + 1)
+    with index.windows(offset, end, open_end=end == segment.size) as windows:
+        for window, _, table in windows.tables():
+            row = bisect_left(table.cells("last_offset"), offset)
+            if row < table.rows:
+                return _batch(window, table, row, offset)
+    return None
+
+
+def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Batch | None:
+    def cell(name: str) -> int:
+        return table.cells(name)[row]
+
+    base_offset, last_offset = cell("base_offset"), cell("last_offset")
+    if base_offset > offset:
+        return None
+    whole = last_offset - base_offset + 1
+    sound = BatchTable(window[table.span(row, row + 1)], check_crc=True).rows == 1
+    return Batch(
+        base_offset,
+        last_offset,
+        cell("leader_epoch"),
+        cell("crc"),
+        sound,
+        cell("record_count") < whole or bool(cell("attributes") & bits.DELETE_HORIZON),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where to go on after a mark, and what is lost if that is not where it ended.
+
+    ``remade``: the log is of another topic of the same name.
+    """
+
+    offset: int
+    loss: DataLossError | None = None
+    remade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A log as it was listed.
+
+    ``end`` is one past its last sound batch, ``readable_end`` the first offset that must not be
+    read yet: that, the high watermark or the last stable offset. The view is ``settled`` unless the
+    bytes of the last batch are still to come: then the same listing may show more the next time.
+    ``topic_id`` is "" where ``partition.metadata`` is missing or malformed.
+    """
+
+    layout: PartitionLayout
+    topic_id: str
+    end: int
+    readable_end: int
+    epochs: Epochs
+    settled: bool
+
+    @classmethod
+    def of(cls, layout: PartitionLayout, topic_id: str, options: ReadOptions) -> LogView:
+        """
+        Raises:
+            ConfigError: no high watermark is known, and ``options`` stop there.
+            CorruptDataError: what lies at the end, or its transactions, make no sense.
+            OSError: the medium refused; ``FileNotFoundError`` where the files changed meanwhile.
+        """
+        layout = with_rolls(layout)
+        end = log_end_offset(layout)
+        last = batch_with(layout, end - 1) if end > layout.log_start_offset else None
+        settled = last is None or last.sound
+        if last is not None and not settled:
+            # As over a network file system, where a size may come before the bytes.
+            logger.warning(
+                "%s: the last batch, at offset %d, is not complete or damaged: left for later",
+                shown(layout.uri),
+                last.base_offset,
+            )
+            end = max(last.base_offset, layout.log_start_offset)
+        # A cut does not rewrite the file at once (F-205): what starts past the end is of before.
+        epochs = tuple(entry for entry in _epochs(layout) if entry[1] < end)
+        limit = readable_end(
+            layout,
+            read_committed=options.read_committed,
+            up_to_high_watermark=options.up_to_high_watermark,
+        )
+        return cls(layout, topic_id, end, min(limit, end), epochs, settled)
+
+    # -- what is kept of a log -----------------------------------------------------------------
+
+    def mark(self, offset: int, since: int, before: Mark | None = None) -> Mark:
+        """``offset`` with what proves later that the log before it is the same.
+
+        ``before`` is the mark that reading went on from, at ``since``; ``None`` where there is
+        none, or none of this log.
+        """
+        earlier = list(self._sampled(offset, max(since, self.layout.log_start_offset)))
+        if before is not None and self.is_of(before):
+            known = (*before.earlier, before.proof)
+            earlier += (p for p in known if p.offset <= since and p.crc != NO_CRC)
+        batch = batch_with(self.layout, offset - 1)
+        if offset <= self.layout.log_start_offset or batch is None:
+            return Mark.of(Proof(offset, NO_CRC), self.epochs, self.topic_id, earlier)
+        epochs = [entry for entry in self.epochs if entry[0] < batch.leader_epoch]
+        starts = dict(self.epochs)
+        epochs.append((batch.leader_epoch, starts.get(batch.leader_epoch, batch.base_offset)))
+        return Mark.of(Proof(offset, batch.crc), epochs, self.topic_id, earlier)
+
+    def _sampled(self, offset: int, lowest: int) -> Iterator[Proof]:
+        """Of batches that end 1, 2, 4 … offsets before ``offset``, down to ``lowest``."""
+        at, distance = offset - 1, 1
+        while at > lowest:
+            batch = batch_with(self.layout, at - 1)
+            if batch is not None and batch.last_offset < offset:
+                yield Proof(batch.last_offset + 1, batch.crc)
+                at = min(at, batch.base_offset + 1)
+            distance *= 2
+            at = min(at - 1, offset - distance)
+
+    # -- whether it is still the same ----------------------------------------------------------
+
+    def resume(self, mark: Mark) -> Resumption:
+        """Where to go on after ``mark``."""
+        start = self.layout.log_start_offset
+        if not self.is_of(mark):
+            return self._remade(mark, start)
+        if mark.offset < start:
+            reason = f"deleted before they were read: the log starts at {start}"
+            return Resumption(start, DataLossError(self.layout.uri, mark.offset, start, reason))
+        parted = self._parted(mark)
+        if parted == mark.offset:
+            return Resumption(parted)
+        reason = f"cut meanwhile: the log ends at {self.end}, the same up to {parted}"
+        if parted < start:  # what took the place of the rest below the start was deleted unread
+            reason += f", and starts at {start}"
+        loss = DataLossError(self.layout.uri, parted, mark.offset, reason)
+        return Resumption(max(parted, start), loss)
+
+    def is_of(self, mark: Mark) -> bool:
+        """Whether ``mark`` may be of this log; without an id on both sides it may."""
+        return not (mark.topic_id and self.topic_id) or mark.topic_id == self.topic_id
+
+    def _remade(self, mark: Mark, start: int) -> Resumption:
+        reason = (
+            f"the topic was deleted and made anew (its id was {mark.topic_id}, and is "
+            f"{self.topic_id}): what the former one had from there on is lost, this one is read "
+            f"from its first offset, {start}"
+        )
+        loss = DataLossError(self.layout.uri, mark.offset, mark.offset, reason)
+        return Resumption(start, loss, remade=True)
+
+    def _parted(self, mark: Mark) -> int:
+        """The offset up to which the log is known to be what was read below ``mark``.
+
+        It may be below the start of the log; 0 where nothing is known.
+        """
+        verdict = self._verdict(mark, mark.proof)
+        if verdict is Verdict.SAME:
+            return mark.offset
+        parted, known = common_end(mark.epochs, mark.offset, self.epochs, self.end)
+        parted = min(parted, self.end)
+        start = self.layout.log_start_offset
+        proofs = [p for p in reversed(mark.earlier) if start < p.offset <= parted]
+        if verdict is Verdict.UNKNOWN and parted == mark.offset:
+            proofs.insert(0, mark.proof)
+        elif parted in (mark.offset, self.end):
+            known = (
+                False  # cut within one epoch, which does not tell where: it may have grown since
+            )
+        for proof in proofs:
+            match self._verdict(mark, proof):
+                case Verdict.SAME:
+                    return parted if known else proof.offset
+                case Verdict.OTHER:
+                    known = False
+        return parted if known else 0
+
+    def _verdict(self, mark: Mark, proof: Proof) -> Verdict:
+        if proof.offset <= self.layout.log_start_offset:
+            return Verdict.SAME  # nothing below it is left
+        if proof.offset > self.end:
+            return Verdict.OTHER
+        batch = batch_with(self.layout, proof.offset - 1)
+        if batch is None or proof.crc == NO_CRC:
+            return Verdict.UNKNOWN
+        epoch = mark.epoch_before(proof.offset)
+        if epoch is not None and batch.leader_epoch != epoch:
+            return Verdict.OTHER
+        if batch.crc == proof.crc:
+            return Verdict.SAME
+        return Verdict.UNKNOWN if batch.compacted else Verdict.OTHER
+
+
+def _epochs(layout: PartitionLayout) -> Epochs:
+    """As ``leader-epoch-checkpoint`` has them, as far as they ascend; none without the file."""
+    storage, path = open_storage(join_uri(layout.uri, LEADER_EPOCH))
+    try:
+        entries = LeaderEpochCheckpoint(path, storage).read()
+    except MalformedCheckpointError as error:
+        logger.warning("taken as missing: %s", error)
+        return ()
+    ascending: list[tuple[int, int]] = []
+    for epoch, start in entries:
+        if not ascending or (epoch > ascending[-1][0] and start >= ascending[-1][1]):
+            ascending.append((epoch, start))
+    return tuple(ascending)
+
+
+__all__ = ["Batch", "LogView", "Resumption", "batch_with"]

@@ -1,0 +1,193 @@
+"""``logstore verify`` as one Spark job: each segment is checked by whatever executor has time.
+
+The plan and the join are those of `logstore.verify` and run on the driver, which lists the
+directories and reads their small files, so that it must reach the paths as well; ``run_job`` alone
+is spread. So the findings are the same, whatever runs it. A segment comes back as a summary, which
+stays packed until its partition is joined.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import Event, Thread
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
+
+from logstore.format import filenames
+from logstore.spark.verify.tables import findings_table, partitions_table
+from logstore.storage.uri import open_storage
+from logstore.verify import Progress, VerifyOptions, VerifyReport
+from logstore.verify.partition.partition_check import absolute
+from logstore.verify.plan import Plan
+from logstore.verify.replicas.replicas import Failure, run_job
+from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASK_SIZE_MIN, _TASK_SIZE_MAX = 16 << 20, 256 << 20
+_SEGMENT_COST = 1 << 20
+"""What an empty segment takes, as bytes of a full one: its files are opened all the same."""
+
+_TASKS_PER_CORE = 8
+"""Enough to even out what the cores get; a task costs some 10 ms."""
+
+_PROGRESS_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was found: as a report, and as tables of the session, with null for what is unknown."""
+
+    report: VerifyReport
+    spark: SparkSession
+
+    @property
+    def findings(self) -> DataFrame:
+        """Columns: severity, rule, broker, topic, partition, segment, position, offset, file,
+        message. What could not be read is an error of the rule ``unusable``."""
+        return self.spark.createDataFrame(findings_table(self.report))
+
+    @property
+    def partitions(self) -> DataFrame:
+        """One row for each partition of each broker, as in ``PartitionReport``."""
+        return self.spark.createDataFrame(partitions_table(self.report))
+
+
+class _Work(NamedTuple):
+    """A segment to check, with its number among all, and what opens its storage.
+
+    ``directory`` is that of the job, made absolute by the driver: an executor works elsewhere.
+    """
+
+    number: int
+    uri: str
+    directory: str
+    job: SegmentJob
+    size: int
+
+
+def verify(
+    spark: SparkSession,
+    *paths: str | os.PathLike[str],
+    options: VerifyOptions | None = None,
+    progress: Progress | None = None,
+) -> Verification:
+    """Check log directories, partition directories or single files of them; compare replicas.
+
+    Paths may be URIs; executors must reach what the driver does, under the same name.
+    ``progress`` is called from a thread of its own, with bytes done and in all.
+
+    Damage is a finding, never an exception. What cannot be read is in the report's ``unusable``,
+    and the rest is checked. ``options.threads`` is of no use here: Spark has its own cores.
+
+    Raises:
+        ValueError: there is no path.
+    """
+    if not paths:
+        raise ValueError("no path to verify")
+    plan = Plan(options or VerifyOptions())
+    for path in paths:
+        plan.add(os.fspath(path))
+    replica_sets = plan.replica_sets()
+    work: list[_Work] = []
+    ends: list[int] = []
+    for replicas in replica_sets:
+        replicas.prepare(plan.report)
+        for check in replicas.checks:
+            for job, size in zip(check.jobs, check.sizes, strict=True):
+                work.append(_Work(len(work), check.uri, absolute(job.directory), job, size))
+        ends.append(len(work))
+    packed = _run(spark.sparkContext, work, plan.options, progress)
+    start = 0
+    for replicas, end in zip(replica_sets, ends, strict=True):
+        outcomes = [_outcome(work[n], packed.pop(n)) for n in range(start, end)]
+        replicas.finish(outcomes, plan.report)
+        start = end
+    return Verification(plan.report, spark)
+
+
+def _run(
+    context: SparkContext,
+    work: Sequence[_Work],
+    options: VerifyOptions,
+    progress: Progress | None,
+) -> dict[int, bytes]:
+    """All outcomes by number, packed."""
+    if not work:
+        return {}
+    tasks = _pack(work, context.defaultParallelism)
+    done = context.accumulator(0)
+
+    def check(task: Iterable[list[_Work]]) -> Iterator[tuple[int, bytes]]:
+        for item in (item for items in task for item in items):
+            outcome = _check(item, options)
+            done.add(item.size)
+            yield item.number, zlib.compress(pickle.dumps(outcome), 1)
+
+    total = sum(item.size for item in work)
+    with _watched(lambda: min(done.value, total), total, progress):
+        return dict(context.parallelize(tasks, len(tasks)).mapPartitions(check).collect())
+
+
+def _check(item: _Work, options: VerifyOptions) -> SegmentResult | Failure:
+    job = replace(item.job, directory=item.directory)
+    return run_job(open_storage(item.uri)[0], job, options)
+
+
+def _outcome(item: _Work, packed: bytes) -> SegmentResult | Failure:
+    """Unpacked. A segment that only the executor does not find was not deleted meanwhile: its
+    machine lacks the mount, and nothing was checked."""
+    outcome: SegmentResult | Failure = pickle.loads(zlib.decompress(packed))
+    if isinstance(outcome, SegmentResult) and filenames.LOG_SUFFIX in outcome.vanished:
+        path = item.job.path(filenames.LOG_SUFFIX)
+        if open_storage(item.uri)[0].info(path) is not None:
+            return Failure("not found by an executor: paths must mean the same on all machines")
+    return outcome
+
+
+def _pack(work: Sequence[_Work], cores: int) -> list[list[_Work]]:
+    """Tasks of like size, the largest first, so that the last ones to end are small."""
+    total = sum(item.size + _SEGMENT_COST for item in work)
+    wanted = min(max(total // (cores * _TASKS_PER_CORE), _TASK_SIZE_MIN), _TASK_SIZE_MAX)
+    tasks: list[list[_Work]] = []
+    filled = wanted
+    for item in sorted(work, key=lambda item: -item.size):
+        if filled >= wanted:
+            tasks.append([])
+            filled = 0
+        tasks[-1].append(item)
+        filled += item.size + _SEGMENT_COST
+    return tasks
+
+
+@contextmanager
+def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> Iterator[None]:
+    """Tell of the bytes done, which tasks report as they end, while the job runs."""
+    if progress is None:
+        yield
+        return
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(_PROGRESS_SECONDS):
+            progress(done(), total)
+
+    thread = Thread(target=watch, name="logstore-verify-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    progress(total, total)
+
+
+__all__ = ["Verification", "verify"]

@@ -1,0 +1,334 @@
+"""From the files of the tasks to a log directory: assembled beside the target, then renamed.
+
+Nothing of a write is seen under the target's name before all of it is on the disk. Everything else
+lies in ``.<name>.writing-<id>`` beside it, which a commit and an abort both remove::
+
+    .backup.writing-5f1c…/tasks/00000003-9a7e…     batches of one task, offsets not yet placed
+                         /directory/flights-0/…    the log directory, while it is assembled
+                         /replaced/…               what was taken away, where two directories cannot
+                                                   change places at once
+
+An append assembles the whole directory, too: the segments that are there get a second name in it
+(``writer_target.continue_in``), and what is new goes to segments of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from checkpoints import clean_shutdown
+from checkpoints.errors import CheckpointFailedError
+from checkpoints.loggers import get_logger
+from checkpoints.partition_metadata import topic_id_from_text
+from logstore.common.errors import ConfigError, StorageFailedError
+from logstore.common.random_id import new_uuid, random_id
+from logstore.common.types import TopicPartition
+from logstore.manager import LogManager
+from logstore.manager.log_dir import LOCK
+from logstore.segments.producer_state import AppendOrigin
+from logstore.spark.writer.options import WriteOptions
+from logstore.spark.writer.target import Target, continue_in, look_at, store_writes
+from logstore.storage.base import File, Storage
+from logstore.storage.naming import NamingStorage
+
+logger = get_logger(__name__)
+
+_WINDOW = 16 << 20  # bytes of a task's file looked at together
+_PREFIX = 12  # base offset and length of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Whole batches of one partition in the file of a task, one after the other."""
+
+    topic: str
+    partition: int
+    position: int
+    size: int
+    largest: int  # bytes of the largest batch
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """What one task wrote; ``path`` is empty where it had no rows."""
+
+    task: int
+    path: str
+    size: int
+    extents: tuple[Extent, ...]
+
+
+class StagingArea:
+    """The directory of one write. The driver and every executor must see it under the same path."""
+
+    def __init__(self, target: str, write_id: str, storage: NamingStorage | None = None) -> None:
+        self.storage = storage or NamingStorage()
+        self.write_id = write_id
+        # Of a link what it leads to: a rename stays on one file system, and the link stays.
+        self.target = self.storage.real_path(target)
+        self.parent, name = os.path.split(self.target)
+        self.path = os.path.join(self.parent, f".{name}.writing-{random_id()}")
+
+    @property
+    def tasks(self) -> str:
+        return os.path.join(self.path, "tasks")
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.path, "directory")
+
+    @property
+    def replaced(self) -> str:
+        return os.path.join(self.path, "replaced")
+
+    def make(self) -> None:
+        """Before the job: a task makes no directory, so that one that comes late leaves none."""
+        self.storage.make_dir(self.tasks)
+
+    def remove(self) -> None:
+        """Best effort: a task that was given up may still be writing.
+
+        A log directory that was taken away for one that did not come goes back first; where that
+        fails all stays, for it may be the only copy.
+        """
+        storage = self.storage
+        try:
+            if storage.info(self.replaced) is not None and storage.info(self.directory) is not None:
+                storage.rename(self.replaced, self.target)
+                storage.sync_dir(self.parent)
+            with suppress(OSError):  # from now on no task finds it
+                storage.rename(self.tasks, f"{self.tasks}.ended")
+            storage.remove_tree(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            logger.warning("left behind: %s: %s", self.path, error)
+
+
+# ---- before the job ----------------------------------------------------------------------------
+
+
+def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> Target:
+    """What the target holds before the job; refuses one that must not be written to.
+
+    Raises:
+        ConfigError: it is no log directory; a killed write has taken it away; a topic in it has
+            another number of partitions than the options say.
+    """
+    target = look_at(area.storage, area.target)
+    if not target.exists:
+        _refuse_a_half_replaced(area)
+    known = target.topics.get(options.topic)
+    count = options.partition_count
+    if known is not None and not overwrite and count and known.partitions != count:
+        raise ConfigError(
+            f"{area.target}: {options.topic} has {known.partitions} partitions, not {count} as "
+            "numPartitions says"
+        )
+    return target
+
+
+def _refuse_a_half_replaced(area: StagingArea) -> None:
+    """Two renames of a write that was killed between them: nothing is lost, and nobody knows."""
+    if area.storage.info(area.parent) is None:
+        return
+    prefix = f".{os.path.basename(area.target)}.writing-"
+    for entry in area.storage.scan_dir(area.parent):
+        replaced = os.path.join(area.parent, entry.name, "replaced")
+        if entry.name.startswith(prefix) and area.storage.info(replaced) is not None:
+            raise ConfigError(
+                f"{area.target} was taken away by a write that was killed: rename {replaced} back"
+            )
+
+
+# ---- after the job -----------------------------------------------------------------------------
+
+
+def commit(
+    area: StagingArea,
+    staged: Sequence[StagedFile],
+    options: WriteOptions,
+    before: Target,
+    *,
+    overwrite: bool,
+) -> int:
+    """Make the log directory of what the tasks wrote; returns the number of records.
+
+    Offsets follow the numbers of the tasks, and within a task its rows: the same rows in the same
+    tasks give the same logs, whatever was retried. Durable on return. A write that the target has
+    already is done: nothing is written again.
+
+    Args:
+        before: what the target held before the job; partitions were chosen by it.
+    Raises:
+        ConfigError: the target is not what it was before the job.
+        LogDirLockedError: a broker, a ``LogManager`` or another write has the target open.
+        StorageFailedError: a task's file is not here, or the disk refused.
+    """
+    try:
+        with _locked(area):
+            now = look_at(area.storage, area.target)
+            if area.write_id in now.writes:
+                logger.info("%s: write %s is there already", area.target, area.write_id)
+                return 0
+            sources = _by_partition(area.storage, staged)
+            base = Target() if overwrite else now
+            if not overwrite:
+                _refuse_changes(area, {tp.topic for tp in sources}, before, now)
+            if base.exists:
+                continue_in(area.storage, area.target, area.directory)
+            _assemble(area.storage, area.directory, sources, options, base)
+            store_writes(area.storage, area.directory, (*base.writes, area.write_id))
+            area.storage.sync_dir(area.directory)
+            _publish(area)
+    except (OSError, CheckpointFailedError) as error:
+        raise StorageFailedError(area.target, "commit", str(error)) from error
+    finally:
+        area.remove()
+    return sum(extent.records for file in staged for extent in file.extents)
+
+
+@contextmanager
+def _locked(area: StagingArea) -> Iterator[None]:
+    """Nobody else has the target open; where there is none yet, the rename decides."""
+    storage = area.storage
+    if storage.info(area.target) is None or not storage.scan_dir(area.target):
+        yield
+        return
+    lock = storage.lock(os.path.join(area.target, LOCK))
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refuse_changes(area: StagingArea, topics: set[str], before: Target, now: Target) -> None:
+    """The same topics, by their ids: rows were placed by the partitions that those had."""
+    for topic in sorted(topics):
+        if before.topics.get(topic) != now.topics.get(topic):
+            raise ConfigError(
+                f"{area.target}: {topic} was made, deleted or changed while the job ran; nothing "
+                "was written, run it again"
+            )
+
+
+def _assemble(
+    storage: Storage,
+    directory: str,
+    sources: Mapping[TopicPartition, list[tuple[str, Extent]]],
+    options: WriteOptions,
+    base: Target,
+) -> None:
+    """The log directory by way of the log itself: rolls, indexes, checkpoints and the marker."""
+    with LogManager(
+        [directory],
+        options.log_config,
+        storage=storage,
+        cluster_id=options.cluster_id or None,
+        node_id=options.node_id,
+        background=False,
+    ) as manager:
+        partitions = _partitions(sources, options, base)
+        logs = {
+            tp: manager.get_or_create(*tp, topic_id=partitions[tp]) for tp in sorted(partitions)
+        }
+
+        def fill(tp: TopicPartition) -> None:
+            log = logs[tp]
+            if log.log_end_offset > log.segments[-1].base_offset:
+                log.roll()  # what is there already may be linked, and is not to be written to
+            epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epoch_entries), 0)
+            for path, extent in sources[tp]:
+                for batch in _batches(storage, path, extent):
+                    # The tasks made these bytes: beyond the checksum they need no second look.
+                    log.append_as_leader(batch, epoch, AppendOrigin.REPLICATION)
+
+        for _, error in manager.run_all(partial(fill, tp) for tp in sources):
+            if error is not None:
+                raise error
+    marker = os.path.join(directory, clean_shutdown.CLEAN_SHUTDOWN)
+    if not clean_shutdown.exists(marker, storage):
+        raise StorageFailedError(directory, "close", "a log was not closed cleanly, see the log")
+
+
+def _partitions(
+    sources: Iterable[TopicPartition], options: WriteOptions, base: Target
+) -> dict[TopicPartition, uuid.UUID | None]:
+    """All partitions that the write has, and the ids of their topics: those that are there."""
+    found: dict[TopicPartition, uuid.UUID | None] = {}
+    for topic in sorted({tp.topic for tp in sources} | ({options.topic} - {""})):
+        known = base.topics.get(topic)
+        numbers = {tp.partition for tp in sources if tp.topic == topic}
+        topic_id = new_uuid(random_id) if known is None else _parsed(known.topic_id)
+        for number in numbers.union(range(options.partition_count)):
+            found[TopicPartition(topic, number)] = topic_id
+    return found
+
+
+def _parsed(topic_id: str) -> uuid.UUID | None:
+    return topic_id_from_text(topic_id) if topic_id else None
+
+
+def _by_partition(
+    storage: Storage, staged: Sequence[StagedFile]
+) -> Mapping[TopicPartition, list[tuple[str, Extent]]]:
+    sources: dict[TopicPartition, list[tuple[str, Extent]]] = defaultdict(list)
+    for file in sorted(staged, key=lambda file: file.task):
+        info = storage.info(file.path) if file.path else None
+        if file.path and (info is None or info.size != file.size):
+            found = "not there" if info is None else f"{info.size} bytes long, not {file.size}"
+            raise StorageFailedError(
+                file.path,
+                f"read what task {file.task} wrote",
+                f"it is {found}; the driver and all executors must mount the same file system",
+            )
+        for extent in file.extents:
+            sources[TopicPartition(extent.topic, extent.partition)].append((file.path, extent))
+    return sources
+
+
+def _batches(storage: Storage, path: str, extent: Extent) -> Iterator[memoryview]:
+    """The batches of an extent; each view is valid until the next one is asked for."""
+    file: File = storage.open(path, writable=False)
+    try:
+        position, end = extent.position, extent.position + extent.size
+        while position < end:
+            with file.view(position, min(max(_WINDOW, extent.largest), end - position)) as window:
+                done = 0
+                while done + _PREFIX <= len(window):
+                    size = _PREFIX + int.from_bytes(window[done + 8 : done + _PREFIX])
+                    if done + size > len(window):
+                        break
+                    yield window[done : done + size]
+                    done += size
+            if not done:
+                raise StorageFailedError(path, "read", f"no whole batch at byte {position}")
+            position += done
+    finally:
+        file.close()
+
+
+def _publish(area: StagingArea) -> None:
+    """Give the directory its name, atomically where the target is new or empty, or where the file
+    system lets two directories change places.
+
+    Else the old directory is taken away first: between the two renames there is none. An error
+    just then puts it back (``StagingArea.remove``), a crash leaves both in the staging area.
+    """
+    storage = area.storage
+    there = storage.info(area.target) is not None and bool(storage.scan_dir(area.target))
+    if not there or not storage.exchange(area.directory, area.target):
+        if there:
+            storage.rename(area.target, area.replaced)
+        storage.rename(area.directory, area.target)
+    storage.sync_dir(area.parent)
+
+
+__all__ = ["Extent", "StagedFile", "StagingArea", "check_target", "commit"]

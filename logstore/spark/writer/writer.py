@@ -1,0 +1,146 @@
+"""``df.write.format("logstore")``: a DataFrame becomes a log directory, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import SystemClock
+from logstore.common.errors import InvariantError, StorageFailedError
+from logstore.common.random_id import random_id
+from logstore.spark.writer.directory import (
+    Extent,
+    StagedFile,
+    StagingArea,
+    check_target,
+    commit,
+)
+from logstore.spark.writer.options import WriteOptions, check_columns
+from logstore.spark.writer.rows import RowEncoder, Run, chunks
+from logstore.storage.base import File
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput(WriterCommitMessage):
+    """Sent to the driver by each task that succeeded."""
+
+    staged: StagedFile
+
+
+class LogstoreWriter(DataSourceArrowWriter):
+    """Tasks encode their rows into files of their own; the commit places the offsets.
+
+    Spark hands over the message of one attempt for each task, so rows are in the log once,
+    whatever was retried or ran twice.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        """
+        Raises:
+            ConfigError: an option or a column that is not known, or a target not to be written to.
+        """
+        self._options = WriteOptions.from_spark(options)
+        check_columns(schema, self._options)
+        self._overwrite = overwrite
+        self._area = StagingArea(self._options.path, self._options.write_id or random_id())
+        self._before = check_target(self._area, self._options, overwrite)
+        self._area.make()
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskOutput:
+        """Encode the rows of one task. Memory: two chunks of rows, whatever comes."""
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        counts = {} if self._overwrite else self._before.topics
+        encoder = RowEncoder(
+            self._options,
+            task,
+            SystemClock().wall_ms(),
+            {topic: known.partitions for topic, known in counts.items()},
+        )
+        path = os.path.join(self._area.tasks, f"{task:08d}-{random_id()}")
+        output: _TaskFile | None = None
+        try:
+            for rows in chunks(iterator):
+                if output is None:
+                    output = _TaskFile(self._open(path))
+                for run in encoder.encode(rows):
+                    output.append(run)
+        except BaseException:
+            if output is not None:
+                output.file.close()
+                with suppress(OSError):
+                    self._area.storage.remove(path)
+            raise
+        if output is None:
+            return TaskOutput(StagedFile(task, "", 0, ()))
+        output.file.close()
+        return TaskOutput(StagedFile(task, path, output.size, tuple(output.extents)))
+
+    def _open(self, path: str) -> File:
+        try:
+            return self._area.storage.open(path, create=True)
+        except FileNotFoundError as error:
+            reason = (
+                "the write has ended, and this task came late; or the driver and all executors "
+                "do not mount the same file system"
+            )
+            raise StorageFailedError(path, "create", reason) from error
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        staged: list[StagedFile] = []
+        for message in messages:
+            if not isinstance(message, TaskOutput):
+                raise InvariantError(f"a commit with a task that did not succeed: {message!r}")
+            staged.append(message.staged)
+        records = commit(self._area, staged, self._options, self._before, overwrite=self._overwrite)
+        logger.info("%s: %d records of %d tasks", self._area.target, records, len(staged))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self._area.remove()
+
+
+class _TaskFile:
+    """The file of a task and what is where in it."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.size = 0
+        self.extents: list[Extent] = []
+
+    def append(self, run: Run) -> None:
+        size = self.file.write_at(self.size, *run.batches)
+        extent = Extent(
+            *run.topic_partition,
+            self.size,
+            size,
+            max(map(len, run.batches)),
+            run.records,
+        )
+        self.size += size
+        last = self.extents[-1] if self.extents else None
+        if last is not None and (last.topic, last.partition) == run.topic_partition:
+            self.extents[-1] = Extent(
+                *run.topic_partition,
+                last.position,
+                last.size + size,
+                max(last.largest, extent.largest),
+                last.records + run.records,
+            )
+        else:
+            self.extents.append(extent)
+
+
+__all__ = ["LogstoreWriter", "TaskOutput"]

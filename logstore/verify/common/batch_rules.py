@@ -1,0 +1,291 @@
+"""Pure checks on batch headers, offsets, records and marks: values in, problems out.
+
+Nothing here reads a file or knows a partition, so that another walker, such as a Spark job over
+segments, can ask the same questions. What each rule means is in docs/verify.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple
+
+from logstore.format import attributes as bits
+from logstore.format.codecs.compression import Compression
+from logstore.verify.common.report import UNKNOWN, Problem, error, warning
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+_KNOWN_BITS = 0x7F
+MAGIC = 2
+
+
+class Row(NamedTuple):
+    """One batch header, as a row of the kernels' table; ``position`` is a byte of the file."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    record_count: int
+    magic: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+    @property
+    def is_control(self) -> bool:
+        return self.magic == MAGIC and bool(self.attributes & bits.CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.magic == MAGIC and bool(self.attributes & bits.TRANSACTIONAL)
+
+    @property
+    def has_hole(self) -> bool:
+        """Compaction took records out of it, or set its delete horizon (F-92, F-95)."""
+        return self.magic == MAGIC and (
+            self.record_count != self.last_offset - self.base_offset + 1
+            or bool(self.attributes & bits.DELETE_HORIZON)
+        )
+
+
+def check_header(row: Row) -> Iterator[Problem]:
+    """Fields that contradict each other though the checksum is right (F-54 … F-75)."""
+    at = row.position, row.base_offset
+    codec = row.attributes & bits.CODEC_MASK
+    if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
+        yield error("F-65", *at, f"codec {codec} does not exist in magic {row.magic}")
+    if row.magic < MAGIC:
+        return
+    if row.attributes & ~_KNOWN_BITS:
+        yield warning("F-70", *at, f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}")
+    span = row.last_offset - row.base_offset + 1
+    if row.record_count > span:
+        yield error("F-61", *at, f"{row.record_count} records for {span} offsets")
+    if not row.record_count and row.size > 61:
+        yield error("F-92", *at, f"no records, but {row.size - 61} bytes behind the header")
+    yield from _check_producer(row)
+    plain_times = not row.attributes & (bits.LOG_APPEND_TIME | bits.DELETE_HORIZON)
+    if plain_times and not row.has_hole and row.max_timestamp < row.base_timestamp:
+        message = f"largest timestamp {row.max_timestamp} is below the first {row.base_timestamp}"
+        yield warning("F-57", *at, message)
+
+
+def _check_producer(row: Row) -> Iterator[Problem]:
+    """F-75; a batch of the Raft metadata log is a control batch without a producer."""
+    at = row.position, row.base_offset
+    if row.producer_id >= 0:
+        if row.producer_epoch < 0:
+            yield warning("F-59", *at, f"producer {row.producer_id} without an epoch")
+        if row.base_sequence < 0 and not row.is_control:
+            yield warning("F-60", *at, f"producer {row.producer_id} without a sequence")
+    elif row.is_transactional:
+        yield warning("F-67", *at, "transactional, but without a producer id")
+    if row.is_control and row.base_sequence != UNKNOWN:
+        yield warning("F-60", *at, f"a control batch with sequence {row.base_sequence}")
+
+
+def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
+    """Offsets and timestamps of the decoded records against their header (F-55, F-57, F-75)."""
+    at = row.position, row.base_offset
+    if not len(offsets):
+        return
+    if offsets[0] < row.base_offset or offsets[-1] > row.last_offset:
+        message = f"records have offsets {offsets[0]}…{offsets[-1]}, the batch ends at "
+        yield error("F-55", *at, message + str(row.last_offset))
+    if row.magic < MAGIC and row.attributes & bits.LOG_APPEND_TIME:
+        return
+    largest = max(timestamps)
+    if largest != row.max_timestamp and row.magic > 0:
+        message = f"largest timestamp {row.max_timestamp}, the records have {largest}"
+        yield warning("F-57", *at, message)
+    if min(timestamps) < UNKNOWN:
+        yield warning("F-75", *at, f"a record has timestamp {min(timestamps)}")
+
+
+class Placed(NamedTuple):
+    """The offsets of a batch as its neighbours prove them."""
+
+    base_offset: int
+    last_offset: int
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True)
+class OffsetOrder:
+    """Offsets of consecutive batches of a segment ascend, inside its range (I-11).
+
+    Neither base offset nor order is under a checksum (F-62): which of two batches is wrong is told
+    by the one that follows. ``expected`` is the next offset, −1 when damage has hidden it. Gaps
+    are kept in ``gaps``, since only compaction makes them normal: ``(position, offset, missing)``.
+    """
+
+    segment_base: int
+    next_base: int = UNKNOWN
+    expected: int = UNKNOWN
+    gap_count: int = 0
+    gaps: list[tuple[int, int, int]] = field(default_factory=list)
+    out_of_range: int = 0
+    gaps_kept: int = 100
+
+    def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
+        """Past batches that ascend inside the segment, up to the offset ``end``."""
+        self.gap_count += gap_count
+        self.gaps.extend(islice(gaps, self.gaps_kept - len(self.gaps)))
+        self.expected = end
+
+    def place(self, row: Row, following: int) -> Placed:
+        """Judge one batch; ``following`` is the base offset of the next one, −1 if unknown."""
+        base, last, expected = row.base_offset, row.last_offset, self.expected
+        hidden_first = row.magic < MAGIC and row.record_count < 0  # a legacy wrapper (F-103)
+        problems: list[Problem] = []
+        delta = last - base
+        if expected >= 0 and base != expected and not (hidden_first and base > expected):
+            if following >= 0 and following == expected + delta + 1:
+                problems.append(self._moved(row, expected))
+                base, last = expected, expected + delta
+            elif base < expected:
+                message = f"starts below the offset {expected} due here"
+                problems.append(error("I-11", row.position, base, message))
+                if following != last + 1:
+                    base, last = expected, expected + delta
+            elif expected + delta < following <= last:
+                problems.append(self._moved(row, expected))
+                base = last = following - 1
+            elif last - self.segment_base <= MAX_RELATIVE_OFFSET:
+                self.gap_count += 1
+                if len(self.gaps) < self.gaps_kept:
+                    self.gaps.append((row.position, expected, base - expected))
+        if not problems:
+            problems.extend(self._in_range(row))
+        self.expected = last + 1
+        return Placed(base, last, tuple(problems))
+
+    def _moved(self, row: Row, expected: int) -> Problem:
+        message = f"base offset {row.base_offset}: the batches around it leave room for {expected}"
+        return error("F-49", row.position, expected, message)
+
+    def _in_range(self, row: Row) -> Iterator[Problem]:
+        """Inside ``[segment base, next base)``, told once: an overlap has many such batches."""
+        base, position = row.base_offset, row.position
+        relative = row.last_offset - self.segment_base
+        if base < self.segment_base:
+            message = f"below the base {self.segment_base} of its segment"
+        elif 0 <= self.next_base <= row.last_offset:
+            message = f"the segment reaches into the next one, which begins at {self.next_base}"
+        elif relative > MAX_RELATIVE_OFFSET:
+            yield error("F-243", position, base, f"{relative} offsets above the segment base")
+            return
+        else:
+            return
+        self.out_of_range += 1
+        if self.out_of_range == 1:
+            yield error("I-11", position, base, message)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRun:
+    """Consecutive batches of one leader epoch: ``[first offset, last offset]``."""
+
+    epoch: int
+    position: int
+    first_offset: int
+    last_offset: int
+    segment_base: int = UNKNOWN
+
+
+def check_epochs(
+    runs: Sequence[EpochRun], cache: Sequence[tuple[int, int]] | None
+) -> Iterator[tuple[EpochRun, Problem]]:
+    """Leader epochs never fall (I-8), and agree with ``leader-epoch-checkpoint`` (F-203).
+
+    ``cache`` is None when the file is of no use. Below its first entry it says nothing (F-255).
+    """
+    highest = UNKNOWN
+    known = [run for run in runs if run.epoch != UNKNOWN]
+    for index, run in enumerate(known):
+        following = known[index + 1 : index + 3]
+        at = run.position, run.first_offset
+        cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
+        if run.epoch < UNKNOWN:
+            yield run, error("F-51", *at, f"leader epoch {run.epoch} is negative")
+        elif cached is not None and cached != run.epoch:
+            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {cached}"
+            yield run, error("F-203", *at, message)
+        elif begins is not None and begins != run.epoch:
+            message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {begins}"
+            yield run, error("F-203", *at, message + " where it begins")
+        elif run.epoch < highest:
+            yield run, error("I-8", *at, f"leader epoch {run.epoch} after {highest}")
+        elif cached is None and _stands_out(run, following, highest):
+            message = f"leader epoch {run.epoch}: the batches behind it have {following[0].epoch}"
+            yield run, error("I-8", *at, message)
+        else:
+            highest = run.epoch
+    if highest >= 0 and len(known) < len(runs):
+        run = next(run for run in runs if run.epoch == UNKNOWN)
+        message = "leader epoch −1 between batches that have one"
+        yield run, warning("F-219", run.position, run.first_offset, message)
+
+
+def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
+    """Whether of a run and the lower one behind it the first is wrong: the third run decides, or
+    the number of offsets."""
+    if not following or not highest <= following[0].epoch < run.epoch:
+        return False
+    if len(following) > 1:
+        return following[1].epoch < run.epoch
+    return run.last_offset - run.first_offset < following[0].last_offset - following[0].first_offset
+
+
+def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
+    """The epoch that the checkpoint gives an offset; None below its first entry.
+
+    An epoch that begins inside a run is another one than the run's, at its first or its last
+    offset. Only the first entry may start inside: it moves with the log start.
+    """
+    at = bisect_right(cache or (), offset, key=lambda entry: entry[1])
+    return cache[at - 1][0] if cache and at else None
+
+
+def check_epoch_entries(entries: Sequence[tuple[int, int]], end_offset: int) -> Iterator[Problem]:
+    """Entries ascend in both numbers and start inside the log (F-203, F-249); line numbers."""
+    previous = (UNKNOWN, UNKNOWN)
+    for line, (epoch, start) in enumerate(entries, 3):
+        if epoch <= previous[0] or start <= previous[1]:
+            message = f"epoch {epoch} at {start} after epoch {previous[0]} at {previous[1]}"
+            yield error("F-203", line, start, message)
+        elif start > end_offset:
+            message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
+            yield warning("F-249", line, start, message)
+        previous = epoch, start
+
+
+def check_first_epoch(
+    runs: Sequence[EpochRun], entries: Sequence[tuple[int, int]], log_start: int
+) -> Iterator[Problem]:
+    """Of a log that was closed cleanly: the checkpoint begins where the log does.
+
+    It is cut when the log start moves, and every batch with an epoch has got its entry before.
+    """
+    _, first = entries[0]
+    if first < log_start:
+        message = f"begins at {first}, below the log start offset {log_start}"
+        yield warning("F-249", 3, first, message)
+        return
+    for run in runs:
+        from_offset = max(run.first_offset, log_start)
+        if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
+            message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
+            yield warning("S-54", 3, first, message)
+            return

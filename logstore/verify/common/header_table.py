@@ -1,0 +1,77 @@
+"""The headers of many batches at once, as the kernels read them."""
+
+from __future__ import annotations
+
+from array import array
+
+from logstore.kernels import SCAN_COLUMNS, scan_batches
+from logstore.verify.common.batch_rules import Row
+
+ROWS = 4096
+_COLUMNS = len(SCAN_COLUMNS)
+_ROW_CELLS = len(Row._fields) * ROWS
+(
+    POSITION,
+    SIZE,
+    BASE,
+    LAST,
+    BASE_TIMESTAMP,
+    MAX_TIMESTAMP,
+    EPOCH,
+    PRODUCER,
+    PRODUCER_EPOCH,
+    SEQUENCE,
+    ATTRIBUTES,
+    COUNT,
+    MAGIC,
+) = range(len(Row._fields))
+assert SCAN_COLUMNS[: len(Row._fields)] == Row._fields
+
+
+class BatchTable:
+    """Up to ``ROWS`` batches that follow each other, valid each by itself.
+
+    ``columns`` is what the kernels take: positions in it count from byte ``start`` of the log,
+    those of ``row`` from its beginning. Filling it anew overwrites what ``column`` gave out.
+    """
+
+    __slots__ = ("columns", "count", "start")
+
+    def __init__(self) -> None:
+        self.columns = memoryview(array("q", bytes(8 * _COLUMNS * ROWS)))
+        self.count = self.start = 0
+
+    def fill(self, view: memoryview, at: int, start: int) -> tuple[int, int]:
+        """Scan from ``at``; ``view`` begins at byte ``start`` of the log.
+
+        Returns:
+            Where in ``view`` the first batch lies that was not taken; a ``SCAN_`` number.
+        """
+        self.start = start
+        self.count, done, status = scan_batches(view, at, self.columns)
+        return done, status
+
+    def fill_large(self, header: bytes, size: int, start: int) -> bool:
+        """One batch of ``size`` bytes that is known by its header alone; False if that is bad."""
+        short = bytearray(header)  # as if it had no records: a scan wants whole batches
+        short[8:12] = (len(header) - 12).to_bytes(4, "big")
+        self.start = start
+        self.count, _, _ = scan_batches(short, 0, self.columns, False)
+        self.columns[SIZE * ROWS] = size
+        return self.count == 1
+
+    def column(self, number: int) -> memoryview:
+        return self.columns[number * ROWS : number * ROWS + self.count]
+
+    @property
+    def end(self) -> int:
+        """The byte of the log behind the last batch."""
+        last = self.count - 1
+        return self.start + self.columns[last] + self.columns[SIZE * ROWS + last]
+
+    def row(self, number: int) -> Row:
+        position, *others = self.columns[number:_ROW_CELLS:ROWS]
+        return Row(self.start + position, *others)
+
+    def rows(self) -> list[Row]:
+        return [self.row(number) for number in range(self.count)]

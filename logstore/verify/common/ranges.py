@@ -1,0 +1,193 @@
+"""Digests of ranges of offsets, so that replicas of a partition can be compared piece by piece.
+
+Ranges begin at fixed offsets and know nothing of segments: replicas whose segments differ give
+the same digests for the same content. A range that a segment boundary cuts comes out of both
+segments, and is joined by whoever compares.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from logstore.common.types import Buffer
+from logstore.format.header import CRC_POSITION
+from logstore.verify.common.fingerprint import Fingerprint
+from logstore.verify.common.header_table import EPOCH, POSITION, SIZE, BatchTable
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSpec:
+    """What to digest: batches inside offsets ``[start, end)``, in ranges of ``span`` offsets.
+
+    The number of a range is ``base_offset // span`` of its batches: a batch lies in one range
+    only, that of its base offset. One that begins below ``start`` or reaches ``end`` is left out.
+    """
+
+    start: int
+    end: int
+    span: int
+
+    def number(self, base: int, last: int) -> int:
+        """The range of a batch with these offsets; −1 when it is left out."""
+        return base // self.span if self.start <= base and last < self.end else -1
+
+    def __post_init__(self) -> None:
+        if self.span < 1:
+            raise ValueError(f"a range of {self.span} offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class RangeDigest:
+    """The batches of one range that one segment holds: ``[first_offset, end_offset)``.
+
+    ``position`` is the byte of the first one in its segment, ``epoch`` its leader epoch.
+    ``bytes`` counts whole batches. ``fingerprint`` is that of docs/verify.md, over these alone;
+    when nobody asked for that of the log, one of headers with their checksums, for a sixth of it.
+    """
+
+    number: int
+    first_offset: int
+    end_offset: int
+    batches: int
+    bytes: int
+    position: int
+    epoch: int
+    fingerprint: Fingerprint
+
+    def same(self, other: RangeDigest) -> bool:
+        """Whether another replica has the same content here, wherever its segments end."""
+        mine, theirs = self.fingerprint, other.fingerprint
+        return (mine.value, self.batches, self.bytes) == (theirs.value, other.batches, other.bytes)
+
+    def joined(self, later: RangeDigest) -> RangeDigest:
+        """This piece with the one right behind it, from the next segment."""
+        return RangeDigest(
+            self.number,
+            self.first_offset,
+            later.end_offset,
+            self.batches + later.batches,
+            self.bytes + later.bytes,
+            self.position,
+            self.epoch,
+            self.fingerprint.joined(later.fingerprint),
+        )
+
+
+def join_ranges(pieces: Iterable[RangeDigest]) -> Iterator[RangeDigest]:
+    """Whole ranges out of the pieces of consecutive segments, in order of offsets."""
+    before: RangeDigest | None = None
+    for piece in pieces:
+        if before is None:
+            before = piece
+        elif before.number == piece.number:
+            before = before.joined(piece)
+        else:
+            yield before
+            before = piece
+    if before is not None:
+        yield before
+
+
+class ContentDigests:
+    """Fingerprints of a segment's content, as a whole and by ranges, with one hash for each batch.
+
+    Args:
+        whole: whether that of all batches is wanted; else those outside of ranges are not hashed.
+        compare: the ranges, None for no ranges.
+    """
+
+    def __init__(self, whole: bool, compare: CompareSpec | None) -> None:
+        self.fingerprint = Fingerprint()
+        self.ranges: list[RangeDigest] = []
+        self._whole, self._compare = whole, compare
+
+    def add(
+        self,
+        view: memoryview,
+        table: BatchTable,
+        bases: memoryview,
+        lasts: memoryview,
+        in_order: bool,
+    ) -> None:
+        """The batches of a table, whose bytes lie in ``view``. ``in_order``: offsets ascend."""
+        if not self._whole and self._compare is None:
+            return
+        for number, first, end in self._pieces(bases, lasts, in_order):
+            if number >= 0 or self._whole:
+                heads = not self._whole
+                part = Fingerprint.of_batches(view, table, bases, first, end, heads)
+                self._take(number, table, bases[first], lasts[end - 1], first, end, part)
+
+    def add_large(
+        self,
+        head: bytes,
+        content: Iterable[Buffer],
+        table: BatchTable,
+        bases: memoryview,
+        lasts: memoryview,
+    ) -> None:
+        """The only batch of a table: its header, and the bytes under its checksum in pieces."""
+        compare = self._compare
+        number = -1 if compare is None else compare.number(bases[0], lasts[0])
+        if number >= 0 or self._whole:
+            hashed = content if self._whole else (head[CRC_POSITION:],)
+            part = Fingerprint.of_pieces(bases[0], hashed)
+            self._take(number, table, bases[0], lasts[0], 0, 1, part)
+
+    def _pieces(
+        self, bases: memoryview, lasts: memoryview, in_order: bool
+    ) -> Iterator[tuple[int, int, int]]:
+        """``(range number, first row, end)`` of rows that lie in one range, or in none: −1."""
+        compare, count = self._compare, len(bases)
+        if compare is None:
+            yield -1, 0, count
+        elif in_order:
+            first, end = bisect_left(bases, compare.start), bisect_left(lasts, compare.end)
+            end = max(first, end)
+            if first:
+                yield -1, 0, first
+            while first < end:
+                number = bases[first] // compare.span
+                stop = bisect_left(bases, (number + 1) * compare.span, first, end)
+                yield number, first, stop
+                first = stop
+            if end < count:
+                yield -1, end, count
+        else:
+            numbers = map(compare.number, bases, lasts)
+            for number, rows in groupby(enumerate(numbers), key=lambda item: item[1]):
+                first, *others = (row for row, _ in rows)
+                yield number, first, (others[-1] if others else first) + 1
+
+    def _take(
+        self,
+        number: int,
+        table: BatchTable,
+        base: int,
+        last: int,
+        first: int,
+        end: int,
+        part: Fingerprint,
+    ) -> None:
+        if self._whole:
+            self.fingerprint.join(part)
+        if number < 0:
+            return
+        positions, sizes = table.column(POSITION), table.column(SIZE)
+        digest = RangeDigest(
+            number=number,
+            first_offset=base,
+            end_offset=last + 1,
+            batches=end - first,
+            bytes=positions[end - 1] + sizes[end - 1] - positions[first],
+            position=table.start + positions[first],
+            epoch=table.column(EPOCH)[first],
+            fingerprint=part,
+        )
+        if self.ranges and self.ranges[-1].number == number:
+            self.ranges[-1] = self.ranges[-1].joined(digest)
+        else:
+            self.ranges.append(digest)

@@ -1,0 +1,118 @@
+"""The rules by which a verification names what it finds, one row for each.
+
+The numbers are those of docs/verify.md. What breaks a rule says so in its own words; here is what
+the rule asks for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.verify.common.report import Severity
+
+_E, _W, _I = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+
+class Rule(NamedTuple):
+    """``severities``: those that a finding of this rule may have, the worst first."""
+
+    id: str
+    severities: tuple[Severity, ...]
+    sentence: str
+
+
+_ROWS = (
+    # the .log: headers
+    Rule("F-49", (_E,), "A batch begins at the offset where the one before it ends."),
+    Rule("F-50", (_E,), "The length of a batch leads to the next batch."),
+    Rule("F-51", (_E,), "A leader epoch is not negative."),
+    Rule("F-52", (_E,), "The magic byte is one that exists, and the checksum matches with it."),
+    Rule("F-53", (_E,), "The checksum of a batch matches its bytes."),
+    Rule("F-55", (_E,), "The offsets of records lie inside their batch."),
+    Rule("F-57", (_W,), "The largest timestamp of a batch is that of its records."),
+    Rule("F-59", (_W,), "A batch with a producer id has a producer epoch."),
+    Rule("F-60", (_W,), "Data of a producer has a sequence, and a control batch has none."),
+    Rule("F-61", (_E,), "A batch has no more records than offsets, and a header that can be."),
+    Rule("F-65", (_E,), "The codec of a batch exists."),
+    Rule("F-67", (_W,), "A transactional batch has a producer."),
+    Rule("F-70", (_W,), "Only known bits of the attributes are set."),
+    Rule("F-92", (_E,), "A batch without records has no content."),
+    Rule("F-219", (_W,), "Batches between others that have a leader epoch have one."),
+    # the .log: records
+    Rule("F-73", (_E, _W), "Records are encoded as their lengths say, and fill their batch."),
+    Rule("F-75", (_W,), "Timestamps of records are not negative, other than -1 for none."),
+    Rule("F-80", (_E,), "A control batch holds a control record of a known form."),
+    Rule("F-82", (_E,), "Compressed content unpacks to the records that its header counts."),
+    Rule("F-98", (_E,), "The checksum of a message of an older format matches its bytes."),
+    Rule("F-100", (_E,), "A message of an older format, and what is wrapped in it, can be read."),
+    Rule("F-101", (_E,), "A compressed wrapper has the offset of its last message."),
+    Rule("F-102", (_W,), "A compressed wrapper has the largest timestamp of its messages."),
+    # the .log: order, epochs, producers
+    Rule("F-203", (_E,), "Batches have the leader epoch that leader-epoch-checkpoint says."),
+    Rule("F-243", (_E,), "Offsets are at most 2^31-1 above the base of their segment."),
+    Rule("F-307", (_I,), "Gaps in a compacted log are normal."),
+    Rule("I-4", (_E, _W, _I), "Replicas have the same batches below their high watermarks."),
+    Rule("I-8", (_E,), "Leader epochs never fall."),
+    Rule("I-11", (_E, _W), "Offsets ascend inside the range of their segment, without a gap."),
+    # the .log: its end
+    Rule("F-106", (_E, _W, _I), "A log ends with a whole batch; a crash may leave a torn one."),
+    Rule("F-107", (_E, _W, _I), "A log ends with a whole batch; a crash may leave zeros."),
+    Rule("F-222", (_E, _W), "A log reaches its recovery point; a clean stop flushes all of it."),
+    Rule("F-258", (_E,), "Behind a clean shutdown a log ends with a whole batch."),
+    Rule("F-264", (_E,), "A log reaches its log start offset."),
+    Rule("F-290", (_W,), "A log reaches the offset that the cleaner has on file."),
+    Rule("I-5", (_E, _W), "A log reaches its high watermark, which lies inside it."),
+    # indexes
+    Rule("F-113", (_E,), "An entry leads to a batch, and names the end of one appended there."),
+    Rule("F-114", (_E,), "The entries of an offset index ascend."),
+    Rule("F-117", (_E, _W), "Up to the offset of an entry no timestamp is larger than its own."),
+    Rule("F-118", (_E,), "The entries of a time index ascend."),
+    Rule("F-135", (_W,), "The time index of a segment that is done ends with its last entry."),
+    Rule("F-137", (_W,), "An index that takes no more entries has no zeros behind them."),
+    Rule("F-141", (_W,), "An index ends with a whole entry."),
+    Rule("F-241", (_W,), "An index has a log beside it."),
+    Rule("F-242", (_W,), "A log with data has both indexes beside it."),
+    # producers and transactions
+    Rule("F-121", (_E,), "A transaction index has the offsets that the log says."),
+    Rule("F-122", (_E,), "A transaction index has an entry for each aborted transaction, alone."),
+    Rule("F-124", (_E, _W), "A transaction index ends with a whole entry of a known version."),
+    Rule("F-126", (_E,), "A snapshot of producers has a matching checksum, and lies above them."),
+    Rule("F-182", (_W,), "A snapshot has the epoch and last batch of a producer."),
+    Rule("F-193", (_W,), "A snapshot has the open transaction of a producer."),
+    Rule("F-201", (_W,), "A snapshot does not lie above the end of the log."),
+    # epochs and checkpoints
+    Rule("F-31", (_E, _W), "An offset checkpoint has the form of one, an entry per partition."),
+    Rule("F-33", (_E,), "leader-epoch-checkpoint has the form of one."),
+    Rule("F-249", (_W,), "The epochs on file begin and end inside the log."),
+    Rule("F-289", (_I,), "A partition that is being deleted loses its entry."),
+    Rule("S-54", (_W, _I), "The epochs on file begin where those of the log do."),
+    Rule("S-55", (_W,), "An entry of a checkpoint has a partition in the directory."),
+    # metadata and directories
+    Rule("F-3", (_I,), "Directories that are being deleted, or are strays, are not looked into."),
+    Rule("F-6", (_E,), "A directory in a log directory has the name of a partition."),
+    Rule("F-10", (_W,), "A log directory has meta.properties."),
+    Rule("F-16", (_W,), "A file of a segment is named by 20 digits of its base offset."),
+    Rule("F-24", (_W, _I), "A roll is settled; leftovers go with the next start."),
+    Rule("F-26", (_I,), "A write that was cut short leaves a temporary file."),
+    Rule("F-36", (_E, _W), "partition.metadata has the form of one."),
+    Rule("F-37", (_E,), "All partitions of a topic have one topic id."),
+    Rule("F-39", (_E, _W), "meta.properties has the form of one."),
+    Rule("F-41", (_I,), "Directories of one cluster are compared with each other."),
+    Rule("F-46", (_W,), "The marker of a clean shutdown is empty, or has a known form."),
+    Rule("F-288", (_I,), "A broker may delete files while they are looked at."),
+    # this library's own files, and what is left out
+    Rule("L-1", (_W,), "A small file is written as its writers write it."),
+    Rule("L-2", (_E, _W), "A cursor fits the log that it speaks of."),
+    Rule("L-3", (_E, _W, _I), "clean-stop fits the log that it speaks of."),
+    Rule("L-4", (_E, _W), "topic.properties has known values, the same in all partitions."),
+    Rule("L-5", (_E, _W, _I), "A topic whose creation was interrupted fits its partitions."),
+    Rule("L-6", (_E,), "A file is not larger than its format allows."),
+    Rule("L-7", (_E, _W), "What has the name of a file is a regular file."),
+    Rule("I-18", (_I,), "All is checked that fits into the memory of a check."),
+    Rule("S-50", (_W,), "A batch unpacks to no more than the limit."),
+)  # fmt: skip
+
+RULES = {rule.id: rule for rule in _ROWS}
+"""By their ids."""
+
+__all__ = ["RULES", "Rule"]

@@ -1,0 +1,116 @@
+"""Small text files against the form in which they are written, which is narrower than what is read.
+
+Readers are lenient: they skip key names, pass over blanks and take the last of two entries. A byte
+that they do not look at may have been flipped all the same. Values in, problems out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from checkpoints.checkpoint_file import MAX_I64, frame, parse_entries
+from checkpoints.clean_shutdown import parse_epochs
+from checkpoints.files import Files
+from checkpoints.meta_properties import parse_properties
+from checkpoints.partition_metadata import PartitionMetadata, topic_id_to_text
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore.verify.common.report import UNKNOWN, Problem, warning
+
+_META_KEYS = {
+    0: {"version", "cluster.id", "broker.id", "directory.id"},
+    1: {"version", "cluster.id", "node.id", "directory.id"},
+}
+_MARKER_FIELDS = ("version", "brokerEpoch")
+
+
+class ReadOnce:
+    """Gives a reader of one small file its bytes, and keeps them: what is compared with what was
+    parsed must not be a newer version of the file."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self.data = b""
+
+    def read_file(self, path: str, limit: int = -1) -> bytes:
+        self.data = self._files.read_file(path, limit)
+        return self.data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+
+def check_form(data: bytes, written: bytes, rule: str = "L-1") -> Iterator[Problem]:
+    """The first line that a writer of the same content writes otherwise."""
+    lines, expected = data.replace(b"\r\n", b"\n").split(b"\n"), written.split(b"\n")
+    for number, (line, right) in enumerate(zip(lines, expected, strict=False), 1):
+        if line != right:
+            message = f"'{printable(line, 200)}' is written as '{printable(right, 200)}'"
+            yield warning(rule, number, UNKNOWN, message)
+            return
+
+
+def check_offsets(path: str, data: bytes, offsets: dict[TopicPartition, int]) -> Iterator[Problem]:
+    """A partition has one entry; lines are as they are written (F-31)."""
+    if not data:
+        return
+    seen: set[bytes] = set()
+    for line, (topic, partition, _) in parse_entries(path, data, 3):
+        key = topic + b" " + partition
+        if key in seen:
+            message = f"a second entry of {printable(key, 200)}: the last counts"
+            yield warning("F-31", line, UNKNOWN, message)
+        seen.add(key)
+    if len(seen) == len(offsets) == data.count(b"\n") - 2:
+        body = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
+        yield from check_form(data, frame(body, len(offsets)))
+
+
+def check_epoch_form(data: bytes, entries: Sequence[tuple[int, int]]) -> Iterator[Problem]:
+    if data:
+        body = "".join(f"{epoch} {start}\n" for epoch, start in entries)
+        yield from check_form(data, frame(body, len(entries)))
+
+
+def check_metadata(data: bytes, metadata: PartitionMetadata) -> Iterator[Problem]:
+    """Names of keys are not looked at by a start; only version 0 is known (F-36)."""
+    if metadata.version:
+        message = f"version {metadata.version}, only 0 is known"
+        yield warning("F-36", 1, UNKNOWN, message)
+    text = f"version: {metadata.version}\ntopic_id: {topic_id_to_text(metadata.topic_id)}"
+    yield from check_form(data, text.encode())
+
+
+def check_clean_marker(data: bytes) -> Iterator[Problem]:
+    """The content decides nothing, but is known (F-46); older releases wrote an empty file."""
+    if not data:
+        return
+    try:
+        fields = json.loads(data)
+        values = [fields[name] for name in _MARKER_FIELDS]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        message = "not a JSON object with " + " and ".join(_MARKER_FIELDS)
+        yield warning("F-46", 1, UNKNOWN, message)
+        return
+    whole = all(type(value) is int and -1 <= value <= MAX_I64 for value in values)
+    if "earlierEpochs" in fields:
+        del fields["earlierEpochs"]
+        whole = whole and bool(parse_epochs(data))
+    if not whole or values[0] != 0 or len(fields) != len(_MARKER_FIELDS):
+        yield warning("F-46", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has")
+
+
+def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
+    """Keys that no release writes, values that are no text, a last line that was cut (F-39)."""
+    for key, (value, line, _) in parse_properties(path, data).items():
+        if key not in _META_KEYS[version]:
+            message = f"key '{printable(key, 200)}' is unknown in version {version}"
+            yield warning("F-39", line, UNKNOWN, message)
+        elif not (value.isascii() and value.isprintable()):
+            message = f"{key} is '{printable(value, 200)}'"
+            yield warning("F-39", line, UNKNOWN, message)
+    if not data.endswith(b"\n"):
+        message = "no newline at the end: the last line may be cut short"
+        yield warning("F-39", data.count(b"\n") + 1, UNKNOWN, message)

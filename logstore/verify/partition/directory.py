@@ -1,0 +1,228 @@
+"""The files of a log directory that speak of all its partitions (F-9 … F-15)."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from checkpoints import clean_shutdown
+from checkpoints.checkpoint_file import FileState
+from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.files import UnusableFileError
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.offset_checkpoint import (
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    OffsetCheckpoint,
+)
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadataFile,
+    topic_id_from_text,
+)
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore.format import filenames
+from logstore.storage.base import FileInfo, Storage
+from logstore.verify.common.report import UNKNOWN, Finding, Problem, error, info, warning
+from logstore.verify.common.text_files import (
+    ReadOnce,
+    check_clean_marker,
+    check_meta,
+    check_offsets,
+)
+from logstore.verify.partition.ends import LogDirFacts
+from logstore.verify.partition.partition_check import malformed
+
+CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+_READ = (*CHECKPOINTS, META_PROPERTIES, clean_shutdown.CLEAN_SHUTDOWN)
+_CREATION_PREFIX = "topic-creation-"
+_CREATIONS_MAX = 1000
+
+
+@dataclass(slots=True)
+class LogDirCheck:
+    """Reads the files of one log directory, before its partitions are looked at.
+
+    A running broker only moves these offsets up, after the log has grown.
+    """
+
+    storage: Storage
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    offsets: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    clean: bool = False
+    files: int = 0
+    broker: str = ""
+    cluster_id: str = ""
+    findings_max: int = 1000
+    suppressed: int = 0
+    """Findings left out because their file had ``findings_max`` of them."""
+    _told: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.broker = self.path
+
+    def read(self) -> None:
+        """
+        Raises:
+            OSError: the medium refused.
+        """
+        try:
+            self._read_marker()
+            self._read_meta()
+            for name in CHECKPOINTS:
+                self._read_offsets(name)
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+
+    def _find(self, name: str, problem: Problem, tp: TopicPartition | None = None) -> None:
+        self._told[name] += 1
+        if self._told[name] > self.findings_max:
+            self.suppressed += 1
+            return
+        severity, rule, position, offset, message = problem
+        topic, partition = tp or ("", UNKNOWN)
+        path = os.path.join(self.path, name)
+        finding = Finding(
+            severity, rule, path, message, topic, partition, UNKNOWN, position, offset,
+            self.broker,
+        )  # fmt: skip
+        self.findings.append(finding)
+
+    def _read_marker(self) -> None:
+        marker = os.path.join(self.path, clean_shutdown.CLEAN_SHUTDOWN)
+        once = ReadOnce(self.storage)
+        try:
+            self.clean = clean_shutdown.exists(marker, once)
+        except CheckpointFailedError as failure:
+            if not isinstance(failure.__cause__, UnusableFileError):
+                raise
+            problem = error("L-7", UNKNOWN, UNKNOWN, failure.__cause__.reason)
+            self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
+        self.files += self.clean
+        for problem in check_clean_marker(once.data):
+            self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
+
+    def _read_offsets(self, name: str) -> None:
+        path, once = os.path.join(self.path, name), ReadOnce(self.storage)
+        try:
+            state, offsets = OffsetCheckpoint(path, once).inspect()
+        except MalformedCheckpointError as failure:
+            self._find(name, malformed("F-31", failure))
+            return
+        self.files += state is not FileState.MISSING
+        self.offsets[name] = offsets
+        for problem in check_offsets(path, once.data, offsets):
+            self._find(name, problem)
+
+    def _read_meta(self) -> None:
+        path, once = os.path.join(self.path, META_PROPERTIES), ReadOnce(self.storage)
+        try:
+            meta = MetaPropertiesFile(path, once).read()
+        except MalformedCheckpointError as failure:
+            self._find(META_PROPERTIES, malformed("F-39", failure))
+            return
+        if meta is None:
+            message = "missing: a broker refuses a directory that was never formatted"
+            self._find(META_PROPERTIES, warning("F-10", UNKNOWN, UNKNOWN, message))
+        else:
+            self.files += 1
+            self.broker = self.path if meta.node_id is None else str(meta.node_id)
+            self.cluster_id = meta.cluster_id or ""
+            for problem in check_meta(path, once.data, meta.version):
+                self._find(META_PROPERTIES, problem)
+
+    def facts_of(self, tp: TopicPartition | None) -> LogDirFacts:
+        if tp is None:
+            return LogDirFacts(self.broker, self.cluster_id, self.clean)
+        point, start, mark, cleaner = (
+            self.offsets.get(name, {}).get(tp, UNKNOWN) for name in CHECKPOINTS
+        )
+        known = RECOVERY_POINT in self.offsets
+        return LogDirFacts(
+            self.broker, self.cluster_id, self.clean, known, point, start, mark, cleaner
+        )
+
+    def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:
+        """Entries of partitions that are not here; they go with the next write (F-289, S-55)."""
+        for name, offsets in self.offsets.items():
+            others = [tp for tp in offsets if tp not in partitions]
+            for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
+                if tp in leaving:
+                    message = f"{_shown(tp)} is being deleted"
+                    self._find(name, info("F-289", UNKNOWN, offsets[tp], message), tp)
+                else:
+                    message = f"{_shown(tp)} is not in this directory"
+                    self._find(name, warning("S-55", UNKNOWN, offsets[tp], message), tp)
+
+    def check_names(self, entries: list[FileInfo]) -> None:
+        """Leftovers beside the known files (F-24, F-26)."""
+        for entry in entries:
+            if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
+                message = "is no regular file, or a link to none"
+                self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, message))
+            elif not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
+                message = "left behind by a write that was cut short"
+                self._find(entry.name, info("F-26", UNKNOWN, UNKNOWN, message))
+
+    def check_creations(self, entries: list[FileInfo], here: Mapping[str, TopicPartition]) -> None:
+        """Topics whose creation was interrupted, against the partitions that are here."""
+        names = [e.name for e in entries if e.name.startswith(_CREATION_PREFIX) and not e.is_dir]
+        names = [n for n in names if not n.endswith(filenames.TEMPORARY_SUFFIX)][:_CREATIONS_MAX]
+        ids = self._topic_ids(here) if names else {}
+        for name in names:
+            self._check_creation(name, ids)
+
+    def _check_creation(self, name: str, ids: Mapping[TopicPartition, UUID]) -> None:
+        path, once = os.path.join(self.path, name), ReadOnce(self.storage)
+        try:
+            topic_id = topic_id_from_text(name.removeprefix(_CREATION_PREFIX))
+            state, offsets = OffsetCheckpoint(path, once).inspect()
+        except MalformedCheckpointError as failure:
+            self._find(name, malformed("L-5", failure))
+            return
+        except ValueError as failure:
+            self._find(name, warning("L-5", UNKNOWN, UNKNOWN, str(failure)))
+            return
+        if state is FileState.MISSING:
+            return
+        for problem in check_offsets(path, once.data, dict.fromkeys(offsets, 0)):
+            self._find(name, problem)
+        for tp, known in ids.items():
+            if (tp in offsets) > (known == topic_id):
+                message = f"{_shown(tp)} has another topic id, {known}"
+                self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
+            elif known == topic_id and any(other.topic != tp.topic for other in offsets):
+                message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
+                self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
+        message = "a topic was being created: the next start completes or removes it"
+        self._find(name, info("L-5", UNKNOWN, UNKNOWN, message))
+
+    def _topic_ids(self, here: Mapping[str, TopicPartition]) -> dict[TopicPartition, UUID]:
+        found = {}
+        for name, tp in here.items():
+            path = os.path.join(self.path, name, PARTITION_METADATA)
+            with suppress(MalformedCheckpointError, CheckpointFailedError):  # told of by its own
+                metadata = PartitionMetadataFile(path, self.storage).read()
+                if metadata is not None:
+                    found[tp] = metadata.topic_id
+        return found
+
+    def refuse_name(self, name: str, reason: str) -> None:
+        self._find(name, error("F-6", UNKNOWN, UNKNOWN, reason))
+
+    def note_leftover(self, name: str, suffix: str) -> None:
+        message = f"a {suffix} directory: its content is not checked"
+        self._find(name, info("F-3", UNKNOWN, UNKNOWN, message))
+
+
+def _shown(tp: TopicPartition) -> str:
+    """Whole if it can be the name of a directory: a checkpoint has topics of any length."""
+    return printable(str(tp), filenames.MAX_DIR_NAME)

@@ -1,0 +1,114 @@
+"""Where a log ends: what may lie behind its last batch, and what other files say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from logstore.format import filenames
+from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.segment.diagnosis import TORN, ZEROS
+from logstore.verify.segment.segment_check import SegmentResult
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirFacts:
+    """What the log directory says of one partition; −1 where it says nothing.
+
+    ``clean`` is None when there is no log directory around, only the partition's own. ``broker`` is
+    the id in meta.properties, else the directory; ``cluster_id`` is empty when it is not known.
+    """
+
+    broker: str = ""
+    cluster_id: str = ""
+    clean: bool | None = None
+    points_known: bool = True  # the file with the recovery points could be read
+    recovery_point: int = UNKNOWN
+    log_start: int = UNKNOWN
+    high_watermark: int = UNKNOWN
+    cleaner_offset: int = UNKNOWN
+
+
+@dataclass(slots=True)
+class TailFound:
+    """Whether the log ends with what is no batch, and that was told of; as an error it explains why
+    committed records are missing."""
+
+    found: bool = False
+    explains: bool = False
+
+
+def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> Problem:
+    """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
+    position, end = result.tail_position, result.tail_offset
+    what = f"{result.tail} of {result.size - position} bytes"
+    rule = "F-107" if result.tail == ZEROS else "F-106"
+    if result.tail_problem is not None:
+        rule, what = result.tail_problem.rule, result.tail_problem.message
+    if not active:
+        message = f"{what} in a segment that is followed by another"
+    elif facts.clean:
+        message = f"{what} behind a clean shutdown"
+        rule = rule if result.tail_problem else "F-258"
+    elif end < facts.recovery_point:
+        message = f"{what} below the recovery point {facts.recovery_point}"
+    elif result.tail_problem is not None and facts.clean is None:
+        message = what
+    elif result.tail == ZEROS:
+        return info(rule, position, end, f"{what}: preallocated, or left by a crash")
+    elif result.grew and result.tail == TORN:
+        return info(rule, position, end, f"{what}: being written")
+    else:
+        return warning(rule, position, end, f"{what}: the next start cuts it")
+    return error(rule, position, end, message)
+
+
+def check_rolls(
+    results: Iterable[SegmentResult], rolled: frozenset[int], facts: LogDirFacts
+) -> Iterator[tuple[int, Problem]]:
+    """A start takes a roll in where the segment before it ends, and sets aside any other."""
+    end, is_known = max(facts.log_start, 0), True
+    for result in results:
+        is_late = result.base > max(facts.log_start, 0) and result.base != end
+        if result.base in rolled and is_late and is_known:
+            message = f"begins at {result.base}, what is before it ends at {end}: "
+            message += "the next start sets it aside"
+            yield result.base, warning("F-24", UNKNOWN, end, message)
+        end = max(result.base, result.end_offset)
+        is_known = filenames.LOG_SUFFIX not in result.vanished
+
+
+def check_checkpoints(
+    facts: LogDirFacts, end: int, tail: TailFound, is_settled: Callable[[], bool], *, is_empty: bool
+) -> Iterator[Problem]:
+    """Offsets that the log directory has on file for this partition (F-222, F-264, I-5).
+
+    A crash leaves checkpoints of any age, hence below the log start (I-16); a clean shutdown
+    writes all of them anew.
+    """
+    if facts.recovery_point > end and not tail.explains:
+        message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
+        yield error("F-222", UNKNOWN, end, message)
+    if facts.log_start > end:
+        message = f"ends at offset {end}, below the log start offset {facts.log_start}"
+        yield error("F-264", UNKNOWN, end, message)
+    elif facts.clean and 0 <= facts.recovery_point < facts.log_start:
+        message = f"recovery point {facts.recovery_point}, below the log start offset "
+        message += f"{facts.log_start} behind a clean shutdown"
+        yield warning("F-222", UNKNOWN, facts.log_start, message)
+    elif facts.clean and 0 <= facts.high_watermark < facts.log_start:
+        message = f"high watermark {facts.high_watermark}, below the log start offset "
+        message += f"{facts.log_start} behind a clean shutdown"
+        yield warning("I-5", UNKNOWN, facts.log_start, message)
+    elif facts.points_known and not is_empty and facts.recovery_point < end and is_settled():
+        message = f"recovery point {facts.recovery_point}"
+        message = message if facts.recovery_point >= 0 else "no recovery point"
+        message += f" behind a clean shutdown, the log ends at {end}"
+        yield warning("F-222", UNKNOWN, end, message)
+    if facts.high_watermark > end and not tail.found:
+        message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
+        severity = error if facts.clean else warning
+        yield severity("I-5", UNKNOWN, end, message)
+    if facts.cleaner_offset > end:
+        message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
+        yield warning("F-290", UNKNOWN, end, message)

@@ -1,0 +1,216 @@
+"""Files in a partition directory that Kafka does not know: cursors, ``clean-stop`` and
+``topic.properties``, compared with the log that they speak of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from checkpoints.checkpoint_file import MAX_I64, frame, load_file, parse_entries, parse_number
+from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.partition_metadata import topic_id_from_text, topic_id_to_text
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties, TopicPropertiesFile
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError
+from logstore.format import filenames
+from logstore.storage.base import FileInfo, Storage
+from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.common.text_files import check_form
+from logstore.verify.segment.segment_check import SegmentResult
+
+_CURSOR_SUFFIX = ".cursor"
+_ABSENT = b"-"
+_SIZE_MAX = 4096
+_CURSORS_MAX = 10_000
+_LINE = 3  # the only entry behind version and count
+
+
+class Find(Protocol):
+    def __call__(self, name: str, problem: Problem) -> None: ...
+
+
+class Cursor(NamedTuple):
+    """``base_offset`` and ``crc`` are those of the batch before ``position``; −1 if unknown."""
+
+    position: int
+    topic_id: str
+    base_offset: int
+    crc: int
+
+
+class CleanStop(NamedTuple):
+    """How the last owner left the log; the last three are of its last segment."""
+
+    log_start_offset: int
+    log_end_offset: int
+    base_offset: int
+    size: int
+    mtime_ms: int
+
+
+def is_own_file(name: str) -> bool:
+    return name in (filenames.CLEAN_STOP, TOPIC_PROPERTIES) or name.endswith(_CURSOR_SUFFIX)
+
+
+@dataclass(slots=True)
+class OwnFiles:
+    """Read with the other small files of a partition, judged when its segments are done."""
+
+    storage: Storage
+    directory: str
+    find: Find
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    clean_stop: CleanStop | None = None
+    """None unless it is there and fits the last segment: only then would a start believe it."""
+    properties: TopicProperties | None = None
+
+    def read(self, files: Iterable[FileInfo]) -> None:
+        """
+        Raises:
+            OSError: the medium refused.
+        """
+        infos = {file.name: file for file in files}
+        try:
+            names = [name for name in infos if name.endswith(_CURSOR_SUFFIX)]
+            for name in names[:_CURSORS_MAX]:
+                self._read_cursor(name)
+            if filenames.CLEAN_STOP in infos:
+                self._read_clean_stop(infos)
+            if TOPIC_PROPERTIES in infos:
+                self._read_properties()
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+
+    @property
+    def wanted(self) -> list[int]:
+        """Offsets of which the batch is compared with a cursor, sorted."""
+        return sorted({c.position - 1 for c in self.cursors.values() if c.base_offset >= 0})
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def _entry(self, name: str, rule: str, width: int) -> list[bytes] | None:
+        """The fields of a file with one entry; None, and told of, if it has another form."""
+        path = os.path.join(self.directory, name)
+        try:
+            data = load_file(self.storage, path, _SIZE_MAX)
+            entries = [] if data is None else list(parse_entries(path, data, width))
+        except MalformedCheckpointError as failure:
+            line = failure.line_number or UNKNOWN
+            self.find(name, error(rule, line, UNKNOWN, failure.reason))
+            return None
+        if data is None:
+            return None  # vanished meanwhile
+        if len(entries) != 1:
+            self.find(name, error(rule, UNKNOWN, UNKNOWN, f"{len(entries)} entries, not one"))
+            return None
+        fields = entries[0][1]
+        for problem in check_form(data, frame(b" ".join(fields).decode("latin-1") + "\n", 1)):
+            self.find(name, problem)
+        return fields
+
+    def _read_cursor(self, name: str) -> None:
+        fields = self._entry(name, "L-2", len(Cursor._fields))
+        if fields is None:
+            return
+        position, base, crc = (parse_number(fields[n], MAX_I64) for n in (0, 2, 3))
+        unknown = fields[2] == fields[3] == _ABSENT
+        if position is None or (not unknown and (base is None or crc is None)):
+            self.find(name, error("L-2", _LINE, UNKNOWN, "not the position of a cursor"))
+            return
+        topic_id = fields[1].decode("latin-1")
+        cursor = Cursor(position, topic_id, *((-1, -1) if unknown else (base or 0, crc or 0)))
+        if fields[1] != _ABSENT and not _is_topic_id(topic_id):
+            self.find(name, error("L-2", _LINE, position, f"{topic_id!r} is not a topic id"))
+        elif cursor.base_offset >= position:
+            message = f"position {position}, but the batch before it begins at {base}"
+            self.find(name, warning("L-2", _LINE, position, message))
+        else:
+            self.cursors[name] = cursor
+
+    def _read_clean_stop(self, infos: Mapping[str, FileInfo]) -> None:
+        name = filenames.CLEAN_STOP
+        fields = self._entry(name, "L-3", len(CleanStop._fields))
+        if fields is None:
+            return
+        numbers = [number for f in fields if (number := parse_number(f, MAX_I64)) is not None]
+        if len(numbers) < len(fields):
+            self.find(name, error("L-3", _LINE, UNKNOWN, "not five numbers"))
+            return
+        stop = CleanStop(*numbers)
+        last = max((n for n in infos if n.endswith(filenames.LOG_SUFFIX)), default="")
+        if last != filenames.segment_file_name(stop.base_offset, filenames.LOG_SUFFIX):
+            message = f"of a log whose last segment is {stop.base_offset}: the next start recovers"
+            self.find(name, warning("L-3", _LINE, stop.base_offset, message))
+        elif stop.size != infos[last].size:
+            message = f"of a log whose last segment has {stop.size} bytes, it has "
+            message += f"{infos[last].size}: the next start recovers"
+            self.find(name, warning("L-3", _LINE, stop.base_offset, message))
+        elif stop.mtime_ms != infos[last].mtime_ms:
+            message = "the last segment has another time, as in a copy: the next start recovers"
+            self.find(name, info("L-3", _LINE, UNKNOWN, message))
+        else:
+            self.clean_stop = stop
+
+    def _read_properties(self) -> None:
+        path = os.path.join(self.directory, TOPIC_PROPERTIES)
+        try:
+            self.properties = TopicPropertiesFile(path, self.storage).read()
+            if self.properties is not None:
+                LogConfig().with_properties(self.properties.values)
+        except MalformedCheckpointError as failure:
+            line = failure.line_number or UNKNOWN
+            self.find(TOPIC_PROPERTIES, error("L-4", line, UNKNOWN, failure.reason))
+        except ConfigError as failure:
+            self.find(TOPIC_PROPERTIES, warning("L-4", UNKNOWN, UNKNOWN, str(failure)))
+
+    # -- judging -------------------------------------------------------------------------------
+
+    def check_cursors(
+        self, topic_id: str, start: int, end: int, results: Iterable[SegmentResult]
+    ) -> None:
+        """Against the log ``[start, end)`` and, where it was seen, the batch before each."""
+        batches = {offset: b for result in results for offset, b in result.batches_at.items()}
+        for name, cursor in self.cursors.items():
+            for problem in _check_cursor(cursor, topic_id, start, end, batches):
+                self.find(name, problem)
+
+    def check_clean_stop(self, first_base: int, start_on_file: int, end: int) -> None:
+        """Offsets that a start would believe, against those of the log and of its checkpoint.
+
+        ``start_on_file`` is −1 where no log start is on file, as for one at the first segment.
+        """
+        stop, path = self.clean_stop, os.path.join(self.directory, filenames.CLEAN_STOP)
+        if stop is None or self.storage.info(path) is None:
+            return  # opened meanwhile
+        if stop.log_end_offset != end:
+            message = f"log end {stop.log_end_offset}, the log ends at {end}"
+            self.find(filenames.CLEAN_STOP, error("L-3", _LINE, end, message))
+        start = max(first_base, start_on_file)
+        if stop.log_start_offset != start:
+            message = f"log start {stop.log_start_offset}, the other files say {start}"
+            self.find(filenames.CLEAN_STOP, error("L-3", _LINE, start, message))
+
+
+def _check_cursor(
+    cursor: Cursor, topic_id: str, start: int, end: int, batches: Mapping[int, tuple[int, int]]
+) -> Iterator[Problem]:
+    position = cursor.position
+    if cursor.topic_id != _ABSENT.decode() and topic_id not in ("", cursor.topic_id):
+        message = f"of topic id {cursor.topic_id}, the log has {topic_id}"
+        yield warning("L-2", _LINE, position, message)
+    if position > end:
+        yield warning("L-2", _LINE, position, f"position {position}, the log ends at {end}")
+    batch = batches.get(position - 1)
+    known = cursor.base_offset, cursor.crc
+    if cursor.base_offset >= 0 and start < position <= end and batch not in (None, known):
+        message = f"read up to the batch {known} (base offset, checksum), the log has {batch}"
+        yield warning("L-2", _LINE, position, message)
+
+
+def _is_topic_id(text: str) -> bool:
+    try:
+        return topic_id_to_text(topic_id_from_text(text)) == text
+    except ValueError:
+        return False

@@ -1,0 +1,506 @@
+"""One partition directory: which segments it has, and what they say together.
+
+``PartitionCheck`` lists the directory and reads its small files first, because a running broker
+writes them after the log; then come the segments, in any order; ``finish`` joins their results.
+A segment that could not be read proves nothing: what its neighbours say is told all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from checkpoints.checkpoint_file import FileState
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
+from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
+from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpoint
+from checkpoints.meta_properties import META_PROPERTIES
+from checkpoints.partition_metadata import (
+    PARTITION_METADATA,
+    PartitionMetadata,
+    PartitionMetadataFile,
+    topic_id_to_text,
+)
+from checkpoints.printable import printable
+from checkpoints.types import TopicPartition
+from logstore.common.errors import InvalidTopicError
+from logstore.format import filenames
+from logstore.recovery.replacements import roll_marks
+from logstore.storage.base import FileInfo, Storage
+from logstore.verify.common.batch_rules import (
+    EpochRun,
+    check_epoch_entries,
+    check_epochs,
+    check_first_epoch,
+)
+from logstore.verify.common.fingerprint import Fingerprint
+from logstore.verify.common.report import (
+    LISTED_MAX,
+    UNKNOWN,
+    Finding,
+    PartitionReport,
+    Problem,
+    Severity,
+    error,
+    info,
+    warning,
+)
+from logstore.verify.common.text_files import ReadOnce, check_epoch_form, check_metadata
+from logstore.verify.partition.ends import (
+    LogDirFacts,
+    TailFound,
+    check_checkpoints,
+    check_rolls,
+    tail_problem,
+)
+from logstore.verify.partition.own_files import OwnFiles, is_own_file
+from logstore.verify.partition.producer_files import ProducerFiles, Stretch
+from logstore.verify.segment.producers import ProducerFacts, check_snapshot
+from logstore.verify.segment.segment_check import (
+    SegmentJob,
+    SegmentResult,
+    VerifyOptions,
+    file_name,
+)
+
+_NO_END = 2**63 - 1
+_EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
+_ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
+_SIZED = (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX)
+SIZE_MAX = 2**31 - 1
+"""Bytes of a log, whose positions are i32, and of what can be set aside for an index."""
+
+
+@dataclass(slots=True)
+class PartitionCheck:
+    """See the module. ``only``: base offset of the one segment that is wanted, −1 for all.
+
+    ``sizes`` are those of the ``.log`` files of ``jobs`` when the directory was listed. ``uri``
+    opens the storage on another machine.
+    """
+
+    storage: Storage
+    directory: str
+    options: VerifyOptions
+    facts: LogDirFacts = field(default_factory=LogDirFacts)
+    only: int = UNKNOWN
+    uri: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    jobs: list[SegmentJob] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    files: int = 0
+    suppressed: int = 0
+    metadata: PartitionMetadata | None = None
+    epochs: list[tuple[int, int]] | None = None
+    """The entries of leader-epoch-checkpoint; None when they are of no use."""
+    own: OwnFiles | None = None
+    _where: TopicPartition | None = None
+    _snapshots: list[int] = field(default_factory=list)
+    _rolled: frozenset[int] = frozenset()
+    """Bases of segments that wait, as ``.log.swap``, for the one before them."""
+    _last_settled: int = UNKNOWN
+    """Base of the last segment but rolls: from it on a crash may have torn the log."""
+    _refused: set[tuple[int, str]] = field(default_factory=set)
+    """Bases and suffixes of files that are there, and were told of instead of being read."""
+    _epochs_missing: bool = False
+    _tail: TailFound = field(default_factory=TailFound)
+
+    def prepare(self) -> None:
+        """List the directory, read the small files, plan the segments.
+
+        Raises:
+            OSError: the directory cannot be listed.
+        """
+        self._where = partition_of(self.directory)
+        if os.path.basename(absolute(self.directory)) == filenames.CLUSTER_METADATA_DIR:
+            # A clean shutdown has no part in it: its marker promises nothing of this log.
+            self.facts = replace(self.facts, clean=False if self.facts.clean else self.facts.clean)
+        entries = self.storage.scan_dir(self.directory)
+        infos = [entry for entry in entries if entry.is_file]
+        self.files = len(infos)
+        for entry in entries:
+            if not entry.is_file:
+                self._tell_irregular(entry)
+        segments = self._sort_out(infos)
+        if self.only < 0:
+            self._read_metadata()
+            self.epochs = self._read_epochs()
+            self.own = OwnFiles(self.storage, self.directory, self._find)
+            self.own.read(infos)
+            if self.own.clean_stop is not None:
+                self.facts = replace(self.facts, clean=True)
+        bases = sorted(base for base, found in segments.items() if filenames.LOG_SUFFIX in found)
+        if not bases and any(file.name == META_PROPERTIES for file in infos):
+            raise OSError("a log directory inside another directory: its own path is wanted")
+        self._orphans(segments)
+        starts = sorted(start for _, start in self.epochs or ())
+        wanted = self.own.wanted if self.own else []
+        self._last_settled = max((base for base in bases if base not in self._rolled), default=-1)
+        for base, end in pairwise([*bases, UNKNOWN]):
+            if self.only not in (UNKNOWN, base):
+                continue
+            trimmed = base < self._last_settled or self.facts.clean is True
+            job = SegmentJob(
+                self.directory, base, end, frozenset(segments[base]),
+                _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
+                wanted=_inside(wanted, base - 1, end), is_roll=base in self._rolled,
+            )  # fmt: skip
+            self.jobs.append(job)
+            self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
+
+    @property
+    def whole(self) -> bool:
+        """Whether no segment was refused: else a part would pass for all, and be compared."""
+        return all(suffix != filenames.LOG_SUFFIX for _, suffix in self._refused)
+
+    @property
+    def first_offset(self) -> int:
+        """From where on this replica should have what the others have; known once prepared."""
+        facts = self.facts
+        return max(self.jobs[0].base, facts.log_start, facts.cleaner_offset)
+
+    def read_small(self, name: str) -> None:
+        """Check one small file of the directory by itself."""
+        parsed = filenames.parse_segment_file(name)
+        if name == PARTITION_METADATA:
+            self._read_metadata()
+        elif name == LEADER_EPOCH:
+            epochs = self._read_epochs()
+            for problem in check_epoch_entries(epochs or [], _NO_END):
+                self._find(LEADER_EPOCH, problem)
+        elif parsed is not None:
+            entries = self._producer_files().read_snapshot(parsed.offset)
+            for problem in check_snapshot(parsed.offset, entries or (), {}, exact=False):
+                self._find(name, problem)
+
+    def _producer_files(self) -> ProducerFiles:
+        return ProducerFiles(self.storage, self.directory, self._find)
+
+    # -- findings ------------------------------------------------------------------------------
+
+    def _find(self, name: str, problem: Problem, base: int = UNKNOWN) -> None:
+        severity, rule, position, offset, message = problem
+        topic, partition = self._where or ("", UNKNOWN)
+        path = os.path.join(self.directory, name)
+        broker = self.facts.broker
+        self.findings.append(
+            Finding(severity, rule, path, message, topic, partition, base, position, offset, broker)
+        )
+
+    def _find_in(self, base: int, suffix: str, problem: Problem) -> None:
+        self._find(self.file_name(base, suffix), problem, base)
+
+    def file_name(self, base: int, suffix: str) -> str:
+        return file_name(base, suffix, is_roll=base in self._rolled)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _tell_irregular(self, entry: FileInfo) -> None:
+        """What is no regular file is not opened; a directory may have any name but a file's."""
+        parsed = filenames.parse_segment_file(entry.name)
+        if entry.name in (PARTITION_METADATA, LEADER_EPOCH):
+            return  # told of where it is read
+        if self.only >= 0 and (parsed is None or parsed.offset != self.only):
+            return
+        known = parsed is not None or is_own_file(entry.name)
+        if parsed is not None and not parsed.transition:
+            self._refused.add((parsed.offset, parsed.suffix))
+        what = "a directory" if entry.is_dir else "no regular file, or a link to none"
+        if known:
+            self._find(entry.name, error("L-7", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+        elif not entry.is_dir:
+            self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, f"is {what}"))
+
+    def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
+        """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
+        segments: dict[int, dict[str, FileInfo]] = {}
+        self._rolled = frozenset(roll_marks((file.name for file in infos), 0))
+        for file in infos:
+            parsed = filenames.parse_segment_file(file.name)
+            if parsed is None:
+                if self.only >= 0:
+                    continue
+                if file.name.endswith(_EXTRA_SUFFIXES):
+                    message = "left behind by a write or a recovery"
+                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+                elif _ALMOST.search(file.name):
+                    message = "not 20 digits of an offset below 2⁶³: not part of the log"
+                    self._find(file.name, warning("F-16", UNKNOWN, UNKNOWN, message))
+            elif self.only >= 0 and parsed.offset < self.only:
+                continue
+            elif parsed.transition and not self._is_roll(parsed):
+                if self.only < 0:
+                    message = f"a {parsed.transition} file: the next start removes or completes it"
+                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+            elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
+                message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
+                self._find(file.name, error("L-6", UNKNOWN, parsed.offset, message), parsed.offset)
+                self._refused.add((parsed.offset, parsed.suffix))
+            elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
+                if self.only < 0:
+                    self._snapshots.append(parsed.offset)
+            else:
+                segments.setdefault(parsed.offset, {})[parsed.suffix] = file
+        self._snapshots.sort()
+        for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
+            message = "not settled: the next start takes it in if nothing before it is lost"
+            self._find_in(base, filenames.LOG_SUFFIX, warning("F-24", UNKNOWN, base, message))
+        return segments
+
+    def _is_roll(self, file: filenames.SegmentFile) -> bool:
+        named = (file.suffix, file.transition) == (filenames.LOG_SUFFIX, filenames.SWAP_SUFFIX)
+        return named and file.offset in self._rolled
+
+    def _orphans(self, segments: dict[int, dict[str, FileInfo]]) -> None:
+        """Indexes without a log, and logs without an index (F-241, F-242)."""
+        for base, found in sorted(segments.items()):
+            if self.only not in (UNKNOWN, base):
+                continue
+            log = found.get(filenames.LOG_SUFFIX)
+            if log is None and (base, filenames.LOG_SUFFIX) in self._refused:
+                continue
+            if log is None:
+                for file in found.values():
+                    message = "there is no .log of this name: the next start deletes it"
+                    self._find(file.name, warning("F-241", UNKNOWN, base, message), base)
+                continue
+            for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
+                if suffix not in found and log.size and (base, suffix) not in self._refused:
+                    message = "missing beside a .log with data"
+                    self._find_in(base, suffix, warning("F-242", UNKNOWN, base, message))
+
+    def _read_metadata(self) -> None:
+        path = os.path.join(self.directory, PARTITION_METADATA)
+        once = ReadOnce(self.storage)
+        try:
+            self.metadata = PartitionMetadataFile(path, once).read()
+        except MalformedCheckpointError as failure:
+            self._find(PARTITION_METADATA, malformed("F-36", failure))
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+        if self.metadata is not None:
+            for problem in check_metadata(once.data, self.metadata):
+                self._find(PARTITION_METADATA, problem)
+
+    def _read_epochs(self) -> list[tuple[int, int]] | None:
+        """The leader epochs on file; None when they cannot be compared with the batches."""
+        path = os.path.join(self.directory, LEADER_EPOCH)
+        once = ReadOnce(self.storage)
+        try:
+            state, entries = LeaderEpochCheckpoint(path, once).inspect()
+        except MalformedCheckpointError as failure:
+            self._find(LEADER_EPOCH, malformed("F-33", failure))
+            return None
+        except CheckpointFailedError as failure:
+            raise OSError(str(failure)) from failure
+        for problem in check_epoch_form(once.data, entries):
+            self._find(LEADER_EPOCH, problem)
+        self._epochs_missing = state is FileState.MISSING
+        return [(int(epoch), int(start)) for epoch, start in entries]
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def finish(self, found: Sequence[SegmentResult]) -> PartitionReport:
+        """Join the results of all jobs but those that failed, in order of their bases.
+
+        Raises:
+            OSError: a snapshot or a transaction index could not be read.
+        """
+        by_base = {result.base: result for result in found}
+        results = [by_base.get(job.base) or _unread(job.base) for job in self.jobs]
+        report = self._report(results)
+        for result in found:
+            self.suppressed += result.suppressed
+            self._tell(result, active=result.base >= self._last_settled)
+        compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
+        self._join(results, compacted)
+        ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
+        end_offset = report.log_end_offset if ends else _NO_END
+        if self.only < 0:
+            self._check_epochs(results, end_offset)
+            if ends:
+                last = self.file_name(results[-1].base, filenames.LOG_SUFFIX) if results else "."
+                for problem in check_checkpoints(
+                    self.facts, end_offset, self._tail, self._is_settled, is_empty=not results
+                ):
+                    self._find(last, problem)
+                self._check_own(report, results)
+        stretch = Stretch(
+            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found
+        )
+        self._producer_files().check(stretch, self._snapshots)
+        return report
+
+    def _report(self, results: list[SegmentResult]) -> PartitionReport:
+        facts = self.facts
+        topic, partition = self._where or ("", UNKNOWN)
+        report = PartitionReport(
+            self.directory, topic, partition, broker=facts.broker,
+            high_watermark=facts.high_watermark, recovery_point=facts.recovery_point,
+        )  # fmt: skip
+        fingerprint = Fingerprint()
+        for result in results:
+            report.segments += 1
+            report.bytes += result.size
+            report.batches += result.batches
+            report.records += result.records
+            fingerprint.join(result.fingerprint)
+        if self.options.fingerprint:
+            report.fingerprint = fingerprint.hex()
+        if results:
+            report.log_start_offset = max(results[0].base, facts.log_start)
+            report.log_end_offset = max(results[-1].base, results[-1].end_offset)
+        times = [r for r in results if r.min_timestamp >= 0]
+        report.min_timestamp = min((r.min_timestamp for r in times), default=UNKNOWN)
+        report.max_timestamp = max((r.max_timestamp for r in times), default=UNKNOWN)
+        report.segment_sizes = tuple((r.base, r.size, r.records) for r in results[:LISTED_MAX])
+        report.epochs = _epochs_of(results)
+        return report
+
+    def _tell(self, result: SegmentResult, active: bool) -> None:
+        for suffix in result.vanished:
+            message = "vanished meanwhile: deleted by its broker"
+            self._find_in(result.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
+        for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
+            for problem in result.problems[suffix]:
+                self._find_in(result.base, suffix, problem)
+        if result.tail:
+            problem = tail_problem(result, self.facts, active=active)
+            self._find_in(result.base, filenames.LOG_SUFFIX, problem)
+            # An info does not explain why committed records are missing: zeros may be those.
+            self._tail.found |= active and problem.severity is not Severity.INFO
+            self._tail.explains |= active and problem.severity is Severity.ERROR
+
+    def _join(self, results: list[SegmentResult], compacted: bool) -> None:
+        """Gaps inside and between segments; only compaction makes them normal (I-11, F-307)."""
+        for result in results:
+            for position, expected, missing in result.gaps if not compacted else ():
+                message = f"{missing} offsets are missing before this batch"
+                self._find_in(result.base, ".log", warning("I-11", position, expected, message))
+            if compacted and result.gap_count:
+                message = f"{result.gap_count} gaps between offsets: the log is compacted"
+                self._find_in(result.base, ".log", info("F-307", UNKNOWN, UNKNOWN, message))
+        if self.only < 0:
+            for base, problem in check_rolls(results, self._rolled, self.facts):
+                self._find_in(base, filenames.LOG_SUFFIX, problem)
+        if self.only >= 0 or compacted:
+            return
+        for one, two in pairwise(results):
+            if ".log" in one.vanished or ".log" in two.vanished or two.base in self._rolled:
+                continue
+            if one.size == 0:
+                message = f"empty, and followed by segment {two.base}"
+                self._find_in(one.base, ".log", warning("I-11", UNKNOWN, one.base, message))
+            elif one.end_offset < two.base and not one.tail:
+                message = f"{two.base - one.end_offset} offsets are missing before this segment, "
+                message += f"behind {filenames.segment_file_name(one.base, '.log')}"
+                self._find_in(two.base, ".log", warning("I-11", 0, one.end_offset, message))
+
+    def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
+        runs: list[EpochRun] = [run for result in results for run in result.epochs]
+        entries = self.epochs
+        if entries is not None:
+            problems = list(check_epoch_entries(entries, end_offset))
+            for problem in problems:
+                self._find(LEADER_EPOCH, problem)
+            if any(problem.severity is Severity.ERROR for problem in problems):
+                entries = None
+        if entries == [] and any(run.epoch >= 0 for run in runs):
+            if self._epochs_missing:
+                message = "missing: leader epochs are compared with their neighbours only"
+                problem = info("S-54", UNKNOWN, UNKNOWN, message)
+            else:
+                message = "no epochs on file, but batches with epochs in the log"
+                problem = warning("S-54", UNKNOWN, UNKNOWN, message)
+            self._find(LEADER_EPOCH, problem)
+        found = list(check_epochs(runs, entries or None))
+        start = max(results[0].base if results else 0, self.facts.log_start)
+        if entries and start <= end_offset and self._closed_cleanly():
+            for problem in check_first_epoch(runs, entries, start):
+                self._find(LEADER_EPOCH, problem)
+        if any(problem.rule == "F-203" for _, problem in found):
+            # A broker that became leader since may have added an epoch: look again.
+            newer = self._read_epochs()
+            if newer and newer != self.epochs:
+                found = list(check_epochs(runs, newer))
+        for run, problem in found[: self.options.findings_max]:
+            self._find_in(run.segment_base, ".log", problem)
+        self.suppressed += max(0, len(found) - self.options.findings_max)
+
+    def _check_own(self, report: PartitionReport, results: list[SegmentResult]) -> None:
+        if self.own is None:
+            return
+        topic_id = topic_id_to_text(self.metadata.topic_id) if self.metadata else ""
+        start, end = report.log_start_offset, report.log_end_offset
+        self.own.check_cursors(topic_id, start, end, results)
+        if results:
+            self.own.check_clean_stop(results[0].base, self.facts.log_start, end)
+
+    def _is_settled(self) -> bool:
+        """Whether a clean stop wrote an entry of this directory: of one that is moving it has
+        none."""
+        plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
+        return plain and self._closed_cleanly(CLEAN_SHUTDOWN)
+
+    def _closed_cleanly(self, marker: str = "") -> bool:
+        """Whether it still is: who opens the log takes the marker away before the log changes.
+
+        ``marker`` asks for that of the log directory; else the log's own is as good.
+        """
+        name = os.path.basename(absolute(self.directory))
+        if not self.facts.clean or name == filenames.CLUSTER_METADATA_DIR:  # has no part in it
+            return False
+        parent = os.path.dirname(absolute(self.directory))
+        paths = [os.path.join(parent, CLEAN_SHUTDOWN)]
+        if not marker:
+            paths.append(os.path.join(self.directory, filenames.CLEAN_STOP))
+        return any(self.storage.info(path) is not None for path in paths)
+
+
+def partition_of(directory: str) -> TopicPartition | None:
+    """The partition whose directory has this name, whatever its suffix."""
+    try:
+        return filenames.parse_partition_dir(os.path.basename(absolute(directory))).topic_partition
+    except InvalidTopicError:
+        return None
+
+
+def absolute(path: str) -> str:
+    """Without ``.`` and ``..`` where it is a local path; a URI is absolute as it is."""
+    return path.rstrip("/") if "://" in path else os.path.abspath(path)
+
+
+def _inside(offsets: list[int], base: int, end: int) -> tuple[int, ...]:
+    """Those of sorted ``offsets`` in ``(base, end]``; ``end`` −1 has no bound."""
+    first = bisect_right(offsets, base)
+    return tuple(offsets[first : bisect_right(offsets, end) if end >= 0 else None])
+
+
+def _unread(base: int) -> SegmentResult:
+    """Stands for a segment that could not be read."""
+    gone = (filenames.LOG_SUFFIX,)
+    return SegmentResult(base, vanished=gone, producers=ProducerFacts(complete=False))
+
+
+def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], ...]:
+    """Each leader epoch with its first and last offset, as the batches have it."""
+    epochs: list[tuple[int, int, int]] = []
+    for run in (run for result in results for run in result.epochs):
+        if epochs and epochs[-1][0] == run.epoch:
+            epochs[-1] = (run.epoch, epochs[-1][1], run.last_offset)
+        elif len(epochs) == LISTED_MAX:
+            break
+        else:
+            epochs.append((run.epoch, run.first_offset, run.last_offset))
+    return tuple(epochs)
+
+
+def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
+    """A text file breaks its format; the position is a line number."""
+    line = failure.line_number or UNKNOWN
+    shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
+    return error(rule, line, UNKNOWN, failure.reason + shown)

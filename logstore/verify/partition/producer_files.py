@@ -1,0 +1,189 @@
+"""Snapshots of producers, and transaction indexes: the files that a replay of the log proves."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from checkpoints.files import UnusableFileError
+from logstore.common.errors import CorruptIndexError, CorruptSnapshotError
+from logstore.format import filenames
+from logstore.format.index_entry import TXN_ENTRY, AbortedTransaction, decode_aborted
+from logstore.format.producer_snapshot import SIZE_MAX as SNAPSHOT_SIZE_MAX
+from logstore.format.producer_snapshot import ProducerSnapshotEntry, decode_snapshot
+from logstore.kernels import HEADER_SIZE
+from logstore.storage.base import Storage
+from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
+from logstore.verify.segment.producers import (
+    PRODUCERS_MAX,
+    ProducerFact,
+    Replay,
+    check_aborted,
+    check_snapshot,
+)
+from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
+
+_OFFSETS_MAX = 2**31  # of a segment (F-243)
+_SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
+
+
+class Find(Protocol):
+    """Told of a problem in a file of the partition, with the base of its segment, if any."""
+
+    def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The segments that were checked. ``from_start``: the log's first one among them. ``torn``: the
+    last one ends with what is no batch."""
+
+    jobs: Sequence[SegmentJob]
+    results: Sequence[SegmentResult]
+    from_start: bool
+    compacted: bool
+    end_offset: int
+    torn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFiles:
+    """Those of one partition directory."""
+
+    storage: Storage
+    directory: str
+    find: Find
+
+    def check(self, stretch: Stretch, snapshot_offsets: Sequence[int]) -> None:
+        """Tell of everything that contradicts the batches.
+
+        Raises:
+            OSError: the medium refused.
+        """
+        jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
+        snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
+        replay, end = Replay(), 0
+        states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
+        for job, result in zip(jobs, results, strict=True):
+            if result.base > end and not compacted:  # the first one, or behind a hole
+                before = snapshots.get(result.base)
+                replay = Replay(known=before is not None)
+                replay.seed(before or ())
+            replay.known = replay.known and stretch.from_start
+            end = max(end, result.end_offset)
+            if filenames.LOG_SUFFIX not in result.vanished:
+                self._check_txn_index(job, result, replay, compacted)
+            for offset, facts in result.producers.marks.items():
+                if result.producers.complete:
+                    states[offset] = replay.joined(facts), replay.known
+            replay.advance(result.producers)
+        for offset, entries in snapshots.items():
+            name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+            if offset > stretch.end_offset:
+                if stretch.torn:
+                    continue  # told of already: it covers what is torn
+                message = f"lies above the end of the log, {stretch.end_offset}"
+                self.find(name, warning("F-201", UNKNOWN, offset, message))
+                continue
+            state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
+            for problem in check_snapshot(offset, entries or (), state, exact):
+                self.find(name, problem)
+
+    def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
+        name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
+        path = os.path.join(self.directory, name)
+        try:
+            return decode_snapshot(self.storage.read_file(path, _SNAPSHOT_BYTES_MAX), path)
+        except UnusableFileError as failure:
+            what = f"more than {PRODUCERS_MAX} producers"
+            self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self.find(name, info("F-288", UNKNOWN, offset, message))
+        except CorruptSnapshotError as failure:
+            problem = error("F-126", failure.position, offset, failure.reason)
+            self.find(name, problem)
+        return None
+
+    def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
+        """Too large to be looked at is no fault up to ``most`` bytes, which it may have."""
+        if failure.errno != errno.EFBIG:
+            return error("L-7", UNKNOWN, UNKNOWN, failure.reason)
+        there = self.storage.info(path)
+        if there is not None and there.size > most:
+            message = f"{there.size} bytes, it has at most {most}: not read"
+            return error("L-6", UNKNOWN, UNKNOWN, message)
+        return info("I-18", UNKNOWN, UNKNOWN, f"not checked: {what}")
+
+    def _check_txn_index(
+        self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
+    ) -> None:
+        suffix = filenames.TXN_INDEX_SUFFIX
+        facts = result.producers
+        found: list[AbortedTransaction] = []
+        if suffix in job.files:
+            entries = self._read_aborted(job, result)
+            if entries is None:
+                return
+            found = entries
+        if compacted or not facts.complete:
+            return
+        name = filenames.segment_file_name(job.base, suffix)
+        for problem in check_aborted(replay.aborted(facts), found, facts, replay.known):
+            self.find(name, problem, job.base)
+
+    def _read_aborted(
+        self, job: SegmentJob, result: SegmentResult
+    ) -> list[AbortedTransaction] | None:
+        """The entries, when they are sane by themselves (F-122, F-124)."""
+        path = job.path(filenames.TXN_INDEX_SUFFIX)
+        name = os.path.basename(path)
+        limit = TXN_ENTRY.size * PRODUCERS_MAX
+        try:
+            data = self.storage.read_file(path, limit)
+            found = decode_aborted(data, path)
+        except UnusableFileError as failure:
+            what = f"more than {PRODUCERS_MAX} aborted transactions"
+            most = result.size // HEADER_SIZE * TXN_ENTRY.size
+            self.find(name, self._unusable(path, failure, most, what), job.base)
+            return None
+        except FileNotFoundError:
+            message = "vanished meanwhile: deleted by its broker"
+            self.find(name, info("F-288", UNKNOWN, UNKNOWN, message), job.base)
+            return None
+        except CorruptIndexError as failure:
+            problem = error("F-124", failure.position, UNKNOWN, failure.reason)
+            self.find(name, problem, job.base)
+            return None
+        if len(data) % TXN_ENTRY.size:
+            end = len(data) - len(data) % TXN_ENTRY.size
+            message = f"{len(data) - end} bytes behind the last whole entry"
+            self.find(name, warning("F-124", end, UNKNOWN, message), job.base)
+        kept: list[AbortedTransaction] = []
+        previous = job.base - 1
+        for index, entry in enumerate(found):
+            most = job.base + _OFFSETS_MAX
+            is_late = result.end_offset <= entry.last_offset <= most
+            if is_late and (result.grew or result.tail):
+                continue  # aborted since the log was read, or told of with the tail
+            wrong = ""
+            if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
+                wrong = f"does not follow {previous}"
+            elif entry.first_offset < 0 or entry.last_offset > most:
+                wrong = f"has an offset that no segment at {job.base} holds"
+            elif not 0 <= entry.last_stable_offset <= most:
+                # A follower may know of later transactions, but only of the same append.
+                wrong = f"is stable up to what no segment at {job.base} holds"
+            if wrong:
+                message = f"{tuple(entry)} (producer, first, last offset, last stable offset) "
+                message += wrong
+                position = TXN_ENTRY.size * index
+                problem = error("F-122", position, entry.last_offset, message)
+                self.find(name, problem, job.base)
+                return None
+            previous = entry.last_offset
+            kept.append(entry)
+        return kept

@@ -1,0 +1,231 @@
+"""Replicas of one partition against each other: below their high watermarks they are equal (I-4).
+
+One replica, the one that has most of what is committed, is the reference. Each other one is
+compared with it up to its own high watermark: two that equal a third are equal. While segments are
+checked, their batches are folded into digests of ranges of offsets (``ranges.py``), on whatever
+machine; here the digests meet. Only where two differ is a range read again (``narrow.py``).
+
+Equality is not asked for below the highest log start, nor where compaction has been: each broker
+compacts when it likes, so that what is left of one replica differs from the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from logstore.verify.common.ranges import CompareSpec
+from logstore.verify.common.report import Finding, Severity
+from logstore.verify.partition.partition_check import PartitionCheck
+from logstore.verify.replicas.compared_replica import Replica, Side, name_sides
+from logstore.verify.replicas.range_diff import Difference, Extent, narrow
+from logstore.verify.replicas.verdict import Disagreement, judge
+from logstore.verify.segment.segment_check import VerifyOptions
+
+_SPAN = 65_536
+_RANGES_MAX = 4096
+"""Ranges of a partition: each costs a small object per replica."""
+
+_READ_MAX = 8
+"""Ranges of two replicas that are read again; what differs beyond is told as ranges."""
+
+_NO_END = 2**63 - 1
+
+
+def plan_ranges(checks: Iterable[PartitionCheck]) -> None:
+    """Have the jobs of replicas digest the offsets that all of them should have in common.
+
+    They end at the highest high watermark, so that a replica whose own is behind does not hide what
+    the others disagree about: of its range in which that one lies a part is not committed there,
+    for which ``narrow`` has the last word.
+    """
+    checks = [check for check in checks if check.jobs]
+    checks = list(filter(_of_topic(checks), checks))
+    if len(checks) < 2:
+        return
+    start = max(check.first_offset for check in checks)
+    marks = [c.facts.high_watermark for c in checks if c.facts.high_watermark >= 0]
+    end = max(marks, default=_NO_END)
+    span = _SPAN
+    while max(check.jobs[-1].base for check in checks) - start > span * _RANGES_MAX:
+        span *= 2
+    spec = CompareSpec(start, end, span)
+    for check in checks:
+        check.jobs = [
+            replace(job, compare=spec)
+            if job.base < end and (job.next_base < 0 or start < job.next_base)
+            else job
+            for job in check.jobs
+        ]
+
+
+def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding]:
+    """What replicas have differently; fills in how far their reports were compared.
+
+    Raises:
+        OSError: the medium refused.
+    """
+    jobs = (job for replica in replicas for job in replica.check.jobs)
+    spec = next((job.compare for job in jobs if job.compare), None)
+    of_topic = _of_topic([replica.check for replica in replicas])
+    sides = [Side(replica) for replica in replicas if replica.ends and of_topic(replica.check)]
+    if spec is None or len(sides) < 2:
+        return []
+    name_sides(sides)
+    known = [side.mark for side in sides if side.mark >= 0]
+    reference = max(sides, key=lambda side: (min(side.mark, side.end), side.end))
+    others = [side for side in sides if side is not reference]
+    start, notes = _start(spec, [reference, *others])
+    disagreements: list[Disagreement] = []
+    for side in others:
+        committed = side.mark >= 0
+        end = min(side.mark if committed else min(known, default=_NO_END), side.end, reference.end)
+        if not committed:
+            message = f"no high watermark on file: compared up to offset {end}"
+            notes.append(side.finding(Severity.INFO, "I-4", message))
+        if end > start:
+            pair = _Pair(side, reference, start, end, spec, options, committed)
+            disagreements += pair.run()
+            side.compared(start, end)
+            reference.compared(start, end)
+        elif committed and min(side.end, reference.end) > start:
+            message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
+            notes.append(side.finding(Severity.INFO, "I-4", message))
+    return [*notes, *judge(disagreements, reference, others)]
+
+
+def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
+    """Tells those of another topic of this name apart (F-37): by the id that most of them have."""
+    ids = Counter(check.metadata.topic_id for check in checks if check.metadata)
+    usual = {topic_id for topic_id, _ in ids.most_common(1)}
+    return lambda check: check.metadata is None or check.metadata.topic_id in usual
+
+
+def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]]:
+    """From where on equality is asked for: above what retention and compaction took meanwhile."""
+    start = max(spec.start, *(side.vanished_end for side in sides))
+    if not any(side.compacted for side in sides):
+        return start, []
+    start = max(start, *(side.compacted_end for side in sides))
+    message = f"compacted, on each broker in its own time: compared from offset {start} on"
+    return start, [sides[0].finding(Severity.INFO, "F-307", message)]
+
+
+class _Unequal(NamedTuple):
+    """A range whose digests differ; ``follows``: so do those of the range before it."""
+
+    number: int
+    follows: bool
+
+
+class _Pair(NamedTuple):
+    """A replica and its reference, compared over offsets ``[start, end)``."""
+
+    side: Side
+    reference: Side
+    start: int
+    end: int
+    spec: CompareSpec
+    options: VerifyOptions
+    committed: bool
+
+    def run(self) -> Iterator[Disagreement]:
+        severity = Severity.ERROR if self.committed else Severity.WARNING
+        parted = self.end
+        for difference in self._content():
+            parted = min(parted, difference.offset)
+            notes = filter(None, (difference.note, self._parting(difference)))
+            difference = replace(difference, note="; ".join(notes))
+            yield Disagreement(self.side, severity, difference)
+        epochs = self._epochs()
+        if epochs is not None and epochs.offset < parted:
+            yield Disagreement(self.side, severity, epochs)
+
+    # -- content -------------------------------------------------------------------------------
+
+    def _content(self) -> list[Difference]:
+        """What differs: of the first unequal ranges exactly, of more as the digests say."""
+        found: list[Difference] = []
+        unequal = list(self._unequal())
+        for number, follows in unequal[:_READ_MAX]:
+            differences = self._narrow(number)
+            if follows and found and found[-1].to_end and differences and differences[0].from_start:
+                more = differences.pop(0)
+                found[-1] = replace(found[-1], end_offset=more.end_offset, to_end=more.to_end)
+            found += differences
+        span, rest = self.spec.span, unequal[_READ_MAX:]
+        while rest and rest[0].follows and found and found[-1].to_end:
+            found[-1] = replace(
+                found[-1], end_offset=min(self.end, (rest.pop(0).number + 1) * span)
+            )
+        if rest:
+            low, high = max(self.start, rest[0].number * span), (rest[-1].number + 1) * span
+            note = f"{len(rest)} more ranges of {span} offsets differ"
+            found.append(Difference(low, min(self.end, high), None, None, note))
+        return found
+
+    def _unequal(self) -> Iterator[_Unequal]:
+        mine, theirs, span = self.side.ranges, self.reference.ranges, self.spec.span
+        follows = False
+        for number in sorted(mine.keys() | theirs.keys()):
+            if number * span >= self.end or (number + 1) * span <= self.start:
+                continue
+            same = number in mine and number in theirs and mine[number].same(theirs[number])
+            if not same:
+                yield _Unequal(number, follows)
+            follows = not same
+
+    def _narrow(self, number: int) -> list[Difference]:
+        low, high = number * self.spec.span, (number + 1) * self.spec.span
+        extent = Extent(self.start, self.end, high)
+        mine, theirs = (side.pieces_of(number) for side in (self.side, self.reference))
+        try:
+            found = narrow(mine, theirs, extent, self.options.unpacked_max)
+        except FileNotFoundError:
+            found = []  # deleted meanwhile, as retention does: the digests have seen it
+        # Digests that go beyond what is compared may well differ there.
+        inside = self.start <= max(low, self.spec.start) and min(high, self.spec.end) <= self.end
+        told = self.side.explains(low, high) or self.reference.explains(low, high)
+        if found or told or not inside:
+            return found
+        note = "so say the digests of this range; when read again, nothing was found"
+        return [Difference(max(low, self.start), min(high, self.end), None, None, note)]
+
+    def _parting(self, difference: Difference) -> str:
+        """The epoch up to which both have the same history."""
+        mine, theirs = difference.mine, difference.theirs
+        if mine is None or theirs is None:
+            return ""
+        if mine.epoch == theirs.epoch:
+            return f"they parted in epoch {mine.epoch}"
+        before = [
+            {run.epoch for run in side.epochs if run.first_offset < difference.offset}
+            for side in (self.side, self.reference)
+        ]
+        common = max(before[0] & before[1], default=None)
+        return "" if common is None else f"they parted after epoch {common}"
+
+    # -- leader epochs -------------------------------------------------------------------------
+
+    def _epochs(self) -> Difference | None:
+        """The first offset that the batches of the two sides have in different leader epochs.
+
+        They lie outside the checksum and the digests (F-62).
+        """
+        mine, theirs = self.side.epochs, self.reference.epochs
+        at, there = 0, 0
+        while at < len(mine) and there < len(theirs):
+            one, other = mine[at], theirs[there]
+            low = max(one.first_offset, other.first_offset, self.start)
+            high = min(one.last_offset + 1, other.last_offset + 1, self.end)
+            differ = low < high and one.epoch != other.epoch
+            if differ and not (self.side.blames_epoch(one) or self.reference.blames_epoch(other)):
+                places = self.side.epoch_place(one), self.reference.epoch_place(other)
+                return Difference(low, high, *places)
+            at, there = (
+                at + (one.last_offset <= other.last_offset),
+                there + (other.last_offset <= one.last_offset),
+            )
+        return None

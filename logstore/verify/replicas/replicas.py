@@ -1,0 +1,165 @@
+"""One partition in one or more directories: planned, and joined when its segments are done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from checkpoints.partition_metadata import PARTITION_METADATA
+from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
+from logstore.format import filenames
+from logstore.storage.base import Storage
+from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
+from logstore.verify.partition.partition_check import PartitionCheck, partition_of
+from logstore.verify.replicas.compare import compare, plan_ranges
+from logstore.verify.replicas.compared_replica import Replica
+from logstore.verify.segment.scan import Progress, verify_segment
+from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a segment could not be read; ``name`` is that of the file, if it was not its log.
+
+    The directory is left out: an executor may have it under another name.
+    """
+
+    reason: str
+    name: str = ""
+
+
+def run_job(
+    storage: Storage, job: SegmentJob, options: VerifyOptions, progress: Progress | None = None
+) -> SegmentResult | Failure:
+    """``verify_segment``, where one segment that cannot be read does not stop the others."""
+    try:
+        return verify_segment(storage, job, options, progress)
+    except OSError as failure:
+        name = os.path.basename(os.fsdecode(failure.filename or ""))
+        return Failure(failure.strerror or str(failure), name)
+    except MemoryError:
+        return Failure("not enough memory to check it")
+
+
+def _vanished(check: PartitionCheck) -> Finding:
+    """The directory was there when its log directory was listed (F-288)."""
+    tp = partition_of(check.directory) or ("", UNKNOWN)
+    message = "vanished meanwhile: deleted or moved by its broker"
+    return Finding(Severity.INFO, "F-288", check.directory, message, *tp, broker=check.facts.broker)
+
+
+def _differs(check: PartitionCheck, message: str) -> Finding:
+    tp = partition_of(check.directory) or ("", UNKNOWN)
+    path = os.path.join(check.directory, TOPIC_PROPERTIES)
+    return Finding(Severity.WARNING, "L-4", path, message, *tp, broker=check.facts.broker)
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """Partitions of a topic share one id, on every broker (F-37), and one configuration."""
+
+    _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
+    _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
+    _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
+    """Partitions that have no properties, of topics of which none was seen that has."""
+
+    def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
+        tp = partition_of(check.directory)
+        if tp is None or check.metadata is None:
+            return None
+        path = os.path.join(check.directory, PARTITION_METADATA)
+        topic_id = check.metadata.topic_id
+        first_path, first_id = self._first.setdefault((cluster, tp.topic), (path, topic_id))
+        if topic_id == first_id:
+            return None
+        message = f"topic id {topic_id}, in {first_path} it is {first_id}"
+        return Finding(
+            Severity.ERROR, "F-37", path, message, *tp, position=2, broker=check.facts.broker
+        )
+
+    def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:
+        """All partitions of a topic in one broker's directories have one configuration."""
+        tp = partition_of(check.directory)
+        if tp is None or check.own is None:
+            return
+        path = os.path.join(check.directory, TOPIC_PROPERTIES)
+        key, own = (check.facts.broker, tp.topic), check.own.properties
+        if own is None:
+            self._without.setdefault(key, []).append(check)
+        else:
+            first_path, first = self._properties.setdefault(key, (path, own))
+            message = f"revision {own.revision}, in {first_path} it is {first.revision}"
+            if own.revision == first.revision:
+                message = f"not as in {first_path}, though of one revision"
+            if own != first:
+                yield _differs(check, message)
+        if key in self._properties:
+            message = f"missing, and there is {self._properties[key][0]}"
+            for other in self._without.pop(key, ()):
+                missing = os.path.join(other.directory, TOPIC_PROPERTIES)
+                if other.storage.info(missing) is None:  # else it was told of, or is new
+                    yield _differs(other, message)
+
+
+@dataclass(slots=True)
+class ReplicaSet:
+    """The directories among those given that hold one partition; often it is one."""
+
+    cluster: str
+    options: VerifyOptions
+    topic_ids: TopicIds
+    checks: list[PartitionCheck] = field(default_factory=list)
+
+    def prepare(self, report: VerifyReport) -> None:
+        """List the directories and make the jobs."""
+        ready = []
+        for check in self.checks:
+            try:
+                check.prepare()
+            except FileNotFoundError:
+                report.findings.append(_vanished(check))
+                continue
+            except OSError as failure:
+                report.refuse(check.directory, failure)
+                continue
+            ready.append(check)
+            wrong = self.topic_ids.check(self.cluster, check)
+            report.findings.extend([wrong] if wrong else [])
+            report.findings.extend(self.topic_ids.check_properties(check))
+        self.checks = ready
+        if self.options.compare:
+            plan_ranges(ready)
+
+    def finish(self, outcomes: Sequence[SegmentResult | Failure], report: VerifyReport) -> None:
+        """Join the outcomes of all jobs, in the order of ``checks`` and of their ``jobs``."""
+        replicas = []
+        following = iter(outcomes)
+        for check in self.checks:
+            own = list(islice(following, len(check.jobs)))
+            for job, outcome in zip(check.jobs, own, strict=True):
+                if isinstance(outcome, Failure):
+                    name = outcome.name or os.path.basename(job.path(filenames.LOG_SUFFIX))
+                    report.refuse(os.path.join(job.directory, name), outcome.reason)
+            results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
+            try:
+                partition = check.finish(results)
+            except OSError as failure:
+                report.refuse(check.directory, failure)
+            else:
+                # Else a part of the counts would pass for all.
+                if len(results) == len(own) and check.whole:
+                    report.partitions.append(partition)
+                    replicas.append(Replica(check, partition, results))
+            report.files += check.files
+            report.suppressed += check.suppressed
+            report.extend(check.findings)
+        if self.options.compare and len(replicas) > 1:
+            self._compare(replicas, report)
+
+    def _compare(self, replicas: Sequence[Replica], report: VerifyReport) -> None:
+        try:
+            report.extend(compare(replicas, self.options))
+        except OSError as failure:
+            report.refuse(self.checks[0].directory, f"not compared with its replicas: {failure}")

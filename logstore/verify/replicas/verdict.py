@@ -1,0 +1,87 @@
+"""Which of several replicas is told of a difference, and in what words.
+
+Two sides that differ do not say who is right. A third one does: a replica that stands alone with
+what it has is the odd one, the reference too. Between two, the one that lacks something is told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from logstore.verify.common.report import UNKNOWN, Finding, Severity
+from logstore.verify.replicas.compared_replica import Side
+from logstore.verify.replicas.range_diff import Difference, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A difference of ``side`` from the reference."""
+
+    side: Side
+    severity: Severity
+    difference: Difference
+
+
+def judge(
+    disagreements: Iterable[Disagreement], reference: Side, others: Sequence[Side]
+) -> Iterator[Finding]:
+    """One finding for each difference of each odd replica."""
+    told = list(disagreements)
+    alike: dict[object, list[Disagreement]] = {}
+    for found in told:
+        mine = found.difference.mine
+        key = found.difference.offset, mine.text if mine else found.difference.note
+        alike.setdefault(key, []).append(found)
+    for group in alike.values():
+        at = group[0].difference.offset
+        apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
+        agreeing = [side for side in others if side not in apart and side.compared_at(at)]
+        yield from _tell(group, [reference, *agreeing])
+
+
+def _tell(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
+    """``beside``: the reference, and who was found to have the same as it."""
+    first, reference = group[0].difference, beside[0]
+    lacking = first.theirs is None and first.mine is not None
+    if len(group) > len(beside) or (len(group) == len(beside) and lacking):
+        names = _names(found.side for found in group)
+        severity = min((found.severity for found in group), key=list(Severity).index)
+        yield _finding(group[0], severity, reference, names, first.theirs, first.mine)
+    else:
+        for found in group:
+            places = found.difference.mine, found.difference.theirs
+            yield _finding(found, found.severity, found.side, _names(beside), *places)
+
+
+def _names(sides: Iterable[Side]) -> str:
+    return ", ".join(side.name for side in sides)
+
+
+def _finding(
+    found: Disagreement,
+    severity: Severity,
+    odd: Side,
+    names: str,
+    here: Place | None,
+    there: Place | None,
+) -> Finding:
+    difference = found.difference
+    offset, last = difference.offset, difference.end_offset - 1
+    if here and there:
+        message = f"not as on {names}: here {here.text}; there {there.text}"
+    elif here:
+        message = f"not on {names}: {here.text}"
+    elif there and odd.explains(offset, difference.end_offset):
+        severity = Severity.INFO
+        message = f"unreadable here, whole on {names}: {there.text}"
+    elif there:
+        message = f"missing here, present on {names}: {there.text}"
+    else:
+        message = f"not as on {names}"
+    if difference.note:
+        message += f"; {difference.note}"
+    shown = max((place.last_offset for place in (here, there) if place), default=UNKNOWN)
+    if last > shown:
+        message += f"; they differ up to offset {last}"
+    return odd.finding(severity, "I-4", message, offset, here)

@@ -1,0 +1,105 @@
+"""The verification on this machine: one plan, its segments checked by a few threads.
+
+Reads only: nothing is created, locked, cut or changed, so a directory in use by a broker may be
+checked. What it writes meanwhile is either not seen, or noted as information.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from logstore.storage.base import Storage
+from logstore.verify.common.report import VerifyReport
+from logstore.verify.plan import Plan
+from logstore.verify.replicas.replicas import Failure, ReplicaSet, run_job
+from logstore.verify.segment.segment_check import SegmentResult, VerifyOptions
+
+Progress = Callable[[int, int], None]
+"""Told the bytes of segments checked so far, and of all that are known of. From any thread."""
+
+_OUTSTANDING_MAX = 16
+"""Partitions whose small files are read ahead of their segments: few, as these files age."""
+
+_Outcome = SegmentResult | Failure
+
+
+def verify(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    options: VerifyOptions | None = None,
+    *,
+    storage: Storage | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Check log directories, partition directories or single files of them.
+
+    Paths may be URIs (``open_storage``), unless ``storage`` says where they all lie. Where several
+    hold the same partition, these replicas are compared. Damage is a finding, never an exception;
+    what cannot be read at all is listed in the report's ``unusable``, and the rest is checked.
+
+    Raises:
+        ValueError: there is no path.
+    """
+    paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not paths:
+        raise ValueError("no path to verify")
+    plan = Plan(options or VerifyOptions(), counted=progress is not None)
+    for path in paths:
+        plan.add(os.fspath(path), storage)
+    threads = plan.options.threads or min(8, os.cpu_count() or 1)
+    advance = _Advance(plan.bytes, progress)
+    pending: deque[tuple[ReplicaSet, list[Future[_Outcome]]]] = deque()
+
+    def drain(left: int) -> None:
+        while len(pending) > left:
+            replicas, futures = pending.popleft()
+            replicas.finish([future.result() for future in futures], plan.report)
+
+    with _pool(threads) as pool:
+        for replicas in plan.replica_sets():
+            replicas.prepare(plan.report)
+            futures = [
+                pool.submit(run_job, check.storage, job, plan.options, advance)
+                for check in replicas.checks
+                for job in check.jobs
+            ]
+            pending.append((replicas, futures))
+            drain(_OUTSTANDING_MAX)
+        drain(0)
+    return plan.report
+
+
+@contextmanager
+def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that read only: nobody waits for them when the caller is interrupted."""
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="logstore-verify")
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+@dataclass(slots=True)
+class _Advance:
+    """Adds up what all threads have read."""
+
+    total: int
+    progress: Progress | None
+    _done: int = 0
+    _guard: Lock = field(default_factory=Lock)
+
+    def __call__(self, count: int) -> None:
+        with self._guard:
+            self._done += count
+            if self.progress is not None:
+                self.progress(self._done, max(self.total, self._done))
+
+
+__all__ = ["Progress", "verify"]

@@ -1,0 +1,313 @@
+"""All rules on the batches of one segment, a table of them at a time.
+
+Kernels look at a whole table, and say where something is not as usual; only there the rules are
+asked batch by batch.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from logstore.common.errors import CorruptBatchError
+from logstore.format import attributes as bits
+from logstore.format import filenames
+from logstore.format.control import parse_end_transaction_marker
+from logstore.format.header import CRC_POSITION, parse_header
+from logstore.format.reader import batch_records
+from logstore.kernels import BatchSurvey, survey_batches
+from logstore.verify.common.batch_rules import MAGIC, EpochRun, OffsetOrder, Row, check_header
+from logstore.verify.common.header_table import (
+    ATTRIBUTES,
+    BASE,
+    EPOCH,
+    LAST,
+    POSITION,
+    PRODUCER,
+    BatchTable,
+)
+from logstore.verify.common.header_table import (
+    MAGIC as MAGIC_COLUMN,
+)
+from logstore.verify.common.ranges import ContentDigests
+from logstore.verify.common.report import UNKNOWN, error, info
+from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
+from logstore.verify.segment.records import check_content
+from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
+
+_EPOCH_RUNS_MAX = 50_000
+
+
+class SegmentChecks:
+    """Takes the tables of a segment in order, and fills in ``result``.
+
+    Args:
+        following: the base offset of the batch at a byte of the log, −1 if unknown.
+        offset_index: None when there is none.
+    """
+
+    def __init__(
+        self,
+        job: SegmentJob,
+        options: VerifyOptions,
+        following: Callable[[int], int],
+        offset_index: OffsetIndexCheck | None,
+        time_index: TimeIndexCheck,
+        result: SegmentResult,
+    ) -> None:
+        self.job, self.options, self.result = job, options, result
+        self.order = OffsetOrder(job.base, job.next_base, job.base)
+        self.skipped = Skipped([])
+        self._following = following
+        self._offset_index, self._time_index = offset_index, time_index
+        self._digests = ContentDigests(options.fingerprint, job.compare)
+        self._marks = sorted(job.snapshots)
+        self._epoch_starts = sorted(job.epoch_starts)
+        self._trusted = True
+        self._wanted = list(job.wanted)
+
+    def hidden(self, last_offset: int) -> None:
+        """A batch follows that cannot be read, but is known to be there."""
+        self._trusted = self.result.producers.complete = False
+        self.result.end_offset = max(self.result.end_offset, last_offset + 1)
+        self.order.expected = UNKNOWN
+
+    def take(self, view: memoryview, table: BatchTable) -> None:
+        """The next batches, whose bytes lie in ``view``."""
+        survey, bases, lasts, in_order = self._headers(table, view)
+        self._note_wanted(view, table, bases, lasts)
+        if survey.producers:
+            self._producers(view, table, survey, bases, lasts, in_order)
+        self._digests.add(view, table, bases, lasts, in_order)
+        if self.options.deep:
+            problems = self.result.problems_of(filenames.LOG_SUFFIX)
+            problems.extend(check_content(view, table, self.options.unpacked_max))
+
+    def take_large(self, head: bytes, content: Iterator[memoryview], table: BatchTable) -> None:
+        """The next batch alone, too large for one piece: its header, the rest in several.
+
+        Its records stay unread, and its producer out of the replay.
+        """
+        survey, bases, lasts, _ = self._headers(table, None)
+        self._note_wanted(memoryview(head), table, bases, lasts)
+        if survey.producers:
+            self.result.producers.complete = False
+        self._digests.add_large(head, content, table, bases, lasts)
+        if self.options.deep:
+            row = table.row(0)
+            message = f"records not decoded: a batch of {row.size} bytes"
+            problem = info("I-18", row.position, row.base_offset, message)
+            self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
+
+    def _headers(
+        self, table: BatchTable, view: memoryview | None
+    ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
+        """All rules that need no content, unless an index has an offset inside a batch. The offsets
+        of the batches, as their neighbours prove them, and whether they are in order."""
+        job, result = self.job, self.result
+        survey = survey_batches(
+            table.columns, table.count, self.order.expected, job.base, job.next_base
+        )
+        problems = result.problems_of(filenames.LOG_SUFFIX)
+        for number in survey.odd:
+            problems.extend(check_header(table.row(number)))
+        result.holes = result.holes or survey.holes
+        bases, lasts = table.column(BASE), table.column(LAST)
+        in_order = self._advance(table, survey, bases, lasts)
+        trusted = self._trusted
+        if not in_order:
+            bases, lasts = self._place(table.rows())
+            trusted = trusted and bases == table.column(BASE)
+        if result.first_offset < 0:
+            result.first_offset = bases[0]
+        result.end_offset = max(result.end_offset, lasts[-1] + 1)
+        result.batches += table.count
+        result.records += survey.records
+        result.max_timestamp = max(result.max_timestamp, survey.max_timestamp)
+        if survey.min_timestamp >= 0:
+            known = result.min_timestamp
+            result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
+        self._epochs(table, survey.epochs, bases, lasts, in_order)
+        if self._offset_index is not None:
+            self._offset_index.take(table, lasts, in_order, self.skipped)
+        reached = partial(self._reached, view, table)
+        self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
+        return survey, bases, lasts, in_order
+
+    def _reached(
+        self, view: memoryview | None, table: BatchTable, number: int, offset: int
+    ) -> bool:
+        """See ``indexes.Reached``. One batch is decoded at most once: entries ascend in time."""
+        row = table.row(number)
+        if row.magic != MAGIC:
+            return True
+        if offset < row.base_offset:  # in a gap, which is told of by itself
+            return offset >= self.job.base
+        if view is None or not self.options.deep:
+            return True
+        at = row.position - table.start
+        batch = view[at : at + row.size]
+        limit = self.options.unpacked_max
+        try:
+            records = batch_records(
+                batch, parse_header(batch), check_crc=False, decompressed_limit=limit
+            )
+        except CorruptBatchError:
+            return True  # told of as such
+        first = (r.offset for r in records if r.timestamp == row.max_timestamp)
+        return next(first, UNKNOWN) == offset
+
+    # -- offsets, epochs -----------------------------------------------------------------------
+
+    def _advance(
+        self, table: BatchTable, survey: BatchSurvey, bases: memoryview, lasts: memoryview
+    ) -> bool:
+        """Past a table whose offsets ascend; False when its batches have to be placed singly."""
+        gaps = survey.gaps
+        if gaps is None:
+            return False
+        order, last = self.order, table.count - 1
+
+        def due(row: int) -> int:
+            return lasts[row - 1] + 1 if row else order.expected
+
+        if gaps and gaps[-1] == last:  # what follows decides whether it is a gap
+            delta = lasts[last] - bases[last]
+            if due(last) + delta < self._following(table.end) <= lasts[last]:
+                return False
+        positions = table.column(POSITION)
+        found = ((table.start + positions[g], due(g), bases[g] - due(g)) for g in gaps)
+        order.advance(lasts[last] + 1, len(gaps), found)
+        return True
+
+    def _place(self, rows: list[Row]) -> tuple[memoryview, memoryview]:
+        """Offsets as the neighbours prove them; tells of those that are wrong."""
+        bases, lasts = array("q"), array("q")
+        problems = self.result.problems_of(filenames.LOG_SUFFIX)
+        for index, row in enumerate(rows):
+            if index + 1 < len(rows):
+                after = rows[index + 1]
+                following = UNKNOWN if after.record_count < 0 else after.base_offset
+            else:
+                following = self._following(row.end)
+            placed = self.order.place(row, following)
+            problems.extend(placed.problems)
+            if placed.base_offset != row.base_offset:  # index entries may know its true offsets
+                self.skipped.add(row.position, row.end)
+            bases.append(placed.base_offset)
+            lasts.append(placed.last_offset)
+        return memoryview(bases), memoryview(lasts)
+
+    def _epochs(
+        self,
+        table: BatchTable,
+        changes: list[int],
+        bases: memoryview,
+        lasts: memoryview,
+        in_order: bool,
+    ) -> None:
+        """Runs of equal leader epochs; formats before magic 2 have none."""
+        runs, known = self.result.epochs, self._epoch_starts
+        if in_order:
+            known = known[bisect_left(known, bases[0]) : bisect_right(known, bases[-1])]
+        epochs, magics, positions = (
+            table.column(EPOCH), table.column(MAGIC_COLUMN), table.column(POSITION),
+        )  # fmt: skip
+        breaks = {bisect_left(bases, offset) for offset in known}
+        starts = sorted({*changes, *(row for row in breaks if row < table.count)})
+        for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
+            if magics[start] != MAGIC:
+                continue
+            epoch, begins = epochs[start], start in breaks and bases[start] in known
+            if runs and runs[-1].epoch == epoch and not begins:
+                last = runs.pop()
+                first, position = last.first_offset, last.position
+            else:
+                first, position = bases[start], table.start + positions[start]
+            if len(runs) < _EPOCH_RUNS_MAX:
+                runs.append(EpochRun(epoch, position, first, lasts[stop - 1], self.job.base))
+
+    # -- producers -----------------------------------------------------------------------------
+
+    def _producers(
+        self,
+        view: memoryview,
+        table: BatchTable,
+        survey: BatchSurvey,
+        bases: memoryview,
+        lasts: memoryview,
+        in_order: bool,
+    ) -> None:
+        """Feed the replay: between marks and markers only some batches of a producer matter."""
+        facts = self.result.producers
+        controls = set(survey.controls)
+        starts = list(range(table.count))
+        if in_order:
+            stops = {bisect_left(bases, mark) for mark in self._marks}
+            starts = sorted({0, *controls, *(row + 1 for row in controls), *stops} - {table.count})
+        for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
+            while self._marks and self._marks[0] <= bases[start]:
+                facts.mark(self._marks.pop(0))
+            for number in self._telling(table, start, stop, survey.transactional):
+                row = table.row(number)._replace(
+                    base_offset=bases[number], last_offset=lasts[number]
+                )
+                marker = self._marker(view, table, row) if number in controls else None
+                facts.add(row, marker)
+
+    def _telling(self, table: BatchTable, start: int, stop: int, transactional: bool) -> list[int]:
+        """Rows of a stretch that decide what is known of its producers: the last of each, and the
+        first that opens a transaction."""
+        producers = table.column(PRODUCER)[start:stop]
+        rows = set(dict(zip(producers, range(start, stop), strict=True)).values())
+        if transactional:
+            attributes = table.column(ATTRIBUTES)[start:stop]
+            opening: dict[int, int] = {}
+            for row, producer, found in zip(range(start, stop), producers, attributes, strict=True):
+                if found & bits.TRANSACTIONAL:
+                    opening.setdefault(producer, row)
+            rows.update(opening.values())
+        return sorted(row for row in rows if producers[row - start] >= 0)
+
+    def _marker(self, view: memoryview, table: BatchTable, row: Row) -> tuple[bool, int] | None:
+        """That of a control batch; None for other types, and for one that was compacted away."""
+        if not row.record_count:
+            return None
+        at = row.position - table.start
+        try:
+            return parse_end_transaction_marker(view[at : at + row.size])
+        except CorruptBatchError as failure:
+            if not self.options.deep:  # else the decoding of all records tells of it
+                problem = error("F-80", row.position, row.base_offset, failure.reason)
+                self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
+            self.result.producers.complete = False
+            return None
+
+    def _note_wanted(
+        self, view: memoryview, table: BatchTable, bases: memoryview, lasts: memoryview
+    ) -> None:
+        while self._wanted and self._wanted[0] <= lasts[-1]:
+            offset = self._wanted.pop(0)
+            at = bisect_left(lasts, offset)
+            if bases[at] <= offset and table.column(MAGIC_COLUMN)[at] == MAGIC:
+                crc = table.column(POSITION)[at] + CRC_POSITION
+                stored = int.from_bytes(view[crc : crc + 4], "big")
+                self.result.batches_at[offset] = bases[at], stored
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def finish(self, size: int) -> None:
+        """The log is read up to byte ``size``."""
+        result = self.result
+        for offset in self._marks:
+            result.producers.mark(offset)
+        if self._offset_index is not None:
+            self._offset_index.finish(size, self.skipped)
+        closed = self.job.trimmed and filenames.TIME_INDEX_SUFFIX in self.job.files
+        self._time_index.finish(closed, self._trusted and not result.tail)
+        result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
+        result.fingerprint, result.ranges = self._digests.fingerprint, self._digests.ranges
+        if result.end_offset < 0:
+            result.first_offset = result.end_offset = self.job.base

@@ -1,0 +1,130 @@
+"""The deep part: records decoded and compared with the headers of their batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Lock
+
+from logstore.common.errors import CorruptBatchError
+from logstore.format import attributes as bits
+from logstore.format.codecs.compression import Compression, decompress
+from logstore.format.control import parse_control_key, parse_marker
+from logstore.format.header import HEADER_SIZE, parse_header
+from logstore.format.legacy import legacy_records, parse_legacy
+from logstore.format.reader import batch_records
+from logstore.kernels import DECODE_END, ColumnBuilder, section_fits, unfit_batches
+from logstore.verify.common.batch_rules import MAGIC, Row, check_records
+from logstore.verify.common.header_table import BatchTable
+from logstore.verify.common.report import Problem, error, warning
+
+_ROWS_MAX = 65_536
+_ALL = 2**63 - 1
+_SMALL_BYTES = 4 << 20
+_UNPACKED_SMALL = 16 << 20
+_TOO_LARGE = "above limit"
+_big_batch = Lock()
+"""Held while a large batch is unpacked, or one that gets large: several threads share one bound on
+memory."""
+
+
+def check_content(view: memoryview, table: BatchTable, limit: int) -> Iterator[Problem]:
+    """Decode every record of the batches in ``table``, whose bytes lie in ``view``.
+
+    A kernel does it for all plain batches at once, without making Python objects of records; what
+    it cannot settle is looked at here. ``limit`` bounds what one compressed batch may unpack to.
+    """
+    for number in unfit_batches(view, table.columns, table.count):
+        row = table.row(number)
+        batch = view[row.position - table.start : row.end - table.start]
+        if row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL):
+            yield from _check_plain(batch, row)
+        else:
+            yield from _check_special(batch, table, number, row, limit)
+
+
+def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
+    builder = ColumnBuilder(keys=False, values=False, timestamps=True)
+    try:
+        end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, 0, _ALL, False)
+    except CorruptBatchError as failure:
+        message = f"byte {failure.position} of the batch: {failure.reason}"
+        yield error("F-73", row.position, row.base_offset, message)
+        return
+    if end < row.size:
+        yield warning("F-73", row.position, row.base_offset, "records were not decoded")
+        return
+    yield from _check_columns(builder, row)
+
+
+def _check_columns(builder: ColumnBuilder, row: Row) -> Iterator[Problem]:
+    columns = builder.finish()
+    yield from check_records(row, memoryview(columns["offsets"]), memoryview(columns["timestamps"]))
+
+
+def _check_special(
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+) -> Iterator[Problem]:
+    """A batch that is compressed, holds control records or is of an older format."""
+    at = row.position, row.base_offset
+    codec = row.attributes & bits.CODEC_MASK
+    if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
+        return  # no such codec, told of already (F-65)
+    try:
+        if row.magic < MAGIC:
+            yield from _check_legacy(batch, row, limit)
+        elif row.is_control:
+            for record in batch_records(batch, parse_header(batch), check_crc=False):
+                parse_control_key(record.key)
+                parse_marker(record.key, record.value)
+        else:
+            yield from _check_compressed(batch, table, number, row, limit)
+    except CorruptBatchError as failure:
+        if _TOO_LARGE in failure.reason:
+            yield warning("S-50", *at, f"not decoded: {failure.reason}")
+        else:
+            rule = "F-80" if row.is_control else "F-100" if row.magic < MAGIC else "F-82"
+            yield error(rule, *at, failure.reason)
+
+
+def _check_compressed(
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+) -> Iterator[Problem]:
+    small = min(limit, _UNPACKED_SMALL)
+    if row.size <= _SMALL_BYTES:
+        try:
+            yield from _check_unpacked(batch, table, number, row, small)
+            return
+        except CorruptBatchError as failure:
+            if small == limit or _TOO_LARGE not in failure.reason:
+                raise
+    with _big_batch:
+        problems = list(_check_unpacked(batch, table, number, row, limit))
+    yield from problems
+
+
+def _check_unpacked(
+    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+) -> Iterator[Problem]:
+    codec = bits.codec_of(row.attributes, row.position)
+    payload = decompress(codec, batch[HEADER_SIZE:], limit)
+    if section_fits(payload, table.columns, number):
+        return
+    builder = ColumnBuilder(keys=False, values=False, timestamps=True)
+    log_append_time = row.max_timestamp if row.attributes & bits.LOG_APPEND_TIME else None
+    status = builder.add_payload(
+        payload, row.base_offset, row.base_timestamp, row.record_count, log_append_time, 0, _ALL
+    )
+    assert status == DECODE_END
+    yield from _check_columns(builder, row)
+
+
+def _check_legacy(batch: memoryview, row: Row, limit: int) -> Iterator[Problem]:
+    records = legacy_records(batch, parse_legacy(batch), check_crc=False, limit=limit)
+    if records[-1].offset != row.last_offset and row.last_offset:
+        message = f"last message has offset {records[-1].offset}, its wrapper {row.last_offset}"
+        yield error("F-101", row.position, row.base_offset, message)
+    largest = max(record.timestamp for record in records)
+    create_time = row.magic == 1 and not row.attributes & bits.LOG_APPEND_TIME
+    if create_time and largest != row.max_timestamp:
+        message = f"timestamp {row.max_timestamp}, the messages have {largest} at most"
+        yield warning("F-102", row.position, row.base_offset, message)

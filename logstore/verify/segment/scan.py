@@ -1,0 +1,282 @@
+"""One segment: its batches in bounded windows, and its indexes while they pass by.
+
+``verify_segment`` needs a storage and a ``SegmentJob`` and gives a ``SegmentResult`` that can be
+sent between processes: segments are checked in parallel, and joined by ``partition.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from logstore.format import filenames
+from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
+from logstore.kernels import (
+    HEADER_SIZE,
+    SCAN_BAD_CRC,
+    SCAN_END,
+    SCAN_FULL,
+    SCAN_INCOMPLETE,
+    SCAN_TAIL,
+    crc32c,
+)
+from logstore.segments.batch_search import WHOLE_BATCH_MAX
+from logstore.storage.base import File, Storage
+from logstore.verify.common.batch_rules import MAGIC
+from logstore.verify.common.header_table import BatchTable
+from logstore.verify.common.ranges import CompareSpec, RangeDigest
+from logstore.verify.common.report import UNKNOWN, Problem, error, warning
+from logstore.verify.segment.checks import SegmentChecks
+from logstore.verify.segment.diagnosis import CRC_FROM, ZEROS, diagnose
+from logstore.verify.segment.index_entries import IndexEntries, used_size
+from logstore.verify.segment.indexes import OffsetIndexCheck, TimeIndexCheck
+from logstore.verify.segment.segment_check import (
+    Problems,
+    SegmentJob,
+    SegmentResult,
+    VerifyOptions,
+    open_log,
+)
+
+WINDOW = 4 << 20
+_BLOCK = 1 << 20
+"""Bytes that go through all checks before the next ones are touched: they stay in a second-level
+cache meanwhile."""
+
+_BATCH_MIN = 26  # bytes: a message of the oldest format without a key or a value
+_AT_AN_END = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
+
+Progress = Callable[[int], None]
+
+
+def verify_segment(
+    storage: Storage, job: SegmentJob, options: VerifyOptions, progress: Progress | None = None
+) -> SegmentResult:
+    """Check one segment with its offset and time index. Reads only.
+
+    Memory: a window of 4 MiB, a table of 4,096 batches, and a batch of up to 16 MiB.
+
+    Raises:
+        OSError: the medium refused. A file that is gone is noted, not raised.
+    """
+    try:
+        log = open_log(storage, job.path(filenames.LOG_SUFFIX))
+    except FileNotFoundError:
+        return SegmentResult(job.base, vanished=(filenames.LOG_SUFFIX,))
+    try:
+        return _SegmentScan(storage, job, options, progress, log).run()
+    finally:
+        log.close()
+
+
+class _SegmentScan:
+    def __init__(
+        self,
+        storage: Storage,
+        job: SegmentJob,
+        options: VerifyOptions,
+        progress: Progress | None,
+        log: File,
+    ) -> None:
+        self.storage, self.job, self.options, self.progress = storage, job, options, progress
+        self.log = log
+        self.problems = {
+            suffix: Problems(options.findings_max) for suffix in filenames.SEGMENT_SUFFIXES
+        }
+        self.result = SegmentResult(job.base, problems=dict(self.problems))
+        self.table = BatchTable()
+        self.indexes: list[File] = []
+
+    def run(self) -> SegmentResult:
+        result = self.result
+        try:
+            # Before the log: a running broker writes the log first, and indexes it later.
+            offset_index, time_index = self._offset_index(), self._time_index()
+            self.size = result.size = self.log.size()
+            self.checks = SegmentChecks(
+                self.job, self.options, self._base_offset_at, offset_index, time_index, result
+            )
+            self._scan()
+            self.checks.finish(self.size)
+        finally:
+            for file in self.indexes:
+                file.close()
+        if self.log.size() != self.size:
+            result.grew = True
+        for suffix, problems in self.problems.items():
+            result.suppressed += problems.dropped
+            result.problems[suffix] = sorted(problems, key=lambda problem: problem.position)
+        return result
+
+    # -- indexes -------------------------------------------------------------------------------
+
+    def _open_index(self, suffix: str) -> File | None:
+        if suffix not in self.job.files:
+            return None
+        try:
+            file = self.storage.open(self.job.path(suffix), writable=False)
+        except FileNotFoundError:
+            self.result.vanished += (suffix,)
+            return None
+        self.indexes.append(file)
+        return file
+
+    def _offset_index(self) -> OffsetIndexCheck | None:
+        file = self._open_index(filenames.INDEX_SUFFIX)
+        if file is None:
+            return None
+        problems = self.result.problems_of(filenames.INDEX_SUFFIX)
+        used, size = used_size(file, OFFSET_ENTRY)
+        self._check_length(problems, used, size, OFFSET_ENTRY.size)
+        used = self._bounded(problems, used, OFFSET_ENTRY.size)
+        entries = IndexEntries(file, OFFSET_ENTRY, used, self.job.base, problems, self.log.size())
+        return OffsetIndexCheck(entries, problems)
+
+    def _time_index(self) -> TimeIndexCheck:
+        """Without the file too: the check knows the largest timestamp."""
+        file = self._open_index(filenames.TIME_INDEX_SUFFIX)
+        if file is None:
+            return TimeIndexCheck(IndexEntries(None, TIME_ENTRY, 0, self.job.base, []), [])
+        problems = self.result.problems_of(filenames.TIME_INDEX_SUFFIX)
+        used, size = used_size(file, TIME_ENTRY)
+        if not used and size == TIME_ENTRY.size:
+            used = size  # timestamp 0 of the first record: a real entry of zeros (F-137)
+        self._check_length(problems, used, size, TIME_ENTRY.size)
+        used = self._bounded(problems, used, TIME_ENTRY.size)
+        entries = IndexEntries(file, TIME_ENTRY, used, self.job.base, problems)
+        return TimeIndexCheck(entries, problems)
+
+    def _check_length(self, problems: list[Problem], used: int, size: int, width: int) -> None:
+        if size % width:
+            message = f"{size % width} bytes behind the last whole entry"
+            problems.append(warning("F-141", size - size % width, UNKNOWN, message))
+        elif used < size and self.job.trimmed:
+            message = f"{size - used} zero bytes at the end of an index that is not in use"
+            problems.append(warning("F-137", used, UNKNOWN, message))
+
+    def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
+        """Bytes of entries that are looked at: no more than there can be batches."""
+        most = (self.log.size() // _BATCH_MIN + 1) * width
+        if used <= most:
+            return used
+        message = f"{used // width} entries, a log of {self.log.size()} bytes has at most "
+        problems.append(error("L-6", most, UNKNOWN, message + str(most // width)))
+        return most
+
+    # -- batches -------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        position, window = 0, WINDOW
+        while position < self.size:
+            want = min(window, self.size - position)
+            with self.log.view(position, want) as view:
+                if len(view) < want:  # cut meanwhile: a truncation on a running broker
+                    self.size = self.result.size = position + len(view)
+                    self.result.grew = True
+                    continue
+                done, status = self._walk(view, position)
+            self._tell(done)
+            position += done
+            window = WINDOW
+            if status == SCAN_END:
+                continue
+            if status in (SCAN_TAIL, SCAN_INCOMPLETE) and position - done + want < self.size:
+                if done:
+                    continue
+                framed = self._framed_size(position)
+                if framed <= min(WHOLE_BATCH_MAX, self.size - position):
+                    window = max(framed, WINDOW)
+                    continue
+                if framed <= self.size - position:
+                    step = self._large(position, framed)
+                    if step:
+                        self._tell(step)
+                        position += step
+                        continue
+                    status = SCAN_BAD_CRC
+            after = self._bad(position, status)
+            if after < 0:
+                self._tell(self.size - position)
+                return
+            self._tell(after - position)
+            position = after
+
+    def _walk(self, view: memoryview, position: int) -> tuple[int, int]:
+        """Check the batches of a window, block by block: where that ended in it, and why."""
+        done, room = 0, _BLOCK
+        while True:
+            end = min(done + room, len(view))
+            after, status = self.table.fill(view[:end], done, position)
+            if self.table.count:
+                self.checks.take(view, self.table)
+            if status != SCAN_FULL and (status not in _AT_AN_END or end == len(view)):
+                return after, status
+            room = _BLOCK if after > done else len(view)  # for a batch larger than a block
+            done = after
+
+    def _tell(self, count: int) -> None:
+        if self.progress is not None and count:
+            self.progress(count)
+
+    def _framed_size(self, position: int) -> int:
+        head = self.log.read_at(position, 12)
+        return 12 + int.from_bytes(head[8:12], "big", signed=True)
+
+    def _bad(self, position: int, status: int) -> int:
+        """Tell of what is at ``position``; where to go on, or −1."""
+        checks, result = self.checks, self.result
+        expected = checks.order.expected
+        found = diagnose(self.log, self.size, position, status, expected)
+        end = found.resume if found.resume >= 0 else self.size
+        checks.skipped.add(position, end)
+        if found.tail:
+            result.tail, result.tail_position = found.tail, position
+            result.tail_offset = expected
+            result.tail_problem = found.problem
+            if found.tail != ZEROS or self.job.trimmed:  # else room that was never in use
+                checks.hidden(found.last_offset)
+            return UNKNOWN
+        assert found.problem is not None
+        result.problems_of(filenames.LOG_SUFFIX).append(found.problem)
+        checks.hidden(found.last_offset)
+        return found.resume
+
+    def _large(self, position: int, size: int) -> int:
+        """A batch too large to look at in one piece: checksum and header only; 0 if bad."""
+        head = self.log.read_at(position, HEADER_SIZE)
+        if len(head) < HEADER_SIZE or head[16] != MAGIC:
+            return 0
+        crc = 0
+        for piece in self._pieces(position + CRC_FROM, position + size):
+            crc = crc32c(piece, crc)
+        if crc != int.from_bytes(head[17:21], "big"):
+            return 0
+        if not self.table.fill_large(head, size, position):
+            return 0
+        self.checks.take_large(head, self._pieces(position + CRC_FROM, position + size), self.table)
+        return size
+
+    def _pieces(self, start: int, end: int) -> Iterator[memoryview]:
+        for at in range(start, end, WINDOW):
+            with self.log.view(at, min(WINDOW, end - at)) as view:
+                yield view
+
+    def _base_offset_at(self, position: int) -> int:
+        """That of the batch at ``position``; of the next segment at the end; −1 if unknown."""
+        if position >= self.size:
+            return self.job.next_base
+        head = self.log.read_at(position, 17)
+        if len(head) < 17 or head[16] != MAGIC:
+            return UNKNOWN
+        return int.from_bytes(head[:8], "big", signed=True)
+
+
+__all__ = [
+    "WINDOW",
+    "CompareSpec",
+    "Progress",
+    "RangeDigest",
+    "SegmentJob",
+    "SegmentResult",
+    "VerifyOptions",
+    "verify_segment",
+]

@@ -1,0 +1,411 @@
+"""One broker: the place which wires storage, clock, network and coordination together.
+
+Life: open the log directories, join the cluster, stand for controller; serve until a stop, a crash
+or the loss of all log directories. A session that expires is replaced by a new one under a new
+broker epoch while the logs stay open. Every change of state goes through ``next_state``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any
+
+from checkpoints.loggers import get_logger
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import LogstoreError
+from logstore.common.random_id import RandomId, random_id
+from logstore.manager import LogManager
+from logstore.storage.base import Storage
+from replication.broker.alter_partition import AlterPartitionManager
+from replication.broker.controller_channel import REACTIONS, ControllerChannel
+from replication.broker.membership import Membership
+from replication.broker.producer_ids import ProducerIdManager
+from replication.common.config import ReplicationConfig
+from replication.common.errors import DuplicateBrokerRegistrationError
+from replication.common.messages import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteRecordsRequest,
+    DeleteTopicRequest,
+    ElectLeadersRequest,
+    FetchRequest,
+    IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
+    LeaderAndIsrRequest,
+    ListOffsetsRequest,
+    MetadataRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    Request,
+    Response,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from replication.common.retrying import Backoff, Reaction
+from replication.common.runtime import Runtime
+from replication.common.state import UNKNOWN_EPOCH, BrokerRegistration
+from replication.common.transport import OnReply, Transport
+from replication.controller import Controller
+from replication.coordination import Coordinator, CoordinatorFactory
+from replication.replica_manager.metadata_cache import MetadataCache
+from replication.replica_manager.replica_manager import ReplicaManager
+
+logger = get_logger(__name__)
+
+EPOCHS_NAMED = 64  # of earlier sessions, in a registration
+
+
+class BrokerState(Enum):
+    STARTING = "starting"  # or between two sessions
+    RUNNING = "running"
+    STOPPING = "stopping"  # its leaderships move away
+    CLOSING = "closing"  # its logs are closed, then its session
+    STOPPED = "stopped"
+
+
+class BrokerEvent(Enum):
+    JOINED = "joined"  # registered with the coordinator
+    LOST = "lost"  # its session, and the registration with it
+    STOP = "stop"
+    CLOSE = "close"  # no leadership is left to move, or nobody who could
+    CLOSED = "closed"
+    DIED = "died"
+
+
+def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
+    """None: not expected in this state, and of no effect."""
+    match state, event:
+        case BrokerState.STARTING, BrokerEvent.JOINED:
+            return BrokerState.RUNNING
+        case BrokerState.RUNNING, BrokerEvent.LOST:
+            return BrokerState.STARTING
+        case ((BrokerState.STARTING | BrokerState.RUNNING), BrokerEvent.STOP):
+            return BrokerState.STOPPING
+        case BrokerState.STOPPING, BrokerEvent.JOINED:  # it was on its way
+            return BrokerState.STOPPING
+        case BrokerState.STOPPING, BrokerEvent.CLOSE:
+            return BrokerState.CLOSING
+        case BrokerState.CLOSING, BrokerEvent.CLOSED:
+            return BrokerState.STOPPED
+        case BrokerState.STOPPED, _:
+            return None
+        case _, BrokerEvent.DIED:
+            return BrokerState.STOPPED
+        case _:
+            return None
+
+
+class Broker:
+    """See the module.
+
+    Args:
+        connect: begins a session with the coordinator; called again after one expires.
+        transport: this broker's way to the others. The owner binds ``handle`` to the broker's id
+            before ``start``.
+        random_source, random_id: where ids and random choices come from; seeded in simulations.
+        on_fatal: told when it cannot go on: no log directory is left, or another process has its
+            id. ``fatal_error`` says it too.
+    Raises (constructor):
+        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        directories: Iterable[str | os.PathLike[str]],
+        *,
+        connect: CoordinatorFactory,
+        transport: Transport,
+        runtime: Runtime,
+        storage: Storage | None = None,
+        log_config: LogConfig | None = None,
+        broker_config: BrokerConfig | None = None,
+        config: ReplicationConfig | None = None,
+        host: str = "localhost",
+        port: int = -1,
+        rack: str | None = None,
+        cluster_id: str | None = None,
+        random_source: random.Random | None = None,
+        random_id: RandomId = random_id,
+        run_later: Callable[[Callable[[], None]], None] | None = None,
+        on_fatal: Callable[[LogstoreError], None] = lambda error: None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.config = config or ReplicationConfig()
+        self.runtime = runtime
+        self.state = BrokerState.STARTING
+        self.broker_epoch = UNKNOWN_EPOCH
+        self.fatal_error: LogstoreError | None = None
+        self._lock = threading.Lock()  # of the state and what belongs to it
+        self._on_stopped: list[Callable[[], None]] = []
+        self._on_fatal = on_fatal
+        self._actor = runtime.actor(f"broker-{broker_id}")
+        self._address = (host, port, rack)
+        self.log_manager = LogManager(
+            directories, log_config, broker_config=broker_config, storage=storage,
+            clock=runtime.clock, cluster_id=cluster_id, node_id=broker_id, replicated=True,
+            background=False,  # the replica manager does the periodic work
+            run_later=run_later, on_directory_failure=self._on_directory_failure,
+            random_id=random_id,
+        )  # fmt: skip
+        self._epochs = self.log_manager.broker_epochs  # since which nothing was lost, ascending
+        self.metadata = MetadataCache(broker_id)
+        self.membership = Membership(
+            broker_id, runtime, connect, self._registration, self,
+            self.config.initial_broker_registration_timeout_ms,
+        )  # fmt: skip
+        channel = ControllerChannel(
+            runtime, transport, lambda: self.controller_id, self.membership.find_controller,
+            self.config.controller_socket_timeout_ms,
+        )  # fmt: skip
+        self.alter_partition = AlterPartitionManager(
+            broker_id, runtime, channel, lambda: self.broker_epoch
+        )
+        self._departure = channel.call(
+            self._actor, self._farewell, self._judge_farewell, lambda reaction: self._close(),
+            backoff=Backoff(
+                self.config.controlled_shutdown_retry_backoff_ms,
+                self.config.controlled_shutdown_retry_backoff_ms, 1.0, 0.0,
+            ),
+            tries=self.config.controlled_shutdown_max_retries,
+        )  # fmt: skip
+        self.replica_manager = ReplicaManager(
+            broker_id, self.log_manager, runtime, transport, self.metadata, self.alter_partition,
+            self.config, broker_epoch=lambda: self.broker_epoch,
+        )  # fmt: skip
+        self.controller = Controller(
+            broker_id,
+            runtime,
+            transport,
+            self.config,
+            random_source or random.Random(),
+            log_config,
+        )
+        self.producer_ids = ProducerIdManager(broker_id, runtime, lambda: self.membership.session)
+        manager, controller = self.replica_manager, self.controller
+        self._handlers: dict[type, Callable[[Any, OnReply], None]] = {
+            ProduceRequest: manager.produce,
+            FetchRequest: manager.fetch,
+            DeleteRecordsRequest: manager.delete_records,
+            OffsetForLeaderEpochRequest: _now(manager.offsets_for_leader_epoch),
+            ListOffsetsRequest: _now(manager.list_offsets),
+            LeaderAndIsrRequest: _now(manager.leader_and_isr),
+            StopReplicaRequest: _now(manager.stop_replicas),
+            UpdateMetadataRequest: _now(manager.update_metadata),
+            MetadataRequest: _now(self._describe),
+            InitProducerIdRequest: self.producer_ids.handle,
+            **dict.fromkeys(
+                (
+                    AlterPartitionRequest, ControlledShutdownRequest, ElectLeadersRequest,
+                    CreateTopicRequest, DeleteTopicRequest, CreatePartitionsRequest,
+                    IncrementalAlterConfigsRequest,
+                ),
+                controller.handle,
+            ),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Broker({self.broker_id}, {self.state.value}, epoch {self.broker_epoch})"
+
+    def _advance(self, event: BrokerEvent) -> BrokerState | None:
+        """The state before it; None when the event was refused. From any thread."""
+        with self._lock:
+            before, after = self.state, next_state(self.state, event)
+            if after is None:
+                return None
+            self.state = after
+            return before
+
+    def handle(self, request: Request, reply: OnReply) -> None:
+        """Serve a request: the response goes to ``reply``, now or later; None when stopped."""
+        state = self.state
+        if state is BrokerState.STOPPED or state is BrokerState.CLOSING:
+            reply(None)
+        else:
+            self._handlers[type(request)](request, reply)
+
+    def _describe(self, request: MetadataRequest) -> Response:
+        controller = self.controller_id
+        return self.metadata.describe(request, -1 if controller is None else controller)
+
+    @property
+    def controller_id(self) -> int | None:
+        """The controller as this broker knows it."""
+        return self.membership.controller_id
+
+    # -- membership ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to serve; registration goes on in the background (``state`` tells)."""
+        self.replica_manager.startup()
+        self.membership.start()
+
+    def _registration(self) -> BrokerRegistration:
+        """With it go the epochs since which nothing was lost: that of the last clean stop
+        (KIP-966), those before it, and those of this process."""
+        previous = self.log_manager.previous_broker_epoch
+        return BrokerRegistration(
+            self.broker_id, *self._address, previous, self.runtime.clock.wall_ms(),
+            tuple(epoch for epoch in self._epochs if epoch != previous),
+        )  # fmt: skip
+
+    def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
+        """See ``membership.Owner``, as of the next three."""
+        with self._lock:
+            after = next_state(self.state, BrokerEvent.JOINED)
+            if after is None:
+                return
+            self.state = after
+            # Also of a broker that stops: its clean stop is proven by the latest of its epochs.
+            self.broker_epoch = broker_epoch
+            self._epochs = (*self._epochs, broker_epoch)[-EPOCHS_NAMED:]
+            if after is BrokerState.RUNNING:
+                self.controller.start(session, broker_epoch)  # which comes before any ``stop``
+
+    def on_lost(self) -> None:
+        self.controller.stop()
+        if self._advance(BrokerEvent.LOST) is None:  # a broker that stops
+            self._close_soon()  # its leaderships went with the session
+
+    def on_controller(self, controller_id: int | None) -> None:
+        if controller_id is not None:
+            self.alter_partition.hurry()
+            self._actor.post(self._departure.hurry)
+
+    def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
+        self._actor.post(lambda: self._refused(error))
+
+    def _refused(self, error: DuplicateBrokerRegistrationError) -> None:
+        logger.error("broker %s stops: %s", self.broker_id, error)
+        self.fatal_error = error
+        self._advance(BrokerEvent.STOP)
+        self._close()
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _on_directory_failure(self, path: str, error: LogstoreError) -> None:
+        # The thread that met it may hold the log's lock.
+        self._actor.post(lambda: self._directory_failed(path, error))
+
+    def _directory_failed(self, path: str, error: LogstoreError) -> None:
+        """R-151 … R-153."""
+        if self.state in (BrokerState.CLOSING, BrokerState.STOPPED):
+            return
+        self.replica_manager.on_directory_failure(path, error)
+        if self.log_manager.live_directories:
+            self.membership.report_directory_failure()
+            return
+        logger.error("broker %s: no log directory is left", self.broker_id)
+        self._die(error)
+
+    # -- stop ----------------------------------------------------------------------------------
+
+    def shutdown(self, on_stopped: Callable[[], None], *, controlled: bool = True) -> None:
+        """Stop cleanly: leaderships move first (R-65), then logs are flushed and closed.
+
+        ``on_stopped`` is called once, from any thread, however the broker comes to its end; the
+        owner closes the runtime afterwards. A second call waits for the same end; without
+        ``controlled`` it makes the first one move no more leaderships.
+        """
+        with self._lock:
+            ended = self.state is BrokerState.STOPPED
+            if not ended:
+                self._on_stopped.append(on_stopped)
+        if ended:
+            on_stopped()
+            return
+        before = self._advance(BrokerEvent.STOP)
+        if before is BrokerState.RUNNING and controlled:
+            self._actor.post(self._depart)
+        elif before is not None or not controlled:
+            self._close_soon()
+
+    def _depart(self) -> None:
+        if self.state is BrokerState.STOPPING:
+            self.replica_manager.begin_controlled_shutdown()
+            self._departure.start()
+
+    def _farewell(self) -> Request:
+        return ControlledShutdownRequest(self.broker_id, self.broker_epoch)
+
+    def _judge_farewell(self, response: Response) -> Reaction:
+        if not isinstance(response, ControlledShutdownResponse):
+            return Reaction.AGAIN
+        reaction = REACTIONS[response.error_code]
+        return Reaction.AGAIN if reaction is Reaction.DONE and response.remaining else reaction
+
+    def _close_soon(self) -> None:
+        self.membership.join_no_more()
+        self._actor.post(self._close)
+
+    def _close(self) -> None:
+        """Let go of everything in order, each part however the one before it ended."""
+        if self._advance(BrokerEvent.CLOSE) is None:
+            return
+        self._departure.cancel()
+        failure: Exception | None = None
+        for part in (
+            self.controller.stop,
+            self.alter_partition.close,
+            self.replica_manager.shutdown,
+            self._close_logs,
+        ):
+            try:
+                part()
+            except Exception as error:
+                logger.error("broker %s stops, and part of it fails: %s", self.broker_id, error)
+                failure = failure or error
+        self.membership.leave(self._closed)
+        if failure is not None:
+            raise failure
+
+    def _close_logs(self) -> None:
+        """The marker names the last epoch, also where it is that of an earlier process because this
+        one never joined, and those before it which a controller may know instead."""
+        *earlier, last = self._epochs or (UNKNOWN_EPOCH,)
+        told = self.replica_manager.told_broker_epoch
+        self.log_manager.close(last, [epoch for epoch in earlier if epoch >= told])
+
+    def _closed(self) -> None:
+        if self._advance(BrokerEvent.CLOSED) is not None:
+            self._tell_the_end()
+
+    def crash(self) -> None:
+        """Let go of everything at once, as the end of the process does; for tests.
+
+        Nothing is flushed or told to anybody; the session is left to expire.
+        """
+        self._die(None)
+
+    def _die(self, error: LogstoreError | None) -> None:
+        if self._advance(BrokerEvent.DIED) is None:
+            return
+        self.fatal_error = error
+        self.log_manager.crash()
+        self.alter_partition.close()
+        self.controller.stop()
+        self.replica_manager.abandon()
+        self.membership.abandon()
+        self._tell_the_end()
+
+    def _tell_the_end(self) -> None:
+        if self.fatal_error is not None:
+            self._on_fatal(self.fatal_error)
+        with self._lock:
+            waiting, self._on_stopped = self._on_stopped, []
+        for on_stopped in waiting:
+            on_stopped()
+
+
+def _now(handler: Callable[[Any], Response]) -> Callable[[Any, OnReply], None]:
+    def handle(request: Any, reply: OnReply) -> None:
+        reply(handler(request))
+
+    return handle

@@ -1,0 +1,161 @@
+"""A broker's way to the controller: what is asked again, and what each of its answers means.
+
+Everything that a broker wants of the controller goes this way: changes of ISRs, its own leave
+(Kafka's ``NodeToControllerChannelManager``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import Request, Response
+from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
+from replication.common.runtime import Actor, Runtime
+from replication.common.transport import Transport
+
+BACKOFF = Backoff(50, 1000)
+
+REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
+    {
+        Reaction.DONE: (
+            ErrorCode.NONE,
+            ErrorCode.ELECTION_NOT_NEEDED,
+            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        ),
+        # Whoever answers is not the controller, or not any more.
+        Reaction.FIND_CONTROLLER: (
+            ErrorCode.NOT_CONTROLLER,
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+            ErrorCode.BROKER_NOT_AVAILABLE,
+            ErrorCode.NETWORK_EXCEPTION,
+        ),
+        # Its answer may be another one the next time.
+        Reaction.AGAIN: (
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            ErrorCode.REQUEST_TIMED_OUT,
+            ErrorCode.STALE_BROKER_EPOCH,  # one side has not heard of a registration yet
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            ErrorCode.REPLICA_NOT_AVAILABLE,
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+        ),
+        # It has judged, or answered what is none of its answers: the same request would be refused
+        # again.
+        Reaction.GIVE_UP: (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            ErrorCode.CORRUPT_MESSAGE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.MESSAGE_TOO_LARGE,
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            ErrorCode.INVALID_REQUIRED_ACKS,
+            ErrorCode.INVALID_TIMESTAMP,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.INVALID_PARTITIONS,
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            ErrorCode.POLICY_VIOLATION,
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+            ErrorCode.UNKNOWN_PRODUCER_ID,
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.INVALID_UPDATE_VERSION,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+            ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            ErrorCode.INELIGIBLE_REPLICA,
+            ErrorCode.NEW_LEADER_ELECTED,
+        ),
+    }
+)
+
+
+class ControllerChannel:
+    """Where the controller is, and how it is asked.
+
+    Args:
+        controller_id: the controller as it is known now.
+        find_controller: looks for it again; called from any thread.
+        timeout_ms: how long each try waits for its answer.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        transport: Transport,
+        controller_id: Callable[[], int | None],
+        find_controller: Callable[[], None],
+        timeout_ms: int,
+    ) -> None:
+        self._runtime = runtime
+        self._transport = transport
+        self._controller_id = controller_id
+        self._find_controller = find_controller
+        self._timeout_ms = timeout_ms
+
+    def call(
+        self,
+        actor: Actor,
+        request: Callable[[], Request | None],
+        judge: Callable[[Response], Reaction],
+        on_end: Callable[[Reaction], None] = lambda reaction: None,
+        *,
+        backoff: Backoff = BACKOFF,
+        tries: int | None = None,
+    ) -> RetryingCall:
+        """A call that is not started yet.
+
+        Args:
+            request: what to ask, at each try; None ends the call with DONE.
+            judge: what follows from an answer; on ``actor``.
+            on_end, tries: as of ``RetryingCall``.
+        """
+
+        def attempt(settle: Settle) -> None:
+            wanted = request()
+            if wanted is None:
+                settle(Reaction.DONE)
+                return
+            controller = self._controller_id()
+            if controller is None:
+                settle(Reaction.FIND_CONTROLLER)
+                return
+
+            def answered(response: Response | None) -> None:
+                if response is None:
+                    settle(Reaction.FIND_CONTROLLER)
+                    return
+                reaction = Reaction.AGAIN
+                try:
+                    reaction = judge(response)
+                finally:
+                    settle(reaction)
+
+            self._transport.send(
+                controller, wanted, lambda r: actor.post(lambda: answered(r)), self._timeout_ms
+            )
+
+        return RetryingCall(
+            self._runtime, actor, backoff, attempt, on_end,
+            find_controller=self._find_controller, tries=tries,
+        )  # fmt: skip

@@ -1,0 +1,245 @@
+"""A broker's state as Prometheus metrics, under the names that jmx_exporter gives Kafka's MBeans
+(R-157 … R-168, R-172, R-173).
+
+``kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions`` is
+``kafka_server_replicamanager_underreplicatedpartitions``; ``…PerSec`` is a counter ``…_total``;
+keys beyond type and name are labels. Each sample has a label ``broker``: brokers may share a
+process.
+
+State is read when it is asked for: nothing is counted twice, and the way of the data pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from checkpoints.printable import printable
+from logstore.common.extras import Extra, load
+from logstore.manager import LogManager
+from replication.fetcher.fetcher_manager import FetcherManager
+from replication.partition import Partition
+from replication.replica_manager.replica_manager import ReplicaManager
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from replication.broker.broker import Broker
+    from replication.controller.context import ControllerStats
+
+
+class Sample(NamedTuple):
+    """One value of one MBean; ``is_counter`` for what only grows."""
+
+    name: str  # type and name of the MBean below its domain, as "server_ReplicaManager_LeaderCount"
+    value: float
+    labels: tuple[tuple[str, str], ...] = ()
+    is_counter: bool = False
+
+
+class BrokerCollector:
+    """For ``CollectorRegistry.register``; made by ``collector``."""
+
+    def __init__(self, brokers: Iterable[Broker]) -> None:
+        self._brokers = tuple(brokers)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: a registry then asks for no values when it takes the collector."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        core = _library()
+
+        families: dict[str, Metric] = {}
+        for broker in self._brokers:
+            own = (("broker", str(broker.broker_id)),)
+            for sample in samples_of(broker):
+                name = f"kafka_{sample.name}".lower()
+                labels = {key: printable(text) for key, text in (*own, *sample.labels)}
+                family = families.get(name)
+                if family is None:
+                    kind = core.CounterMetricFamily if sample.is_counter else core.GaugeMetricFamily
+                    family = families[name] = kind(name, f"Kafka's {sample.name}")
+                suffix = "_total" if sample.is_counter else ""
+                family.add_sample(name + suffix, labels, sample.value)
+        return families.values()
+
+
+def collector(*brokers: Broker) -> BrokerCollector:
+    """What to register for some brokers: ``REGISTRY.register(collector(broker))``.
+
+    Values are read by whoever scrapes, in its thread.
+
+    Raises:
+        ConfigError: the extra ``metrics`` is not installed.
+    """
+    _library()
+    return BrokerCollector(brokers)
+
+
+def _library() -> Any:
+    return load("prometheus_client.core", Extra.METRICS, "replication.broker.metrics")
+
+
+def samples_of(broker: Broker) -> Iterator[Sample]:
+    """All that a broker shows, now."""
+    yield from _replica_manager(broker.replica_manager)
+    for partition in list(broker.replica_manager.partitions.values()):
+        yield from _partition(partition)
+    yield from _waiting(broker.replica_manager)
+    yield from _traffic(broker.replica_manager)
+    yield from _fetch_sessions(broker.replica_manager)
+    yield from _fetchers(broker.replica_manager.fetchers)
+    yield from _log_directories(broker.log_manager)
+    yield from _controller(broker.controller.stats)
+
+
+def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
+    """R-157."""
+    partitions = list(manager.partitions.values())
+    online = [p for p in partitions if not p.offline]
+    stats = manager.stats
+    values = {
+        "LeaderCount": sum(p.is_leader for p in online),
+        "PartitionCount": len(partitions),
+        "OfflineReplicaCount": len(partitions) - len(online),
+        "UnderReplicatedPartitions": sum(p.under_replicated for p in online),
+        "UnderMinIsrPartitionCount": sum(p.under_min_isr for p in online),
+        "AtMinIsrPartitionCount": sum(p.at_min_isr for p in online),
+        "ProducerIdCount": sum(len(p.log.producers.producers) for p in online if p.log is not None),
+    }
+    for name, value in values.items():
+        yield Sample(f"server_ReplicaManager_{name}", value)
+    counts = {
+        "IsrExpands": stats.isr_expands,
+        "IsrShrinks": stats.isr_shrinks,
+        "FailedIsrUpdates": stats.failed_isr_updates,
+    }
+    for name, value in counts.items():
+        yield Sample(f"server_ReplicaManager_{name}", value, is_counter=True)
+
+
+def _partition(partition: Partition) -> Iterator[Sample]:
+    """R-158, R-159."""
+    labels = (("topic", partition.tp.topic), ("partition", str(partition.tp.partition)))
+    log = partition.log
+    leads = partition.is_leader
+    values = {
+        "UnderReplicated": partition.under_replicated,
+        "InSyncReplicasCount": len(partition.isr.committed) if leads else 0,
+        "UnderMinIsr": partition.under_min_isr,
+        "AtMinIsr": partition.at_min_isr,
+        "ReplicasCount": len(partition.replicas) if leads else 0,
+    }
+    if log is not None:
+        values["LastStableOffsetLag"] = log.high_watermark - log.last_stable_offset if leads else 0
+    for name, value in values.items():
+        yield Sample(f"cluster_Partition_{name}", value, labels)
+    if log is not None:
+        sizes = {
+            "NumLogSegments": len(log.segments),
+            "LogStartOffset": log.log_start_offset,
+            "LogEndOffset": log.log_end_offset,
+            "Size": log.size,
+        }
+        for name, value in sizes.items():
+            yield Sample(f"log_Log_{name}", value, labels)
+
+
+def _waiting(manager: ReplicaManager) -> Iterator[Sample]:
+    """R-163, R-164."""
+    sizes: dict[str, list[int]] = {}
+    for purgatory in manager.waiting.purgatories:
+        size = sizes.setdefault(purgatory.name, [0, 0])
+        size[0] += purgatory.watched
+        size[1] += purgatory.delayed
+    for name, (watched, delayed) in sizes.items():
+        labels = (("delayedOperation", name),)
+        yield Sample("server_DelayedOperationPurgatory_PurgatorySize", watched, labels)
+        yield Sample("server_DelayedOperationPurgatory_NumDelayedOperations", delayed, labels)
+    stats = manager.stats
+    yield Sample("server_DelayedProduceMetrics_Expires", stats.produce_expirations, is_counter=True)
+    for fetcher_type, count in (
+        ("follower", stats.follower_fetch_expirations),
+        ("consumer", stats.consumer_fetch_expirations),
+    ):
+        labels = (("fetcherType", fetcher_type),)
+        yield Sample("server_DelayedFetchMetrics_Expires", count, labels, is_counter=True)
+    yield Sample(
+        "server_DelayedDeleteRecordsMetrics_Expires", stats.delete_records_expirations,
+        is_counter=True,
+    )  # fmt: skip
+
+
+def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
+    """R-166, R-167."""
+    stats = manager.stats
+    counts = {
+        "BytesIn": stats.bytes_in,
+        "BytesOut": stats.bytes_out,
+        "MessagesIn": stats.messages_in,
+        "BytesRejected": stats.bytes_rejected,
+        "ReplicationBytesIn": manager.fetchers.replication_bytes_in,
+        "ReplicationBytesOut": stats.replication_bytes_out,
+    }
+    for name, value in counts.items():
+        yield Sample(f"server_BrokerTopicMetrics_{name}", value, is_counter=True)
+    yield Sample("server_LeaderReplication_byte_rate", manager.leader_quota.byte_rate)
+    yield Sample("server_FollowerReplication_byte_rate", manager.follower_quota.byte_rate)
+
+
+def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
+    """R-165."""
+    sessions = manager.fetch_sessions
+    prefix = "server_FetchSessionCache"
+    yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
+    yield Sample(f"{prefix}_NumIncrementalFetchPartitionsCached", sessions.partitions)
+    yield Sample(f"{prefix}_IncrementalFetchSessionEvictions", sessions.evictions, is_counter=True)
+
+
+def _fetchers(fetchers: FetcherManager) -> Iterator[Sample]:
+    """R-160 … R-162."""
+    replica = (("clientId", "Replica"),)
+    values = {
+        "MaxLag": fetchers.max_lag,
+        "MinFetchRate": fetchers.min_fetch_rate,
+        "FailedPartitionsCount": len(fetchers.failed_partitions),
+        "DeadThreadCount": fetchers.dead_workers,
+    }
+    for name, value in values.items():
+        yield Sample(f"server_ReplicaFetcherManager_{name}", value, replica)
+    for fetcher in fetchers.fetchers:
+        client = ("clientId", fetcher.name)
+        labels = (client, ("leader", str(fetcher.leader_id)))
+        yield Sample("server_FetcherStats_Requests", fetcher.requests, labels, is_counter=True)
+        yield Sample("server_FetcherStats_Bytes", fetcher.bytes, labels, is_counter=True)
+        for tp, lag in fetcher.lags().items():
+            where = (client, ("topic", tp.topic), ("partition", str(tp.partition)))
+            yield Sample("server_FetcherLagMetrics_ConsumerLag", lag, where)
+
+
+def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
+    """R-168."""
+    offline = log_manager.offline_directories
+    yield Sample("log_LogManager_OfflineLogDirectoryCount", len(offline))
+    for path in sorted({*log_manager.live_directories, *offline}):
+        labels = (("logDirectory", path),)
+        yield Sample("log_LogManager_LogDirectoryOffline", path in offline, labels)
+
+
+def _controller(stats: ControllerStats) -> Iterator[Sample]:
+    """R-172, R-173."""
+    values = {
+        "ActiveControllerCount": stats.active_controller_count,
+        "OfflinePartitionsCount": stats.offline_partitions_count,
+        "PreferredReplicaImbalanceCount": stats.preferred_replica_imbalance_count,
+        "GlobalTopicCount": stats.global_topic_count,
+        "GlobalPartitionCount": stats.global_partition_count,
+        "ActiveBrokerCount": stats.active_broker_count,
+    }
+    for name, value in values.items():
+        yield Sample(f"controller_KafkaController_{name}", value)
+    yield Sample(
+        "controller_ControllerStats_UncleanLeaderElections", stats.unclean_leader_elections,
+        is_counter=True,
+    )  # fmt: skip

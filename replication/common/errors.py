@@ -1,0 +1,196 @@
+"""What replication refuses, one class for each of Kafka's error codes that callers handle.
+
+All carry ``code``; ``error_for`` turns a code from a response back into an exception.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import ClassVar
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import LogstoreError
+from replication.common.error_codes import ErrorCode
+
+
+class ReplicationError(LogstoreError):
+    """Base; ``retriable`` says whether the same request may succeed later (Kafka's sense)."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
+    retriable: ClassVar[bool] = False
+
+
+class _Retriable(ReplicationError):
+    retriable = True
+
+
+class NotLeaderOrFollowerError(_Retriable):
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class LeaderNotAvailableError(_Retriable):
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class FencedLeaderEpochError(_Retriable):
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(_Retriable):
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class UnknownPartitionError(_Retriable):
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class InvalidRequiredAcksError(ReplicationError):
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class NotEnoughReplicasError(_Retriable):
+    """acks=all was refused before the append: nothing was written (R-83)."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(_Retriable):
+    """Written, yet not on enough replicas: it may become committed or not (R-84)."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class RequestTimedOutError(_Retriable):
+    """The outcome is unknown (R-85)."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class OffsetNotAvailableError(_Retriable):
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class KafkaStorageError(_Retriable):
+    """The log directory of the replica is offline (R-151)."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class StaleControllerEpochError(ReplicationError):
+    code = ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+class StaleBrokerEpochError(ReplicationError):
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class NotControllerError(_Retriable):
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class DuplicateBrokerRegistrationError(ReplicationError):
+    """Another process has this broker's id, and its session lives."""
+
+    def __init__(self, broker_id: int) -> None:
+        super().__init__(broker_id)
+        self.broker_id = broker_id
+
+    def _text(self) -> str:
+        return f"broker {self.broker_id} is registered already, by a process that lives"
+
+
+class InvalidRequestError(ReplicationError):
+    code = ErrorCode.INVALID_REQUEST
+
+
+class BrokerUnavailableError(_Retriable):
+    """No answer from the broker: cut off, stopped, or too slow; the outcome is unknown."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
+class LogTruncationError(ReplicationError):
+    """A consumer without a reset policy: records that it read are not in the leader's log any more.
+
+    ``position`` is where it would have read on; from ``divergent_offset`` on the log differs from
+    what it read, None when nothing is known to be common. ``seek`` goes on (KIP-320).
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+    def __init__(self, tp: TopicPartition, position: int, divergent_offset: int | None) -> None:
+        super().__init__(tp, position, divergent_offset)
+        self.tp, self.position, self.divergent_offset = tp, position, divergent_offset
+
+    def _text(self) -> str:
+        where = "" if self.divergent_offset is None else f" from offset {self.divergent_offset} on"
+        return (
+            f"{self.tp}: the records before position {self.position} were read, but the log was "
+            f"truncated{where}"
+        )
+
+
+class TopicMadeAnewError(ReplicationError):
+    """A consumer without a reset policy: its topic was deleted, and another has the name now.
+
+    ``position`` was in the log of ``topic_id``. ``seek`` goes on in that of ``new_topic_id``.
+    """
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+    def __init__(
+        self, tp: TopicPartition, position: int, topic_id: uuid.UUID, new_topic_id: uuid.UUID
+    ) -> None:
+        super().__init__(tp, position, topic_id, new_topic_id)
+        self.tp, self.position = tp, position
+        self.topic_id, self.new_topic_id = topic_id, new_topic_id
+
+    def _text(self) -> str:
+        return (
+            f"{self.tp}: position {self.position} is of the topic with id {self.topic_id}, which "
+            f"was deleted; the name belongs to {self.new_topic_id} now"
+        )
+
+
+_CLASSES: dict[ErrorCode, type[ReplicationError]] = {
+    kind.code: kind
+    for kind in (
+        NotLeaderOrFollowerError,
+        LeaderNotAvailableError,
+        FencedLeaderEpochError,
+        UnknownLeaderEpochError,
+        UnknownPartitionError,
+        InvalidRequiredAcksError,
+        NotEnoughReplicasError,
+        NotEnoughReplicasAfterAppendError,
+        RequestTimedOutError,
+        OffsetNotAvailableError,
+        KafkaStorageError,
+        StaleControllerEpochError,
+        StaleBrokerEpochError,
+        NotControllerError,
+        InvalidRequestError,
+        BrokerUnavailableError,
+    )
+}
+
+
+class ResponseError(ReplicationError):
+    """A code without a class of its own; ``code`` is that of the instance."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(code, message)
+        self.__dict__["code"] = code
+        self.message = message
+
+    def _text(self) -> str:
+        name = self.code.name
+        return f"{name}: {self.message}" if self.message else name
+
+
+def error_for(code: ErrorCode, message: str = "") -> ReplicationError:
+    """The exception that stands for an error code."""
+    kind = _CLASSES.get(code)
+    if kind is None:
+        return ResponseError(code, message)
+    return kind(f"{code.name}: {message}" if message else code.name)

@@ -1,0 +1,238 @@
+"""The seam for concurrency: who runs a task, and when.
+
+Nothing else in ``replication`` starts a thread or waits. ``ThreadRuntime`` is the real one; the
+simulator has another, in which everything happens in one thread, in an order drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import Clock, SystemClock
+
+logger = get_logger(__name__)
+
+Task = Callable[[], None]
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None:
+        """The task will not begin any more; one that has begun runs on. Idempotent."""
+        ...
+
+
+class Actor(Protocol):
+    """Runs what is posted to it: one task at a time, in the order of posting."""
+
+    name: str
+
+    def post(self, task: Task) -> None:
+        """Never blocks; after ``close`` it does nothing."""
+        ...
+
+    def offer(self, task: Task) -> None:
+        """As ``post``, but the caller's thread may run it, where nothing else is to be done.
+
+        For short tasks, to which a change of threads is much. The caller holds no lock.
+        """
+        ...
+
+    def close(self, wait: bool = False) -> None:
+        """Drop what is queued. ``wait`` until a running task is done (not from the actor)."""
+        ...
+
+
+class Runtime(Protocol):
+    """One broker's share of the machine; ``close`` ends all of it.
+
+    Attributes:
+        random: for choices that need not repeat, such as jitter; the simulator draws it from its
+            seed.
+    """
+
+    clock: Clock
+    random: random.Random
+
+    def now_ms(self) -> int:
+        """Monotonic ms: for lag, timeouts and timers."""
+        ...
+
+    def actor(self, name: str, *, may_hang: bool = False) -> Actor:
+        """
+        Args:
+            may_hang: its tasks ask another system, which may not answer for long: ``close`` does
+                not wait for them, nor drop them, for one of them may end a session there.
+        """
+        ...
+
+    def call_later(self, delay_ms: float, task: Task) -> Cancellable:
+        """Run ``task`` once; it must be short. An exception is logged, and is not fatal."""
+        ...
+
+    def every(self, interval_ms: float, task: Task) -> Cancellable:
+        """Run ``task`` again and again, the first time after one interval; never overlapping."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ThreadActor:
+    """A thread with a queue, and a turn: whoever has it runs a task."""
+
+    def __init__(self, name: str, *, may_hang: bool = False) -> None:
+        self.name = name
+        self.may_hang = may_hang
+        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._closed = False
+        self._dropped = False  # what is queued too
+        self._turn = threading.Lock()
+        self._lock = threading.Lock()  # for the number of tasks that are posted and not done
+        self._posted = 0
+        self._guest: int | None = None  # the thread that runs a task in place of ours
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def post(self, task: Task) -> None:
+        if not self._closed:
+            with self._lock:
+                self._posted += 1
+            self._queue.put(task)
+
+    def offer(self, task: Task) -> None:
+        with self._lock:
+            # Nothing may overtake what was posted before, nor run beside it.
+            is_idle = not self._posted and not self._closed and self._turn.acquire(blocking=False)
+        if not is_idle:
+            self.post(task)
+            return
+        self._guest = threading.get_ident()
+        try:
+            _run_logged(task, self.name)
+        finally:
+            self._guest = None
+            self._turn.release()
+
+    def finish(self) -> None:
+        """Take nothing more; what is queued is still done, and nobody waits for it."""
+        self._closed = True
+        self._queue.put(None)
+
+    def close(self, wait: bool = False) -> None:
+        self._dropped = True
+        self.finish()
+        if wait and threading.get_ident() not in (self._thread.ident, self._guest):
+            self._thread.join()
+            with self._turn:  # of a guest
+                pass
+
+    def _run(self) -> None:
+        get = self._queue.get
+        while (task := get()) is not None:
+            with self._turn:
+                if self._dropped:
+                    return
+                _run_logged(task, self.name)
+            del task  # what it holds should not live until the next one comes
+            with self._lock:
+                self._posted -= 1
+
+
+class _Entry:
+    __slots__ = ("cancelled", "interval_ms", "task")
+
+    def __init__(self, task: Task, interval_ms: float | None) -> None:
+        self.task, self.interval_ms = task, interval_ms
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ThreadRuntime:
+    """Threads: one for each actor, and one that watches the clock for all timers."""
+
+    def __init__(self, name: str = "logstore", clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.random = random.Random()
+        self._heap: list[tuple[float, int, _Entry]] = []
+        self._number = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._actors: list[ThreadActor] = []
+        self._thread = threading.Thread(target=self._watch, name=f"{name}-timer", daemon=True)
+        self._thread.start()
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ns() // 1_000_000
+
+    def actor(self, name: str, *, may_hang: bool = False) -> ThreadActor:
+        actor = ThreadActor(name, may_hang=may_hang)
+        with self._changed:
+            self._actors = [a for a in self._actors if not a._closed]
+            self._actors.append(actor)
+        return actor
+
+    def call_later(self, delay_ms: float, task: Task) -> _Entry:
+        return self._add(delay_ms, _Entry(task, None))
+
+    def every(self, interval_ms: float, task: Task) -> _Entry:
+        return self._add(interval_ms, _Entry(task, interval_ms))
+
+    def _precise_ms(self) -> float:
+        return self.clock.monotonic_ns() / 1e6
+
+    def _add(self, delay_ms: float, entry: _Entry) -> _Entry:
+        with self._changed:
+            item = (self._precise_ms() + delay_ms, next(self._number), entry)
+            heapq.heappush(self._heap, item)
+            if self._heap[0] is item:
+                self._changed.notify()
+        return entry
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed:
+                    wait_ms = self._heap[0][0] - self._precise_ms() if self._heap else None
+                    if wait_ms is not None and wait_ms <= 0:
+                        break
+                    self._changed.wait(None if wait_ms is None else wait_ms / 1000)
+                if self._closed:
+                    return
+                entry = heapq.heappop(self._heap)[2]
+            if entry.cancelled:
+                continue
+            _run_logged(entry.task, self._thread.name)
+            if entry.interval_ms is not None and not entry.cancelled:
+                self._add(entry.interval_ms, entry)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._heap.clear()
+            self._changed.notify()
+            actors = list(self._actors)
+        may_hang = [actor for actor in actors if actor.may_hang]
+        others = [actor for actor in actors if not actor.may_hang]
+        for actor in others:
+            actor.close()
+        for actor in may_hang:
+            actor.finish()
+        for actor in others:
+            actor.close(wait=True)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _run_logged(task: Task, name: str) -> None:
+    try:
+        task()
+    except Exception:
+        logger.exception("a task of %s failed", name)

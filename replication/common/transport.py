@@ -1,0 +1,201 @@
+"""The seam between brokers: a request goes to a broker, its response comes to a callback.
+
+``LocalTransport`` connects brokers of one process without a copy of anything. The simulator has
+one that delays, loses, repeats and reorders; a wire protocol needs only another of these.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from checkpoints.loggers import get_logger
+from replication.common.messages import Request, Response
+from replication.common.runtime import Cancellable, Runtime
+
+logger = get_logger(__name__)
+
+DEFAULT_TIMEOUT_MS = 30_000
+
+OnReply = Callable[[Response | None], None]
+Handler = Callable[[Request, OnReply], None]
+
+
+class Transport(Protocol):
+    """One broker's way to the others, itself included."""
+
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        """Send a request.
+
+        ``on_reply`` is called exactly once: with the response, or with None when there will be none
+        (unreachable, connection lost, nothing came for ``timeout_ms``): the request may then have
+        been carried out or not. It may be called from any thread, and before ``send`` returns. Not
+        called at all when the sender's own runtime was closed meanwhile. Never blocks for long.
+        """
+        ...
+
+
+class LocalNetwork:
+    """Handlers of the live brokers of one process, and which links between them are cut.
+
+    A request that waits at a broker which goes away, or behind a link that is cut, fails at once,
+    as a connection that is reset.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Handler] = {}
+        self._open: dict[_Call, None] = {}  # not answered yet, in order of sending
+        self._cut: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()  # no callback is called with it held
+
+    def bind(self, broker_id: int, handler: Handler) -> None:
+        with self._lock:
+            self._handlers[broker_id] = handler
+
+    def unbind(self, broker_id: int, handler: Handler | None = None) -> None:
+        """``handler``: nothing happens when another one serves by now, that of a later life."""
+        with self._lock:
+            if handler is not None and self._handlers.get(broker_id) != handler:
+                return
+            self._handlers.pop(broker_id, None)
+            lost = [call for call in self._open if call.receiver == broker_id]
+        _fail(lost)
+
+    @property
+    def bound(self) -> list[int]:
+        """Ids of the brokers that can be reached, ascending."""
+        with self._lock:
+            return sorted(self._handlers)
+
+    def cut(self, sender: int, receiver: int) -> None:
+        """Nothing passes from ``sender`` to ``receiver`` any more, responses included."""
+        link = sender, receiver
+        with self._lock:
+            self._cut.add(link)
+            lost = [c for c in self._open if link in ((c.sender, c.receiver), c.way_back)]
+        _fail(lost)
+
+    def heal(self) -> None:
+        with self._lock:
+            self._cut.clear()
+
+    def open_of(self, sender: int) -> list[_Call]:
+        """What a broker sent and has no answer to, in order of sending."""
+        with self._lock:
+            return [call for call in self._open if call.sender == sender]
+
+    def open(self, call: _Call) -> Handler | None:
+        """Who serves the call, which waits for its answer from now on; None: it reaches nobody."""
+        with self._lock:
+            handler = self._handlers.get(call.receiver)
+            if handler is None or (call.sender, call.receiver) in self._cut:
+                return None
+            self._open[call] = None
+            return handler
+
+    def close(self, call: _Call) -> tuple[bool, bool]:
+        """Whether the call was open until now, and whether an answer to it passes."""
+        with self._lock:
+            was_open = call in self._open
+            if was_open:
+                del self._open[call]
+            return was_open, call.way_back not in self._cut
+
+
+class _Call:
+    """One request and who waits for its answer."""
+
+    __slots__ = ("_network", "deadline_ms", "on_reply", "receiver", "sender")
+
+    def __init__(
+        self,
+        network: LocalNetwork,
+        sender: int,
+        receiver: int,
+        on_reply: OnReply,
+        deadline_ms: int,
+    ) -> None:
+        self._network, self.on_reply = network, on_reply
+        self.sender, self.receiver = sender, receiver
+        self.deadline_ms = deadline_ms
+
+    @property
+    def way_back(self) -> tuple[int, int]:
+        return self.receiver, self.sender
+
+    def reply(self, response: Response | None) -> None:
+        was_open, passes = self._network.close(self)
+        if was_open:
+            self.on_reply(response if passes else None)
+
+
+def _fail(calls: Iterable[_Call]) -> None:
+    """Whoever fails over having no answer must not keep the others from hearing so."""
+    for call in calls:
+        try:
+            call.reply(None)
+        except Exception:
+            logger.exception("broker %s failed over a missing answer", call.sender)
+
+
+class LocalTransport:
+    """Calls the other broker's handler in the sender's thread. ``runtime`` is the sender's."""
+
+    def __init__(self, network: LocalNetwork, broker_id: int, runtime: Runtime) -> None:
+        self._network = network
+        self._from = broker_id
+        self._runtime = runtime
+        self._timer: Cancellable | None = None
+        self._timer_ms = 0
+        self._lock = threading.Lock()
+
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        deadline_ms = self._runtime.now_ms() + timeout_ms
+        call = _Call(self._network, self._from, broker_id, on_reply, deadline_ms)
+        handler = self._network.open(call)
+        if handler is None:
+            on_reply(None)
+            return
+        # After the call was opened, so that a timer which fires just now finds it.
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._arm(deadline_ms)
+        try:
+            handler(request, call.reply)
+        except Exception:  # of the receiver, which the sender has nothing to do with
+            logger.exception("broker %s failed over a request", broker_id)
+            call.reply(None)
+
+    def _arm(self, deadline_ms: int) -> None:
+        """One timer for all that is open, at the first deadline: most are answered long before, and
+        then it finds the first deadline of the later ones."""
+        with self._lock:
+            if self._timer is not None:
+                if self._timer_ms <= deadline_ms:
+                    return
+                self._timer.cancel()
+            self._timer_ms = deadline_ms
+            delay_ms = max(0, deadline_ms - self._runtime.now_ms())
+            self._timer = self._runtime.call_later(delay_ms, self._expire)
+
+    def _expire(self) -> None:
+        with self._lock:
+            self._timer = None
+        now_ms = self._runtime.now_ms()
+        calls = self._network.open_of(self._from)
+        _fail(call for call in calls if call.deadline_ms <= now_ms)
+        waiting = [call.deadline_ms for call in calls if call.deadline_ms > now_ms]
+        if waiting:
+            self._arm(min(waiting))

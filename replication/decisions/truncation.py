@@ -1,0 +1,109 @@
+"""Where a follower cuts its log, and which requests an epoch fences: pure rules.
+
+Three generations of the protocol, of which the newest is the default (``RULES``). The older two
+are kept because of what they lose: the simulator and the exhaustive check show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import EpochEndOffset
+from replication.common.state import UNKNOWN_EPOCH
+
+
+class TruncationRule(NamedTuple):
+    """How a follower finds the point at which its log may differ from the leader's.
+
+    Attributes:
+        asks_leader: asks for the end of its latest epoch before it fetches (KIP-101, KIP-279).
+        fences: requests carry the current leader epoch, and one of another epoch is refused
+            (KIP-320).
+        on_fetch: each fetch carries the epoch of the last record, and the leader answers where the
+            logs part (KIP-595).
+    """
+
+    name: str
+    asks_leader: bool
+    fences: bool
+    on_fetch: bool
+
+    def begins_truncating(self, latest_epoch: int) -> bool:
+        """Whether a partition that starts to follow must truncate before it fetches (R-113)."""
+        return not (self.on_fetch and latest_epoch != UNKNOWN_EPOCH)
+
+    def initial_offset(self, latest_epoch: int, high_watermark: int, log_end: int) -> int:
+        """Where a partition that starts to follow fetches from (R-112)."""
+        return high_watermark if self.begins_truncating(latest_epoch) else log_end
+
+    def must_ask(self, latest_epoch: int) -> bool:
+        """Whether the cut is the leader's to tell; otherwise it is the high watermark (R-130)."""
+        return self.asks_leader and latest_epoch != UNKNOWN_EPOCH
+
+
+HIGH_WATERMARK_RULE = TruncationRule("hw", asks_leader=False, fences=False, on_fetch=False)
+EPOCH_RULE = TruncationRule("epoch", asks_leader=True, fences=False, on_fetch=False)
+FETCH_RULE = TruncationRule("fetch", asks_leader=True, fences=True, on_fetch=True)
+RULES = {rule.name: rule for rule in (FETCH_RULE, EPOCH_RULE, HIGH_WATERMARK_RULE)}
+
+
+class Truncation(NamedTuple):
+    """Cut to ``offset``; unless ``finished``, ask again with the then latest epoch (R-135)."""
+
+    offset: int
+    finished: bool
+
+
+def truncation_point(
+    answer: EpochEndOffset,
+    end_offset_for: Callable[[int], EpochEndOffset],
+    log_end: int,
+    initial_offset: int,
+) -> Truncation:
+    """What the leader's answer about our latest epoch means for our log (R-132 … R-136).
+
+    Args:
+        answer: the epoch the leader found at or below ours, and where it ends there.
+        end_offset_for: the same question to our own log (F-208).
+        initial_offset: the cut when the leader knows nothing, our high watermark.
+    """
+    if answer.end_offset < 0:
+        return Truncation(initial_offset, True)
+    if answer.epoch == UNKNOWN_EPOCH:
+        return Truncation(min(answer.end_offset, log_end), True)
+    own = end_offset_for(answer.epoch)
+    if own.end_offset < 0:
+        return Truncation(min(answer.end_offset, log_end), True)
+    if own.epoch != answer.epoch:
+        return Truncation(min(own.end_offset, log_end), False)
+    return Truncation(min(answer.end_offset, own.end_offset, log_end), True)
+
+
+def diverging_epoch(
+    found: EpochEndOffset, fetch_offset: int, last_fetched_epoch: int
+) -> EpochEndOffset | None:
+    """Whether a follower's log parts from ours before ``fetch_offset``, and where (R-104).
+
+    ``found`` is our end offset for ``last_fetched_epoch``, which must be known (R-102).
+    """
+    if found.epoch < last_fetched_epoch or found.end_offset < fetch_offset:
+        return found
+    return None
+
+
+def cannot_be_compared(found: EpochEndOffset, fetch_offset: int, log_start: int) -> bool:
+    """Whether all that a follower has lies below our log start, and of the epoch of its last record
+    we have nothing: it may have followed another leader. ``found`` is as above, and not diverging.
+    """
+    return 0 < fetch_offset == log_start and found.end_offset <= log_start
+
+
+def check_leader_epoch(requested: int, current: int) -> ErrorCode:
+    """R-99, R-100: a request of another leadership is refused; −1 is not checked."""
+    if requested in (UNKNOWN_EPOCH, current):
+        return ErrorCode.NONE
+    if requested < current:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    return ErrorCode.UNKNOWN_LEADER_EPOCH

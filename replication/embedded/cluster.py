@@ -1,0 +1,98 @@
+"""``Cluster``: several brokers in one process, on real files and real threads.
+
+For services that embed a replicated log, and for tests of code that talks to one: brokers can be
+stopped, crashed, cut off and started again while others serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from checkpoints.types import TopicPartition
+from logstore.common.types import Record
+from logstore.log.reading.reading import LATEST
+from replication.client import Consumer, Producer, RecordMetadata
+from replication.embedded.topic_admin import TopicAdmin
+from replication.partition import Partition
+
+
+class Cluster(TopicAdmin):
+    """Brokers 0, 1, 2, … in one process, and what a service or a test asks of all of them.
+
+    Use as a context manager, or call ``close``. Arguments and errors: ``LocalBrokers``.
+    """
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    def producer(self, **options: Any) -> Producer:
+        """A ``Producer``, such as ``producer(idempotent=True)``."""
+        return Producer(self.client, **options)
+
+    def consumer(self, *tps: TopicPartition, **options: Any) -> Consumer:
+        """A ``Consumer`` of the given partitions."""
+        return Consumer(self.client, tps, **options)
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None = None, **options: Any
+    ) -> RecordMetadata:
+        """Send one record with acks=all; see ``Producer.send``."""
+        return Producer(self.client).send(topic, value, key, **options)
+
+    def read_all(self, topic: str, **options: Any) -> dict[int, list[Record]]:
+        """All committed records of a topic, by partition."""
+        tps = self.client.partitions(topic)
+        found: dict[int, list[Record]] = {tp.partition: [] for tp in tps}
+        for tp, record in self.consumer(*tps, **options).read_to_end():
+            found[tp.partition].append(record)
+        return found
+
+    def end_offset(self, tp: TopicPartition) -> int:
+        """The high watermark, as a consumer learns it."""
+        return self.consumer(tp).offset_for(tp, LATEST)
+
+    # -- looking inside ------------------------------------------------------------------------
+
+    def leader(self, tp: TopicPartition) -> int | None:
+        """The live broker that leads a partition now, None when there is none."""
+        leaders = [
+            (p.leader_epoch, b.broker_id)
+            for b in self._running()
+            if (p := b.replica_manager.partitions.get(tp)) is not None and p.is_leader
+        ]
+        return max(leaders)[1] if leaders else None
+
+    def replica(self, tp: TopicPartition, broker_id: int) -> Partition:
+        """The partition as one broker has it.
+
+        Raises:
+            BrokerUnavailableError, UnknownPartitionError
+        """
+        return self.broker(broker_id).replica_manager.partition(tp)
+
+    def isr(self, tp: TopicPartition) -> tuple[int, ...]:
+        """The committed ISR in the eyes of the leader; empty when nobody leads."""
+        leader = self.leader(tp)
+        return () if leader is None else tuple(sorted(self.replica(tp, leader).isr.committed))
+
+    def wait_for_isr(
+        self, tp: TopicPartition, members: Iterable[int], timeout_s: float = 30.0
+    ) -> None:
+        """Until the leader's committed ISR has exactly these members."""
+        wanted = tuple(sorted(members))
+        self.wait_until(lambda: self.isr(tp) == wanted, f"ISR of {tp} is {wanted}", timeout_s)
+
+    def wait_for_leader(
+        self, tp: TopicPartition, not_broker: int | None = None, timeout_s: float = 30.0
+    ) -> int:
+        """The id of the leader as soon as there is one (other than ``not_broker``)."""
+        found: list[int] = []
+
+        def led() -> bool:
+            leader = self.leader(tp)
+            if leader is not None and leader != not_broker:
+                found.append(leader)
+            return bool(found)
+
+        self.wait_until(led, f"{tp} has a leader", timeout_s)
+        return found[0]

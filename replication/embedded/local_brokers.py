@@ -1,0 +1,372 @@
+"""Brokers of one process, on real files and real threads: they are started, stopped, crashed, cut
+off and started again, each while others serve."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Self
+
+from checkpoints.errors import CheckpointError
+from checkpoints.meta_properties import META_PROPERTIES, MetaPropertiesFile
+from checkpoints.partition_metadata import topic_id_to_text
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import LogstoreError
+from logstore.common.random_id import new_uuid, random_id
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from replication.broker.broker import Broker, BrokerState
+from replication.client import Client
+from replication.common.config import ReplicationConfig
+from replication.common.errors import BrokerUnavailableError
+from replication.common.runtime import ThreadRuntime
+from replication.common.transport import LocalNetwork, LocalTransport
+from replication.coordination import Coordinator, CoordinatorService, open_coordinator
+
+POLL_S = 0.002
+CLIENT = -1  # where clients sit in the network
+
+
+def _new_cluster_id() -> str:
+    return topic_id_to_text(new_uuid(random_id))
+
+
+class LocalBrokers:
+    """See the module. Use as a context manager, or call ``close``.
+
+    Args:
+        brokers: how many, or their ids.
+        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
+            its own; a temporary one, removed at the end, by default.
+        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
+            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
+        log_config, broker_config, config: defaults of topics, of log directories, of replication.
+        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
+        session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
+            that is named, not of a service.
+        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
+            already, else a random one.
+    Raises:
+        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    """
+
+    def __init__(
+        self,
+        brokers: int | Iterable[int] = 3,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        coordinator: str | CoordinatorService = "embedded",
+        log_config: LogConfig | None = None,
+        broker_config: BrokerConfig | None = None,
+        config: ReplicationConfig | None = None,
+        storage: Storage | None = None,
+        storages: Mapping[int, Storage] | None = None,
+        log_dirs_per_broker: int = 1,
+        session_timeout_ms: int = 6000,
+        cluster_id: str | None = None,
+    ) -> None:
+        self._temporary = directory is None
+        self.directory = os.fspath(directory or tempfile.mkdtemp(prefix="logstore-cluster-"))
+        self.network = LocalNetwork()
+        self._storage = storage or LocalStorage()
+        self._storages = dict(storages or {})
+        self._log_config = log_config
+        self._broker_config = broker_config
+        self._config = config or ReplicationConfig()
+        self._log_dirs = log_dirs_per_broker
+        self._runtime = ThreadRuntime("cluster")
+        self.coordinator = self._open_coordinator(coordinator, session_timeout_ms)
+        self._sessions: dict[int, Coordinator] = {}
+        self._brokers: dict[int, Broker] = {}
+        self._closed = False
+        self._starting = threading.Lock()  # one start at a time, and none after the end
+        self.broker_ids = list(range(brokers)) if isinstance(brokers, int) else list(brokers)
+        self._cluster_id = cluster_id or self._found_cluster_id() or _new_cluster_id()
+        self.client = Client(
+            LocalTransport(self.network, CLIENT, self._runtime), lambda: self.network.bound,
+            timers=self._runtime,
+        )  # fmt: skip
+        self._start_all()
+
+    def _found_cluster_id(self) -> str | None:
+        for broker_id in self.broker_ids:
+            storage = self._storages.get(broker_id, self._storage)
+            for log_dir in self.log_dirs(broker_id):
+                path = os.path.join(log_dir, META_PROPERTIES)
+                with suppress(CheckpointError):  # which its broker will tell of
+                    meta = MetaPropertiesFile(path, storage).read()
+                    if meta is not None and meta.cluster_id is not None:
+                        return meta.cluster_id
+        return None
+
+    def _open_coordinator(
+        self, coordinator: str | CoordinatorService, session_timeout_ms: int
+    ) -> CoordinatorService:
+        if not isinstance(coordinator, str):
+            return coordinator
+        if coordinator != "embedded":
+            return open_coordinator(coordinator, session_timeout_ms=session_timeout_ms)
+        directory = os.path.join(self.directory, "coordinator")
+        service = open_coordinator(
+            f"embedded:{directory}", storage=self._storage, session_timeout_ms=session_timeout_ms
+        )
+        self._runtime.every(session_timeout_ms / 4, self._keep_sessions)
+        return service
+
+    def _keep_sessions(self) -> None:
+        """In one process nobody else tells the embedded coordinator who is alive."""
+        for broker_id, session in list(self._sessions.items()):
+            broker = self._brokers.get(broker_id)
+            if broker is not None and broker.state is not BrokerState.STOPPED:
+                heartbeat: Callable[[], None] = getattr(session, "heartbeat", lambda: None)
+                try:
+                    heartbeat()
+                except LogstoreError:
+                    continue
+        expire: Callable[[int], None] = getattr(
+            self.coordinator, "expire_sessions", lambda now: None
+        )
+        expire(self._runtime.now_ms())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _start_all(self) -> None:
+        """Start every broker and wait until each knows the cluster.
+
+        Raises:
+            DuplicateBrokerRegistrationError, TimeoutError: as ``start``; all are closed again.
+        """
+        try:
+            for broker_id in self.broker_ids:
+                self._start(broker_id)
+            self.wait_until(lambda: all(map(self._has_joined, self.broker_ids)), "brokers register")
+            self.wait_until(lambda: self.controller_id is not None, "a controller")
+            self.wait_until(
+                lambda: all(broker.metadata.is_complete for broker in self._running()),
+                "brokers know the topics",
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    # -- brokers -------------------------------------------------------------------------------
+
+    def log_dirs(self, broker_id: int) -> list[str]:
+        """The log directories of a broker."""
+        base = os.path.join(self.directory, f"broker-{broker_id}")
+        if self._log_dirs == 1:
+            return [base]
+        return [os.path.join(base, f"logs-{n}") for n in range(self._log_dirs)]
+
+    def broker(self, broker_id: int) -> Broker:
+        """
+        Raises:
+            BrokerUnavailableError: it is not running.
+        """
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker.state is BrokerState.STOPPED:
+            raise BrokerUnavailableError(f"broker {broker_id} is not running")
+        return broker
+
+    def session(self, broker_id: int) -> Coordinator:
+        """The present session of a broker with the coordinator.
+
+        Raises:
+            BrokerUnavailableError: it has none.
+        """
+        session = self._sessions.get(broker_id)
+        if session is None:
+            raise BrokerUnavailableError(f"broker {broker_id} has no session")
+        return session
+
+    @property
+    def live_brokers(self) -> list[int]:
+        return [b for b in self.broker_ids if self._is_running(b)]
+
+    def _is_running(self, broker_id: int) -> bool:
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.state is BrokerState.RUNNING
+
+    @property
+    def controller_id(self) -> int | None:
+        """The broker that is controller now."""
+        active = [i for i in self.live_brokers if self._brokers[i].controller.active]
+        return active[0] if len(active) == 1 else None
+
+    def _start(self, broker_id: int) -> None:
+        def connect() -> Coordinator:
+            session = self.coordinator.connect()
+            if self._brokers.get(broker_id) is broker:  # else this was answered too late
+                self._sessions[broker_id] = session
+            return session
+
+        def on_fatal(error: LogstoreError) -> None:
+            self.network.unbind(broker_id, broker.handle)
+            self._forget_session(broker_id, broker)
+
+        earlier = self._brokers.get(broker_id)
+        if earlier is not None:
+            earlier.runtime.close()  # of one that stopped by itself
+        runtime = ThreadRuntime(f"broker-{broker_id}")
+        try:
+            broker = Broker(
+                broker_id, self.log_dirs(broker_id), connect=connect,
+                transport=LocalTransport(self.network, broker_id, runtime), runtime=runtime,
+                storage=self._storages.get(broker_id, self._storage),
+                log_config=self._log_config, broker_config=self._broker_config,
+                config=self._config,
+                cluster_id=self._cluster_id,
+                on_fatal=on_fatal,
+            )  # fmt: skip
+        except BaseException:
+            runtime.close()
+            raise
+        self._brokers[broker_id] = broker
+        self.network.bind(broker_id, broker.handle)
+        broker.start()
+
+    def start(self, broker_id: int, *, wait: bool = True) -> None:
+        """Start a broker that was stopped or crashed, or is being stopped; ``wait`` until it is
+        registered.
+
+        Raises:
+            BrokerUnavailableError: the cluster was closed.
+            DuplicateBrokerRegistrationError: another process has its id.
+            TimeoutError: the coordinator does not answer.
+        """
+        broker = self._brokers.get(broker_id)
+        if broker is not None and broker.state in (BrokerState.STOPPING, BrokerState.CLOSING):
+            stops = broker
+            self.wait_until(lambda: stops.state is BrokerState.STOPPED, f"broker {broker_id} stops")
+        with self._starting:
+            if self._closed:
+                raise BrokerUnavailableError(f"broker {broker_id}: the cluster is closed")
+            broker = self._brokers.get(broker_id)
+            if broker is None or broker.state is BrokerState.STOPPED:
+                self._start(broker_id)
+        if wait and self._brokers[broker_id].state is BrokerState.STARTING:
+            self.wait_until(lambda: self._has_joined(broker_id), f"broker {broker_id} registers")
+
+    def _has_joined(self, broker_id: int) -> bool:
+        error = self._brokers[broker_id].fatal_error
+        if error is not None:
+            raise error
+        return self._is_running(broker_id)
+
+    def stop(self, broker_id: int, *, controlled: bool = True) -> None:
+        """Stop a broker cleanly: its leaderships move, its logs are flushed and closed.
+
+        Also when it dies meanwhile, or when somebody else stops it too, this returns once it is
+        down.
+        """
+        broker = self.broker(broker_id)
+        stopped = threading.Event()
+        broker.shutdown(stopped.set, controlled=controlled)
+        stopped.wait()
+        self.network.unbind(broker_id, broker.handle)
+        broker.runtime.close()
+        self._take_session(broker_id, broker)
+
+    def crash(self, broker_id: int, *, notice: bool = True) -> None:
+        """End a broker as ``kill -9`` would: nothing is flushed, no file is closed in order.
+
+        Args:
+            notice: its session ends at once, so that the controller knows; otherwise it is found
+                dead when its session times out.
+        """
+        broker = self.broker(broker_id)
+        self.network.unbind(broker_id, broker.handle)
+        session = self._take_session(broker_id, broker)  # before one who stops it can
+        broker.crash()
+        broker.runtime.close()
+        if notice and session is not None:
+            session.close()
+        else:
+            _abandon(session)
+
+    def _take_session(self, broker_id: int, broker: Broker) -> Coordinator | None:
+        """None where the broker was started again: the session is that of its new life."""
+        if self._brokers.get(broker_id) is not broker:
+            return None
+        return self._sessions.pop(broker_id, None)
+
+    def _forget_session(self, broker_id: int, broker: Broker) -> None:
+        """It falls silent, and ends by its timeout."""
+        _abandon(self._take_session(broker_id, broker))
+
+    def restart(self, broker_id: int) -> None:
+        """``stop`` and ``start``."""
+        self.stop(broker_id)
+        self.start(broker_id)
+
+    def cut_off(self, broker_id: int, *, coordinator: bool = True) -> None:
+        """Cut a broker's links to all others, and to the coordinator; clients still reach it."""
+        for other in self.broker_ids:
+            if other != broker_id:
+                self.network.cut(broker_id, other)
+                self.network.cut(other, broker_id)
+        suspend: Callable[[], None] | None = getattr(self._sessions.get(broker_id), "suspend", None)
+        if coordinator and suspend is not None:
+            suspend()
+
+    def heal(self) -> None:
+        """Undo every ``cut_off``."""
+        self.network.heal()
+        for session in list(self._sessions.values()):
+            resume: Callable[[], None] | None = getattr(session, "resume", None)
+            if resume is not None:
+                resume()
+
+    def close(self) -> None:
+        """Stop all brokers cleanly, one after the other, without moving leaderships; who waits for
+        an answer to ``client`` hears of it."""
+        self.client.close()
+        with self._starting:
+            if self._closed:
+                return
+            self._closed = True
+        self.heal()
+        for broker_id in self.network.bound:
+            self.network.unbind(broker_id)  # nobody reads a log that is being closed
+        for broker_id in list(self._brokers):
+            with suppress(BrokerUnavailableError):  # it is down already
+                self.stop(broker_id, controlled=False)
+            self._brokers[broker_id].runtime.close()
+        self.coordinator.close()
+        self._runtime.close()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _running(self) -> list[Broker]:
+        return [self._brokers[b] for b in self.live_brokers]
+
+    def wait_until(
+        self, condition: Callable[[], bool], what: str = "a condition", timeout_s: float = 30.0
+    ) -> None:
+        """
+        Raises:
+            TimeoutError: not so in time; ``what`` is named.
+            BrokerUnavailableError: the cluster was closed.
+        """
+        deadline = self._runtime.now_ms() + timeout_s * 1000
+        pause = threading.Event().wait
+        while not condition():
+            if self._closed:
+                raise BrokerUnavailableError(f"the cluster is closed: {what}")
+            if self._runtime.now_ms() > deadline:
+                raise TimeoutError(f"waited {timeout_s:.0f} s in vain: {what}")
+            pause(POLL_S)
+
+
+def _abandon(session: Coordinator | None) -> None:
+    abandon: Callable[[], None] | None = getattr(session, "abandon", None)
+    if abandon is not None:
+        abandon()

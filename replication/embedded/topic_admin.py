@@ -1,0 +1,337 @@
+"""Topics of a ``Cluster``: made, grown, configured, deleted, each until the brokers go by it.
+
+A request may be carried out although no answer comes. It is asked again then, and what the
+controller refuses is compared with what is there: only what is as it was asked for is a success.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from checkpoints.types import TopicPartition
+from replication.broker.broker import Broker
+from replication.broker.controller_channel import REACTIONS
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import (
+    BrokerUnavailableError,
+    NotControllerError,
+    UnknownPartitionError,
+    error_for,
+)
+from replication.common.messages import (
+    AlterableConfig,
+    AlterConfigOp,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    IncrementalAlterConfigsRequest,
+    Request,
+    TopicResponse,
+)
+from replication.common.retrying import Reaction
+from replication.common.state import TopicAssignment
+from replication.coordination import CoordinationError, nodes
+from replication.embedded.local_brokers import LocalBrokers
+
+TIMEOUT_S = 30.0
+DONE = TopicResponse(ErrorCode.NONE)
+
+
+class TopicAdmin(LocalBrokers):
+    """See the module."""
+
+    def _controller_id(self) -> int:
+        controller = self.client.controller_id()
+        if controller < 0:
+            raise NotControllerError("there is no controller now")
+        return controller
+
+    def _ask(self, controller: int, request: Request) -> Any:
+        response: Any = self.client.call(controller, request, TIMEOUT_S)
+        if REACTIONS[response.error_code] is Reaction.FIND_CONTROLLER:
+            raise NotControllerError(f"broker {controller} is not controller any more")
+        return response
+
+    def _ask_controller(self, request: Request) -> Any:
+        return self.client.retry(lambda: self._ask(self._controller_id(), request), TIMEOUT_S)
+
+    def _ask_for_topic(
+        self,
+        request: Request,
+        done: ErrorCode | None = None,
+        is_as_asked: Callable[[], bool] = lambda: True,
+        still: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """
+        Args:
+            done: how the controller answers what is carried out already.
+            is_as_asked: looked at where it answers so after a try without a verdict.
+            still: whether the topic is there that the request means, which only names it; looked
+                at before another try.
+        Raises:
+            ReplicationError: the controller refuses.
+        """
+        in_doubt = False  # also after NOT_CONTROLLER, of one that stopped half-way
+
+        def attempt() -> TopicResponse:
+            nonlocal in_doubt
+            controller = self._controller_id()
+            before, in_doubt = in_doubt, True
+            if before and not still():
+                return TopicResponse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "not any more")
+            response = self._ask(controller, request)
+            assert isinstance(response, TopicResponse)
+            if response.error_code is ErrorCode.REQUEST_TIMED_OUT:
+                raise error_for(response.error_code, response.error_message)
+            if not before or response.error_code is not done:
+                return response
+            if is_as_asked():
+                return DONE
+            doubt = "whether an earlier try of this request was carried out is not known"
+            return TopicResponse(done, f"{response.error_message}; {doubt}")
+
+        response = self.client.retry(attempt, TIMEOUT_S)
+        if response.error_code is not ErrorCode.NONE:
+            raise error_for(response.error_code, response.error_message)
+
+    # -- what is there -------------------------------------------------------------------------
+
+    def _topic(self, name: str) -> TopicAssignment | None:
+        """As the coordinator has it; brokers may have old news.
+
+        Raises:
+            BrokerUnavailableError: no broker has a session with it that is answered.
+        """
+        failure = "no broker is running"
+        for broker in sorted(self._running(), key=lambda broker: not broker.controller.active):
+            session = self.session(broker.broker_id)
+            try:
+                node = session.get(nodes.topic_path(name))
+                found = session.get(nodes.topic_config_path(name))
+            except CoordinationError as error:  # it may be cut off
+                failure = str(error)
+                continue
+            if node is None:
+                return None
+            config = {} if found is None else nodes.decode_topic_config(name, found.data)
+            return nodes.decode_topic(name, node.data, config)
+        raise BrokerUnavailableError(f"topic {name!r}: {failure}")
+
+    def _is_there(self, name: str, topic_id: uuid.UUID) -> bool:
+        """Raises as ``_topic``."""
+        found = self._topic(name)
+        return found is not None and found.topic_id == topic_id
+
+    def _present(self, name: str, topic_id: uuid.UUID | None = None) -> TopicAssignment:
+        """The topic of that name; with ``topic_id`` no later one.
+
+        Raises:
+            UnknownPartitionError: there is none, or not any more.
+            BrokerUnavailableError: as ``_topic``, at the end of the time.
+        """
+        found = self.client.retry(lambda: self._topic(name), TIMEOUT_S)
+        if found is None or topic_id not in (None, found.topic_id):
+            gone = "" if topic_id is None else " any more"
+            raise UnknownPartitionError(f"there is no topic {name!r}{gone}")
+        return found
+
+    def _wait_for_leaders(
+        self, topic: str, topic_id: uuid.UUID, tps: Sequence[TopicPartition]
+    ) -> None:
+        def are_led() -> bool:
+            running = self._running()
+            if all(self._is_led(broker, tp) for broker in running for tp in tps):
+                return True
+            if not any(broker.metadata.topic_id(topic) == topic_id for broker in running):
+                self._present(topic, topic_id)  # not known yet, or not any more
+            return False
+
+        self.wait_until(are_led, f"topic {topic} has leaders")
+        self.client.refresh()
+
+    def _is_led(self, broker: Broker, tp: TopicPartition) -> bool:
+        known = broker.metadata.registration(tp)
+        if known is None or known.leader < 0:
+            return False
+        if broker.broker_id != known.leader:
+            return True
+        partition = broker.replica_manager.partitions.get(tp)
+        return partition is not None and partition.is_leader
+
+    # -- what is asked for ---------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> list[TopicPartition]:
+        """Create a topic and wait until each partition has a leader that all brokers know.
+
+        Args:
+            replication_factor: three, or as many as there are brokers, by default.
+            assignment: the replicas of each partition, the preferred leader first.
+            config: topic keys, such as ``{"min.insync.replicas": 2}``.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+            UnknownPartitionError: the topic was deleted meanwhile.
+        """
+        factor = replication_factor or min(3, len(self.broker_ids))
+        request = CreateTopicRequest(
+            topic,
+            partitions if assignment is None else len(assignment),
+            factor,
+            None if assignment is None else tuple(tuple(replicas) for replicas in assignment),
+            {key: str(value) for key, value in (config or {}).items()},
+        )
+
+        def is_as_asked() -> bool:
+            found = self._topic(topic)
+            return found is not None and _is_made_by(found, request)
+
+        self._ask_for_topic(request, ErrorCode.TOPIC_ALREADY_EXISTS, is_as_asked)
+        tps = [TopicPartition(topic, p) for p in range(request.partitions)]
+        self._wait_for_leaders(topic, self._present(topic).topic_id, tps)
+        return tps
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic and wait until no live broker holds a replica of it, or knows it.
+
+        Its name is free then, if no broker with a replica of it is down. The topic that has the
+        name now is deleted, by its id: never one that gets the name meanwhile.
+
+        Raises:
+            UnknownPartitionError: there is no such topic.
+            ReplicationError: the controller refuses.
+        """
+        topic_id = self._present(topic).topic_id
+        request = DeleteTopicRequest(topic_id=topic_id)
+        self._ask_for_topic(request, ErrorCode.UNKNOWN_TOPIC_ID)
+        self.wait_until(lambda: self._is_gone(topic, topic_id), f"topic {topic} is gone")
+        self.client.refresh()
+
+    def _is_gone(self, topic: str, topic_id: uuid.UUID) -> bool:
+        brokers = self._running()
+        held = (p.log for b in brokers for p in list(b.replica_manager.partitions.values()))
+        if any(log is not None and log.topic_id == topic_id for log in held):
+            return False
+        if any(b.metadata.topic_id(topic) == topic_id for b in brokers):
+            return False
+        if len(brokers) < len(self.broker_ids):
+            return True  # the controller may wait for the others
+        try:
+            found = self._topic(topic)
+        except BrokerUnavailableError:
+            return False
+        return found is None or found.topic_id != topic_id
+
+    def create_partitions(
+        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] | None = None
+    ) -> list[TopicPartition]:
+        """Give a topic more partitions, ``total`` in the end, and wait until they are led; the new
+        ones.
+
+        Producers spread over them from their next look at the metadata on, so a key may go to
+        another partition than before. A consumer reads the partitions that it was given, and no
+        others.
+
+        Args:
+            assignment: the replicas of each new partition, the preferred leader first.
+        Raises:
+            ReplicationError: the controller refuses; ``code`` says why.
+            UnknownPartitionError: there is no such topic, or not any more.
+        """
+        before = self._present(topic)
+        known, topic_id = len(before.partitions), before.topic_id
+        replicas = None if assignment is None else tuple(map(tuple, assignment))
+
+        def is_as_asked() -> bool:
+            """Whoever did it: without an assignment all that was asked for is a number."""
+            found = self._topic(topic)
+            if found is None or found.topic_id != topic_id:
+                return False
+            now = found.partitions
+            new = tuple(now.get(number, ()) for number in range(known, total))
+            return known < total == len(now) and replicas in (None, new)
+
+        request = CreatePartitionsRequest(topic, total, replicas)
+        self._ask_for_topic(
+            request, ErrorCode.INVALID_PARTITIONS, is_as_asked,
+            lambda: self._is_there(topic, topic_id),
+        )  # fmt: skip
+        tps = [TopicPartition(topic, p) for p in range(known, total)]
+        self._wait_for_leaders(topic, topic_id, tps)
+        return tps
+
+    def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
+        """Change keys of a topic, and wait until every live replica goes by them; or by what
+        somebody else has changed them to meanwhile.
+
+        Args:
+            config: the keys that change; None for the default again.
+        Raises:
+            ReplicationError: the controller refuses, INVALID_CONFIG for one; nothing is changed.
+            UnknownPartitionError: there is no such topic, or not any more.
+        """
+        topic_id = self._present(topic).topic_id
+        changes = tuple(
+            AlterableConfig(key, None, AlterConfigOp.DELETE)
+            if value is None
+            else AlterableConfig(key, str(value))
+            for key, value in config.items()
+        )
+        self._ask_for_topic(
+            IncrementalAlterConfigsRequest(topic, changes),
+            still=lambda: self._is_there(topic, topic_id),
+        )
+
+        def is_applied() -> bool:
+            wanted = self._present(topic, topic_id).config
+            return all(
+                _goes_by(broker, topic, topic_id, wanted, config) for broker in self._running()
+            )
+
+        self.wait_until(is_applied, f"topic {topic} is configured")
+
+    def elect_preferred(self, *tps: TopicPartition) -> dict[TopicPartition, ErrorCode]:
+        """Move leadership back to the first replica of each assignment; all, when none given."""
+        request = ElectLeadersRequest(ElectionType.PREFERRED, tps or None)
+        response: ElectLeadersResponse = self._ask_controller(request)
+        return dict(response.partitions)
+
+
+def _is_made_by(found: TopicAssignment, request: CreateTopicRequest) -> bool:
+    """Whether a topic is as the request wants it."""
+    replicas = [found.partitions.get(number) for number in range(request.partitions)]
+    if len(found.partitions) != request.partitions or dict(found.config) != dict(request.config):
+        return False
+    if request.assignment is not None:
+        return replicas == list(request.assignment)
+    return all(each is not None and len(each) == request.replication_factor for each in replicas)
+
+
+def _goes_by(
+    broker: Broker,
+    topic: str,
+    topic_id: uuid.UUID,
+    wanted: Mapping[str, str],
+    keys: Iterable[str],
+) -> bool:
+    """Whether the replicas of a broker have these keys as the topic wants them."""
+    properties = broker.log_manager.config.with_properties(dict(wanted)).to_properties()
+    for tp, partition in list(broker.replica_manager.partitions.items()):
+        log = partition.log
+        if tp.topic != topic or log is None or log.topic_id != topic_id:
+            continue
+        present = log.config.to_properties()
+        if any(present[key] != properties[key] for key in keys):
+            return False
+    return True

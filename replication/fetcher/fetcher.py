@@ -1,0 +1,436 @@
+"""Copies partitions from one leader: truncate, fetch, append (Kafka's ``ReplicaFetcherThread``).
+
+A fetcher is a state machine on an actor. It has one request in flight at most; an answer, new
+partitions or the end of a delay bring it to its next step. Its lock is held while an answer is
+applied, so that whoever removes a partition knows that nothing of it is applied any more. Order of
+locks: fetcher, partition, log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import ResourceBusyError
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    EpochEndOffset,
+    FetchPartitionResponse,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    Request,
+    Response,
+)
+from replication.common.quota import SampledRate
+from replication.common.runtime import Cancellable, Task
+from replication.decisions.truncation import Truncation
+from replication.fetcher.fetch_session_handler import (
+    FetchSessionHandler,
+    SessionOutcome,
+    SessionRequest,
+)
+from replication.fetcher.fetcher_reactions import REACTIONS, FetchReaction
+from replication.fetcher.fetcher_state import (
+    FetchState,
+    FetchStates,
+    InitialFetchState,
+    Round,
+)
+from replication.fetcher.fetcher_troubles import FetcherEnv, Troubles
+
+logger = get_logger(__name__)
+
+LIGHT_BYTES = 8192  # of an answer that any thread may apply
+
+Apply = Callable[[Response], list[TopicPartition]]
+"""Applies an answer; returns the partitions of which consumers that wait here must hear (R-95): the
+high watermark moved, or a cut or a reset moved the ends of the log."""
+
+
+class Fetcher:
+    """Follows one leader for some partitions. Methods may be called from any thread.
+
+    Attributes:
+        requests, bytes: fetches that were answered or lost, and bytes appended (R-162).
+        dead: it met an error it does not know, and stopped; partitions it has do not follow.
+    """
+
+    def __init__(self, name: str, leader_id: int, env: FetcherEnv) -> None:
+        self.name = name
+        self.leader_id = leader_id
+        self.requests = 0
+        self.bytes = 0
+        self.dead = False
+        self._env = env
+        self._actor = env.runtime.actor(name)
+        self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
+        self._session = FetchSessionHandler()
+        self._troubles = Troubles(name, env, self._states, self._session)
+        self._lock = threading.RLock()  # a failing disk may have partitions removed from within
+        self._busy = False  # a step is posted, or a request in flight
+        self._closed = False
+        self._awaited: Request | None = None  # the request in flight
+        self._timer: Cancellable | None = None
+        self._request_rate = SampledRate(samples=12, window_ms=5000)
+
+    # -- partitions ----------------------------------------------------------------------------
+
+    def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
+        """Begin to follow; a partition that is here under the same epoch goes on (R-113)."""
+        with self._lock:
+            for tp, initial in partitions.items():
+                self._env.failed.pop(tp, None)
+                state = self._states.get(tp)
+                if state is None or state.leader_epoch != initial.leader_epoch:
+                    try:
+                        state = FetchState(self._env.partition_of(tp), initial, self._env.rule)
+                    except Exception as error:
+                        self._troubles.fail(tp, error)
+                        continue
+                    self._session.doubt(tp)
+                self._states.put_last(state)
+            self._wake()
+
+    def remove(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, InitialFetchState]:
+        """Stop following; where each stood. On return no answer is being applied to any of them,
+        unless it is the applying that called."""
+        removed = {}
+        with self._lock:
+            for tp in tps:
+                state = self._states.pop(tp)
+                if state is not None:
+                    removed[tp] = InitialFetchState(
+                        state.topic_id, state.leader_epoch, state.offset
+                    )
+        return removed
+
+    def close(self) -> None:
+        """Stop; on return nothing is applied any more."""
+        with self._lock:
+            self._closed = True
+            self._states.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+        self._actor.close()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def partitions(self) -> list[TopicPartition]:
+        """In the order in which they are asked for."""
+        with self._lock:
+            return [state.tp for state in self._states]
+
+    def lags(self) -> dict[TopicPartition, int]:
+        """Records behind the leader's high watermark, of partitions where it is known (R-161)."""
+        with self._lock:
+            return {state.tp: state.lag for state in self._states if state.lag is not None}
+
+    def fetch_rate(self) -> float:
+        """Requests a second over the last minute."""
+        with self._lock:
+            return self._request_rate.per_second(self._env.runtime.now_ms())
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """The caller holds the lock."""
+        if not self._busy and not self._closed:
+            self._busy = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._post(self._step)
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._wake()
+
+    def _post(self, task: Task) -> None:
+        self._actor.post(lambda: self._run(task))
+
+    def _run(self, task: Task) -> None:
+        try:
+            task()
+        except Exception:
+            logger.exception("%s stopped", self.name)
+            self.dead = True
+
+    def _step(self) -> None:
+        """R-114: send what comes next, or rest until there is something."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    return
+                self._cut_alone()
+                cut = self._round().unsettled
+                if not cut:
+                    following = self._next()
+                    if following is None:
+                        self._rest()
+                        return
+                    request, apply = following
+                    self._awaited = request
+                    break
+            self._settle(cut)
+
+        def on_reply(response: Response | None) -> None:
+            # To a few bytes a change of threads is much; more of them profit from another core.
+            hand = self._actor.offer if self._is_light(response) else self._actor.post
+            hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
+
+        try:
+            self._env.transport.send(
+                self.leader_id, request, on_reply, self._env.config.replica_socket_timeout_ms
+            )
+        except Exception:
+            logger.exception("%s could not send", self.name)
+            on_reply(None)
+
+    def _is_light(self, response: Response | None) -> bool:
+        """An answer with records, but few, which wait for no disk. One without is in no hurry."""
+        if type(response) is not FetchResponse:
+            return False
+        size = 0
+        for part in response.partitions:
+            if part.records:
+                size += len(part.records)
+                state = self._states.get(part.tp)
+                if size > LIGHT_BYTES or state is None or state.partition.syncs_appends:
+                    return False
+        return size > 0
+
+    def _on_reply(self, request: Request, apply: Apply, response: Response | None) -> None:
+        moved: list[TopicPartition] = []
+        with self._lock:
+            if self._closed or self._awaited is not request:
+                return
+            self._awaited = None
+            if response is None:
+                if isinstance(request, FetchRequest):
+                    self._session.reset()  # the leader may have heard it
+                self._troubles.delay(self._states)  # R-127
+            else:
+                moved = apply(response)
+        if moved:
+            try:
+                self._env.on_high_watermarks(moved)
+            except Exception:  # of a consumer that waits here; replication does not depend on it
+                logger.exception("%s could not tell of high watermarks", self.name)
+        self._step()
+
+    def _rest(self) -> None:
+        self._busy = False
+        turn, now_ms = self._round(), self._env.runtime.now_ms()
+        waits = [turn.due_ms - now_ms] if turn.due_ms is not None else []
+        if turn.throttled:
+            waits.append(self._env.config.replica_fetch_backoff_ms)
+        if waits:
+            # The timer's thread must not wait for our lock.
+            self._timer = self._env.runtime.call_later(
+                max(0, min(waits)), lambda: self._post(self._on_timer)
+            )
+
+    def _round(self) -> Round:
+        quota = self._env.quota
+        throttling = quota is not None and quota.is_exceeded()
+        now_ms = self._env.runtime.now_ms()
+        return self._states.round(now_ms, self._must_wait if throttling else None)
+
+    def _must_wait(self, state: FetchState) -> bool:
+        quota = self._env.quota
+        return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
+
+    def _cut_alone(self) -> None:
+        """R-130, where the leader need not be asked."""
+        rule = self._env.rule
+        alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
+        for state in alone:
+            with self._troubles.applying(state):
+                state.truncate(Truncation(state.offset, finished=True), rule)
+        if alone:
+            self._states.group_by_topic()
+
+    def _settle(self, cut: list[FetchState]) -> None:
+        """Make the checkpoints say no more than is left of logs that were cut, with one write for
+        all of them, before anything is fetched behind the cuts; and sync what an append could not.
+        Not under our lock: it waits for the disk, and a change of roles waits for our lock."""
+        failure: Exception | None = None
+        try:
+            self._env.settle([state.tp for state in cut])
+        except ResourceBusyError as error:
+            logger.warning("%s: a change of logs is not durable yet: %s", self.name, error)
+            failure = error
+        except Exception as error:
+            failure = error
+        with self._lock:
+            cut = [state for state in cut if self._states.holds(state)]
+            if failure is None:
+                self._states.settle(cut)
+            elif isinstance(failure, ResourceBusyError):
+                self._troubles.delay(cut)
+            else:
+                for state in cut:
+                    self._troubles.fail(state.tp, failure)
+
+    def _next(self) -> tuple[Request, Apply] | None:
+        """The next request, and what applies its answer."""
+        turn = self._round()
+        if turn.truncating:
+            return self._ask_epochs(turn.truncating)
+        if turn.resetting:
+            return self._ask_ends(turn.resetting)
+        if turn.fetching:
+            return self._fetch(turn)
+        return None
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def _fetch(self, turn: Round) -> tuple[Request, Apply]:
+        config = self._env.config
+        asked = self._session.next_request(turn.wanted, turn.take_changes())
+        request = FetchRequest(
+            asked.partitions, self._env.broker_id, self._env.broker_epoch(),
+            config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes, session_id=asked.session_id,
+            session_epoch=asked.session_epoch, forgotten=asked.forgotten,
+        )  # fmt: skip
+        self.requests += 1
+        self._request_rate.record(1, self._env.runtime.now_ms())
+        return request, lambda response: self._on_fetched(turn, asked, response)
+
+    def _on_fetched(
+        self, turn: Round, asked: SessionRequest, response: Response
+    ) -> list[TopicPartition]:
+        if not isinstance(response, FetchResponse):
+            self._session.reset()
+            self._troubles.delay(self._states)
+            return []
+        outcome = self._session.on_answer(asked, response)
+        if response.error_code:
+            if REACTIONS[response.error_code] is not FetchReaction.NEW_SESSION:
+                self._troubles.delay(self._states)
+            else:
+                self._troubles.pause_between_sessions(outcome)
+            return []
+        if outcome is not SessionOutcome.GOOD:
+            self._troubles.pause_between_sessions(outcome)
+        moved: list[TopicPartition] = []
+        diverging: list[tuple[FetchState, EpochEndOffset, int]] = []
+        fetching, on_fetch = turn.fetching, self._env.rule.on_fetch
+        applied: set[TopicPartition] = set()
+        for part in response.partitions:
+            state = fetching.get(part.tp)
+            if state is None or part.tp in applied or part.topic_id not in (None, state.topic_id):
+                continue
+            applied.add(part.tp)
+            if not self._is_current(state, part):
+                continue
+            if part.error_code:
+                self._troubles.refused(state, part.error_code)
+            elif on_fetch and part.diverging_epoch is not None:
+                diverging.append((state, part.diverging_epoch, part.log_start_offset))
+            else:
+                with self._troubles.applying(state):
+                    if self._append(state, part):
+                        moved.append(state.tp)
+        for state, answer, log_start in diverging:  # R-120
+            if self._states.holds(state):
+                self._truncate_as_told(state, answer, log_start)
+                moved.append(state.tp)
+        if diverging:
+            self._states.group_by_topic()
+        return moved
+
+    def _is_current(self, state: FetchState, part: FetchPartitionResponse) -> bool:
+        """R-117: nothing else happened to the partition while the request was on its way."""
+        if self._states.holds(state):
+            return True
+        newer = self._states.get(part.tp)
+        if (
+            newer is not None
+            and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
+            and newer.leader_epoch != state.leader_epoch
+        ):
+            self._troubles.delay([newer])  # R-125
+        return False
+
+    def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
+        progress = state.append(part)
+        self.bytes += progress.size
+        if self._env.quota is not None and part.records:
+            self._env.quota.record(state.tp, len(part.records))
+        if progress.changed and self._states.holds(state):
+            self._states.progress(state)
+        return progress.high_watermark_moved
+
+    # -- truncate ------------------------------------------------------------------------------
+
+    def _ask_epochs(self, asking: list[FetchState]) -> tuple[Request, Apply]:
+        parts = tuple(state.epoch_part(self._env.rule) for state in asking)
+        request = OffsetForLeaderEpochRequest(parts, self._env.broker_id)
+        return request, lambda response: self._on_epochs(asking, response)
+
+    def _on_epochs(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
+        answers = response.partitions if isinstance(response, OffsetForLeaderEpochResponse) else ()
+        asked = {state.tp: state for state in asking}
+        moved = []
+        for part in answers:
+            state = asked.pop(part.tp, None)
+            if state is None or not self._states.holds(state):
+                continue  # R-131
+            if part.error_code:
+                self._troubles.refused(state, part.error_code)
+            else:
+                self._truncate_as_told(state, EpochEndOffset(part.leader_epoch, part.end_offset))
+                moved.append(part.tp)
+        self._troubles.delay(asked.values())
+        self._states.group_by_topic()
+        return moved
+
+    def _truncate_as_told(
+        self, state: FetchState, answer: EpochEndOffset, leader_log_start: int = -1
+    ) -> None:
+        with self._troubles.applying(state):
+            if not state.truncate_as_told(answer, self._env.rule, leader_log_start):
+                # A correct leader never says what leads nowhere (R-140); do not ask in a circle.
+                self._troubles.delay([state])
+                return
+        self._troubles.pause_in_a_circle(state)
+
+    # -- reset ---------------------------------------------------------------------------------
+
+    def _ask_ends(self, asking: list[FetchState]) -> tuple[Request, Apply]:
+        parts = tuple(state.ends_part(self._env.rule) for state in asking)
+        request = ListOffsetsRequest(parts, self._env.broker_id)
+        return request, lambda response: self._on_ends(asking, response)
+
+    def _on_ends(self, asking: list[FetchState], response: Response) -> list[TopicPartition]:
+        answers = response.partitions if isinstance(response, ListOffsetsResponse) else ()
+        asked = {state.tp: state for state in asking}
+        moved = []
+        for part in answers:
+            state = asked.get(part.tp)
+            if state is None or not self._states.holds(state):
+                continue
+            if part.error_code or part.offset < 0:
+                state.give_up_reset()
+                if part.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self._troubles.delay([state])
+                else:
+                    self._troubles.refused(state, part.error_code)
+            else:
+                with self._troubles.applying(state):
+                    state.reset(part.offset)
+                    self._states.put_last(state)
+                moved.append(part.tp)
+            del asked[part.tp]
+        for state in asked.values():
+            state.give_up_reset()
+        self._troubles.delay(asked.values())
+        return moved

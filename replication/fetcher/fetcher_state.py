@@ -1,0 +1,436 @@
+"""What a fetcher knows of its partitions, and which of them have something to do now.
+
+Not thread-safe: a fetcher holds its lock. Times are monotonic ms.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.types import Buffer
+from logstore.kernels import AppendInfo
+from logstore.log.reading.reading import EARLIEST, LATEST
+from replication.common.errors import ReplicationError
+from replication.common.messages import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchPartitionResponse,
+    ListOffsetsPartition,
+    OffsetForLeaderPartition,
+)
+from replication.common.state import UNKNOWN_EPOCH
+from replication.decisions.truncation import Truncation, TruncationRule, truncation_point
+
+logger = get_logger(__name__)
+
+
+class OffsetMismatchError(ReplicationError):
+    """Our log does not end where we fetch from: something else wrote to it."""
+
+
+class Followed(Protocol):
+    """The follower's half of ``Partition``; see there for what it raises."""
+
+    tp: TopicPartition
+
+    @property
+    def latest_epoch(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def syncs_appends(self) -> bool: ...
+    def own_end_offset_for(self, epoch: int) -> EpochEndOffset: ...
+    def append_as_follower(
+        self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
+    ) -> AppendInfo: ...
+    def follow(
+        self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int
+    ) -> bool: ...
+    def truncate_to(self, offset: int, leader_epoch: int) -> None: ...
+    def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None: ...
+
+
+class InitialFetchState(NamedTuple):
+    """Where a partition starts to follow: ``offset`` is ``TruncationRule.initial_offset``."""
+
+    topic_id: uuid.UUID | None
+    leader_epoch: int
+    offset: int
+
+
+class Phase(Enum):
+    """What a partition needs next of its leader."""
+
+    TRUNCATING = "truncating"  # where our log may differ from the leader's (R-130)
+    RESETTING = "resetting"  # the ends of the leader's log, since our offset is outside (R-129)
+    FETCHING = "fetching"
+
+
+class Streak:
+    """How many times in a row. A row ends with time, not with something good in between: in a
+    circle there is good in between."""
+
+    __slots__ = ("_at_ms", "_count")
+
+    def __init__(self) -> None:
+        self._count = self._at_ms = 0
+
+    def extend(self, now_ms: int, ends_after_ms: int) -> int:
+        """Once more, now; the length of the row."""
+        if now_ms - self._at_ms > ends_after_ms:
+            self._count = 0
+        self._count, self._at_ms = self._count + 1, now_ms
+        return self._count
+
+
+class FetchState:
+    """One partition of a fetcher, under one leader epoch (R-113)."""
+
+    __slots__ = (
+        "delayed_until_ms",
+        "is_settled",
+        "lag",
+        "last_epoch",
+        "leader_end",
+        "leader_epoch",
+        "log_start",
+        "offset",
+        "partition",
+        "phase",
+        "refused",
+        "topic_id",
+        "tp",
+        "turned",
+        "wanted",
+    )
+
+    def __init__(
+        self, partition: Followed, initial: InitialFetchState, rule: TruncationRule
+    ) -> None:
+        self.tp = partition.tp
+        self.partition = partition
+        self.topic_id, self.leader_epoch, self.offset = initial
+        self.log_start = partition.log_start_offset
+        self.last_epoch = partition.latest_epoch  # of our last record
+        if self.offset < 0:
+            self.phase = Phase.RESETTING
+        elif rule.begins_truncating(self.last_epoch):
+            self.phase = Phase.TRUNCATING
+        else:
+            self.phase = Phase.FETCHING
+        self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
+        # The checkpoints say no more than is left after our cuts. Whoever had the partition before
+        # us may have owed them that.
+        self.is_settled = False
+        self.delayed_until_ms = 0
+        self.refused = Streak()  # by a leader that may not know yet that it is one
+        self.turned = Streak()  # cuts and resets that the leader asked for
+        self.leader_end: int | None = None  # while resetting, once it is known
+        self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
+
+    def __repr__(self) -> str:
+        return (
+            f"FetchState({self.tp}, {self.phase.value} at {self.offset}, epoch {self.leader_epoch},"
+            f" last epoch {self.last_epoch}, lag {self.lag})"
+        )
+
+    @property
+    def in_sync(self) -> bool:
+        """As a quota sees it (R-145)."""
+        return self.lag is not None and self.lag <= 0
+
+    # -- our part of a request ---------------------------------------------------------------------
+
+    def fetch_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
+        """R-116.
+
+        The log start is that of our latest change; what retention deletes here in between is of
+        no concern to the leader, who waits only for log starts that it raised itself (R-96).
+        """
+        last_epoch = self.last_epoch if rule.on_fetch else UNKNOWN_EPOCH
+        return FetchPartition(
+            self.tp, self.offset, max_bytes, self._sent_epoch(rule), last_epoch, self.log_start,
+            self.topic_id,
+        )  # fmt: skip
+
+    def epoch_part(self, rule: TruncationRule) -> OffsetForLeaderPartition:
+        """R-130."""
+        return OffsetForLeaderPartition(
+            self.tp, self.last_epoch, self._sent_epoch(rule), self.topic_id
+        )
+
+    def ends_part(self, rule: TruncationRule) -> ListOffsetsPartition:
+        """R-129."""
+        which = LATEST if self.leader_end is None else EARLIEST
+        return ListOffsetsPartition(self.tp, which, self._sent_epoch(rule), self.topic_id)
+
+    def _sent_epoch(self, rule: TruncationRule) -> int:
+        return self.leader_epoch if rule.fences else UNKNOWN_EPOCH
+
+    # -- what an answer does; each raises what ``Partition`` raises --------------------------------
+
+    def append(self, part: FetchPartitionResponse) -> Progress:
+        """Take over records and watermarks (R-118).
+
+        Raises:
+            OffsetMismatchError: our log does not end where we fetched from.
+        """
+        partition, epoch = self.partition, self.leader_epoch
+        log_end = partition.log_end_offset
+        if log_end != self.offset:
+            raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
+        size, first = 0, self.lag is None
+        if part.records:
+            info = partition.append_as_follower(part.records, epoch, part.log_start_offset)
+            size = info.size
+            if size:
+                self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
+                self.wanted = None
+        moved = partition.follow(part.high_watermark, part.log_start_offset, epoch)
+        self.lag = max(0, part.high_watermark - self.offset)
+        log_start = partition.log_start_offset
+        changed = size > 0 or log_start != self.log_start
+        if changed:
+            self.log_start, self.wanted = log_start, None
+        return Progress(size, moved, first or changed)
+
+    def resume(self) -> None:
+        """Go on where our log ends, after a change of it that was done in part."""
+        self.is_settled = False
+        self._move_to(self.partition.log_end_offset, self.phase)
+
+    def truncate(self, cut: Truncation, rule: TruncationRule) -> bool:
+        """Cut our log (R-137); False when that changed nothing, so that we would ask the same."""
+        before = self.offset, self.last_epoch, self.phase
+        high_watermark = self.partition.high_watermark
+        if cut.offset < high_watermark:
+            logger.warning("%s: cut to %d below %d", self.tp, cut.offset, high_watermark)
+        self.is_settled = False
+        self.partition.truncate_to(cut.offset, self.leader_epoch)
+        done = cut.finished or rule.on_fetch
+        # A batch that contains the offset went whole: the log ends where it began.
+        offset = min(cut.offset, self.partition.log_end_offset)
+        self._move_to(offset, Phase.FETCHING if done else Phase.TRUNCATING)
+        return before != (self.offset, self.last_epoch, self.phase)
+
+    def truncate_as_told(
+        self, answer: EpochEndOffset, rule: TruncationRule, leader_log_start: int = -1
+    ) -> bool:
+        """Cut where the leader says that an epoch ends (R-132 … R-136); see ``truncate``.
+
+        Args:
+            leader_log_start: −1 where the answer does not tell. The leader has forgotten which
+                epochs there were below. Where the cut would leave only records below it, these
+                may part from what was committed there, and so may producers and transactions that
+                are known from them: the log begins anew.
+        """
+        log_end = self.partition.log_end_offset
+        cut = truncation_point(
+            answer, self.partition.own_end_offset_for, log_end, min(self.offset, log_end)
+        )
+        if leader_log_start > 0 and cut.offset <= leader_log_start:
+            self.is_settled = False
+            self.partition.truncate_fully_and_start_at(leader_log_start, self.leader_epoch)
+            self._move_to(leader_log_start, Phase.FETCHING)
+            return True
+        return self.truncate(cut, rule)
+
+    def begin_reset(self) -> None:
+        """Our offset is outside the leader's log (R-129)."""
+        self.phase, self.leader_end = Phase.RESETTING, None
+
+    def reset(self, leader_offset: int) -> None:
+        """Take the leader's log end, then its log start, and go on where the logs meet (R-129)."""
+        self.is_settled = False
+        own_end, epoch = self.partition.log_end_offset, self.leader_epoch
+        if self.leader_end is None:
+            if leader_offset >= own_end:
+                self.leader_end = leader_offset
+                return
+            logger.warning("%s: the leader ends at %d, we at %d", self.tp, leader_offset, own_end)
+            self.partition.truncate_to(leader_offset, epoch)
+            offset, leader_end = self.partition.log_end_offset, leader_offset
+        else:
+            offset, leader_end = max(leader_offset, own_end), self.leader_end
+            if leader_offset > own_end:
+                self.partition.truncate_fully_and_start_at(leader_offset, epoch)
+        self._move_to(offset, Phase.FETCHING)
+        self.lag = max(0, leader_end - offset)
+
+    def give_up_reset(self) -> None:
+        """The leader did not tell its ends; fetch again, where we have an offset to fetch from."""
+        self.leader_end = None
+        if self.offset >= 0:
+            self.phase = Phase.FETCHING
+
+    def _move_to(self, offset: int, phase: Phase) -> None:
+        """Our log changed: earlier answers are void."""
+        self.last_epoch = self.partition.latest_epoch
+        self.log_start = self.partition.log_start_offset
+        self.offset, self.phase = offset, phase
+        self.leader_end = self.wanted = None
+
+
+class Progress(NamedTuple):
+    size: int  # bytes appended
+    high_watermark_moved: bool  # our own
+    changed: bool  # the next request differs, or the partition goes to the end of the order
+
+
+class Round:
+    """Who has something to do. Progress of its members keeps it up to date."""
+
+    __slots__ = (
+        "_changed",
+        "due_ms",
+        "fetching",
+        "resetting",
+        "throttled",
+        "truncating",
+        "unsettled",
+        "wanted",
+    )
+
+    def __init__(self) -> None:
+        self.unsettled: list[FetchState] = []  # before anything else
+        self.truncating: list[FetchState] = []
+        self.resetting: list[FetchState] = []
+        self.fetching: dict[TopicPartition, FetchState] = {}
+        self.due_ms: int | None = None  # when the first delay ends
+        self.throttled = False  # some wait for the quota
+        self.wanted: dict[TopicPartition, FetchPartition] = {}  # of ``fetching``
+        # Since a request was made of it; None: none was.
+        self._changed: dict[TopicPartition, None] | None = None
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether time alone may have changed it."""
+        return self.throttled or (self.due_ms is not None and now_ms >= self.due_ms)
+
+    def put_last(self, state: FetchState, part: FetchPartition) -> None:
+        tp = state.tp
+        self.fetching.pop(tp, None)
+        self.wanted.pop(tp, None)
+        self.fetching[tp] = state
+        self.wanted[tp] = part
+        if self._changed is not None:
+            self._changed[tp] = None
+
+    def take_changes(self) -> Iterable[TopicPartition] | None:
+        """What changed since the last call; None at the first: it may be anything."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+
+class FetchStates:
+    """The partitions of a fetcher in the order in which they are asked for (R-115)."""
+
+    def __init__(self, rule: TruncationRule, max_bytes: int) -> None:
+        self._rule, self._max_bytes = rule, max_bytes
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._round: Round | None = None  # kept while nothing changes: idle rounds cost nothing
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[FetchState]:
+        return iter(self._states.values())
+
+    def get(self, tp: TopicPartition) -> FetchState | None:
+        return self._states.get(tp)
+
+    def holds(self, state: FetchState) -> bool:
+        """False when the partition was removed, or added anew, since."""
+        return self._states.get(state.tp) is state
+
+    def pop(self, tp: TopicPartition) -> FetchState | None:
+        self._round = None
+        return self._states.pop(tp, None)
+
+    def clear(self) -> None:
+        self._states.clear()
+        self._round = None
+
+    def put_last(self, state: FetchState) -> None:
+        """Add a state, or note that it changed: all others come before it next time."""
+        self._move_last(state)
+        self._round = None
+
+    def progress(self, state: FetchState) -> None:
+        """As ``put_last``, of a partition that was fetched and will be fetched further."""
+        self._move_last(state)
+        if self._round is not None:
+            self._round.put_last(state, self._part(state))
+
+    def _move_last(self, state: FetchState) -> None:
+        self._states.pop(state.tp, None)
+        self._states[state.tp] = state
+
+    def _part(self, state: FetchState) -> FetchPartition:
+        if state.wanted is None:
+            state.wanted = state.fetch_part(self._rule, self._max_bytes)
+        return state.wanted
+
+    def settle(self, states: Iterable[FetchState]) -> None:
+        for state in states:
+            state.is_settled = True
+        self._round = None
+
+    def group_by_topic(self) -> None:
+        """What a round of truncation does to the order (R-115)."""
+        topics: dict[str, dict[TopicPartition, FetchState]] = {}
+        for tp, state in self._states.items():
+            topics.setdefault(tp.topic, {})[tp] = state
+        self._states = {tp: state for group in topics.values() for tp, state in group.items()}
+        self._round = None
+
+    def delay(self, states: Iterable[FetchState], until_ms: int, now_ms: int) -> None:
+        """Leave partitions alone for a while; one delayed already keeps its delay (R-128)."""
+        for state in list(states):
+            if state.delayed_until_ms <= now_ms and self.holds(state):
+                state.delayed_until_ms = until_ms
+                self.put_last(state)
+
+    def round(self, now_ms: int, must_wait: Callable[[FetchState], bool] | None) -> Round:
+        """What can be done now.
+
+        ``must_wait`` says whether the quota holds a partition back; None while it is not exceeded.
+        """
+        kept = self._round
+        if kept is not None and must_wait is None and not kept.is_over(now_ms):
+            return kept
+        self._round = new = Round()
+        for state in self._states.values():
+            if state.delayed_until_ms > now_ms:
+                if new.due_ms is None or state.delayed_until_ms < new.due_ms:
+                    new.due_ms = state.delayed_until_ms
+            elif not state.is_settled:
+                new.unsettled.append(state)
+            elif state.phase is Phase.TRUNCATING:
+                new.truncating.append(state)
+            elif state.phase is Phase.RESETTING:
+                new.resetting.append(state)
+            elif must_wait is not None and must_wait(state):
+                new.throttled = True
+            else:
+                new.put_last(state, self._part(state))
+        return new
+
+
+__all__ = [
+    "FetchState",
+    "FetchStates",
+    "Followed",
+    "InitialFetchState",
+    "OffsetMismatchError",
+    "Phase",
+    "Round",
+]

@@ -1,0 +1,134 @@
+"""What becomes of partitions that a fetcher cannot go on with: pauses, and the end.
+
+Not thread-safe: a fetcher holds its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import CorruptMessageError, InvalidRecordError, ResourceBusyError
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import NotLeaderOrFollowerError, error_for
+from replication.common.quota import ReplicationQuota
+from replication.common.runtime import Runtime
+from replication.common.transport import Transport
+from replication.decisions.truncation import TruncationRule
+from replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionOutcome
+from replication.fetcher.fetcher_reactions import FREE_TURNS, REACTIONS, FetchReaction, pauses
+from replication.fetcher.fetcher_state import FetchState, FetchStates, Followed, Streak
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherEnv:
+    """What all fetchers of a broker share.
+
+    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
+    log was cut or reset.
+    ``settle`` does what a change of logs left to do before their leader hears how far they go:
+    checkpoints say no more than truncations left, and what must not wait unsynced is synced.
+    ``failed`` holds the partitions that are not fetched until they are added again, and why.
+    """
+
+    broker_id: int
+    runtime: Runtime
+    transport: Transport
+    config: ReplicationConfig
+    rule: TruncationRule
+    partition_of: Callable[[TopicPartition], Followed]
+    broker_epoch: Callable[[], int]
+    on_high_watermarks: Callable[[list[TopicPartition]], None]
+    settle: Callable[[list[TopicPartition]], None]
+    quota: ReplicationQuota | None = None
+    failed: dict[TopicPartition, Exception] = field(default_factory=dict)
+
+
+class Troubles:
+    """Those of one fetcher."""
+
+    def __init__(
+        self, name: str, env: FetcherEnv, states: FetchStates, session: FetchSessionHandler
+    ) -> None:
+        self._name = name
+        self._env = env
+        self._states = states
+        self._session = session
+        self._lost_sessions = Streak()
+        self._pauses = pauses(env.config.replica_fetch_backoff_ms)
+
+    @contextmanager
+    def applying(self, state: FetchState) -> Iterator[None]:
+        """Around whatever changes a partition: what it raises delays the partition, or ends it."""
+        try:
+            yield
+            return
+        except (CorruptMessageError, InvalidRecordError) as error:  # R-121
+            logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
+            state.resume()  # a log that has to begin inside a batch did so before it was looked at
+            self.delay([state])
+        except ResourceBusyError as error:  # nothing was done, or only not made durable
+            logger.warning("%s: again later: %s", state.tp, error)
+            state.resume()
+            self.delay([state])
+        except NotLeaderOrFollowerError:
+            self.delay([state])  # its role changed; who changed it removes it or adds it anew
+        except Exception as error:  # R-122
+            if self._states.holds(state):
+                self.fail(state.tp, error)
+        self._session.doubt(state.tp)
+
+    def refused(self, state: FetchState, code: ErrorCode) -> None:
+        """The leader answered with an error to a request of the state's epoch."""
+        match REACTIONS[code]:
+            case FetchReaction.RESET:
+                state.begin_reset()
+                self._states.put_last(state)
+                self.pause_in_a_circle(state)
+            case FetchReaction.SOON:
+                self.delay([state], self._pause_ms(self._extend(state.refused)))
+            case FetchReaction.FAIL:
+                error = error_for(code, f"{state.tp}: epoch {state.leader_epoch}")
+                self.fail(state.tp, error)
+            case FetchReaction.APPLY | FetchReaction.LATER | FetchReaction.NEW_SESSION:
+                self.delay([state])
+
+    def pause_in_a_circle(self, state: FetchState) -> None:
+        """A cut or a reset brings us to the leader's log, mostly at once. Where the leader says
+        again and again what leads nowhere, it is asked after longer and longer pauses."""
+        turns = self._extend(state.turned) - FREE_TURNS
+        if turns > 0:
+            self.delay([state], self._pause_ms(turns))
+
+    def _extend(self, streak: Streak) -> int:
+        longest_ms = self._env.config.replica_fetch_backoff_ms
+        return streak.extend(self._env.runtime.now_ms(), 2 * longest_ms)
+
+    def _pause_ms(self, failures: int) -> int:
+        return int(self._pauses.delay_ms(failures, self._env.runtime.random))
+
+    def fail(self, tp: TopicPartition, error: Exception) -> None:
+        logger.error("%s: %s is not fetched any more: %s", self._name, tp, error, exc_info=error)
+        self._states.pop(tp)
+        self._env.failed[tp] = error
+
+    def delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
+        """R-128."""
+        now_ms = self._env.runtime.now_ms()
+        if backoff_ms is None:
+            backoff_ms = max(1, self._env.config.replica_fetch_backoff_ms)  # never a circle
+        self._states.delay(states, now_ms + backoff_ms, now_ms)
+
+    def pause_between_sessions(self, outcome: SessionOutcome) -> None:
+        """A session that is lost is begun anew at once, but not again and again."""
+        turns = self._extend(self._lost_sessions) - FREE_TURNS
+        if outcome is SessionOutcome.BAD:
+            self.delay(self._states)
+        elif turns > 0:
+            self.delay(self._states, self._pause_ms(turns))

@@ -1,0 +1,209 @@
+"""What a fetch request is about: the partitions to look at, and what of them is answered
+(Kafka's ``FetchContext``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    CONSUMER,
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION,
+    FetchRequest,
+    FetchResponse,
+    IsolationLevel,
+    next_session_epoch,
+)
+from replication.replica_manager.fetch_reader import PartitionRead
+from replication.replica_manager.fetch_sessions import (
+    CachedPartition,
+    FetchSession,
+    FetchSessionCache,
+    Look,
+)
+
+
+class FetchContext(Protocol):
+    """One request from its arrival to its answer."""
+
+    @property
+    def keys(self) -> Sequence[Hashable]:
+        """Under which it waits."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Its session went on without it, or ended: it need not wait."""
+        ...
+
+    def take(self) -> list[Look]:
+        """What to look at first."""
+        ...
+
+    def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
+        """What was found."""
+        ...
+
+    def looks(self) -> list[Look]:
+        """What an answer after a wait is about, with what was found before; from now on whoever
+        waits under ``keys`` hears of changes."""
+        ...
+
+    def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse: ...
+
+
+class SessionlessFetch:
+    """All partitions are in the request, and in the answer."""
+
+    is_over = False
+
+    def __init__(self, request: FetchRequest) -> None:
+        self._request = request
+        self._looks: list[Look] = []
+
+    @property
+    def keys(self) -> Sequence[Hashable]:
+        return [part.tp for part in self._request.partitions]
+
+    def take(self) -> list[Look]:
+        return [Look(part, None) for part in self._request.partitions]
+
+    def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
+        self._looks = [Look(look.part, read) for look, read in zip(looks, reads, strict=True)]
+
+    def looks(self) -> list[Look]:
+        return self._looks
+
+    def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse:
+        return FetchResponse(tuple([read.response for read in reads]))
+
+
+class FullFetch(SessionlessFetch):
+    """The same, and it asks for a session."""
+
+    def __init__(
+        self, request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int]
+    ) -> None:
+        super().__init__(request)
+        self._sessions = sessions
+        self._now_ms = now_ms
+
+    def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse:
+        parts = tuple([read.response for read in reads])
+        session_id = self._sessions.create(self._request, parts, self._now_ms())
+        return FetchResponse(parts, session_id=session_id)
+
+
+class IncrementalFetch:
+    """Active partitions of a session are looked at, and answered where there is something new."""
+
+    def __init__(
+        self, request: FetchRequest, session: FetchSession, now_ms: int, may_redirect: bool
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._epoch = next_session_epoch(request.session_epoch)  # while none came after it
+        self._now_ms = now_ms
+        # Which replica is preferred changes without any news of the partition.
+        self._may_rest = not (may_redirect and session.replica_id == CONSUMER and request.rack_id)
+        self._found: dict[CachedPartition, PartitionRead] = {}
+
+    @property
+    def keys(self) -> Sequence[Hashable]:
+        return (self._session,)
+
+    @property
+    def is_over(self) -> bool:
+        session = self._session
+        return session.closed or session.epoch != self._epoch
+
+    def take(self) -> list[Look]:
+        session = self._session
+        with session.lock:
+            active = session.due()
+            for cached in active:
+                cached.stop_noting()
+        return [Look(cached.part, None, cached) for cached in active]
+
+    def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
+        session, found = self._session, self._found
+        with session.lock:
+            if self.is_over:
+                return
+            for (_, _, cached), read in zip(looks, reads, strict=True):
+                assert cached is not None
+                found[cached] = read
+                if cached.is_told(read.response) and self._is_at_the_end(cached, read):
+                    session.rest(cached, read)
+            # All that rest were fetched, too: at the time before any of this was looked at.
+            session.fetched_ms = max(session.fetched_ms, self._now_ms)
+
+    def _is_at_the_end(self, cached: CachedPartition, read: PartitionRead) -> bool:
+        if not self._may_rest or read.partition is None:
+            return False
+        response = read.response
+        if self._request.replica_id >= 0:
+            limit = read.log_end
+        elif self._request.isolation_level is IsolationLevel.READ_COMMITTED:
+            limit = response.last_stable_offset
+        else:
+            limit = response.high_watermark
+        return cached.part.fetch_offset >= limit
+
+    def looks(self) -> list[Look]:
+        session, found = self._session, self._found
+        with session.lock:
+            if self.is_over:
+                return []
+            session.waits = True  # before it is asked what is active: what comes now wakes us
+            active = session.due()
+            for cached in active:
+                cached.watch(found.get(cached))
+            return [Look(cached.part, found.get(cached), cached) for cached in active]
+
+    def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse:
+        session = self._session
+        parts = []
+        with session.lock:
+            if session.closed:
+                return FetchResponse((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if self.is_over:  # another request of the session overtook this one
+                return FetchResponse((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            session.waits = False
+            for (_, _, cached), read in zip(looks, reads, strict=True):
+                assert cached is not None
+                if not cached.is_told(read.response):
+                    cached.tell(read.response)
+                    parts.append(read.response)
+                    if read.size and cached in session.active:
+                        del session.active[cached]  # all others come before it next time
+                        session.active[cached] = None
+                elif self._is_at_the_end(cached, read):
+                    session.rest(cached, read)
+        return FetchResponse(tuple(parts), session_id=session.id)
+
+
+def open_context(
+    request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int],
+    may_redirect: bool,
+) -> FetchContext | ErrorCode:  # fmt: skip
+    """R-141; a code: the session is not as the request says."""
+    if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+        if request.session_id != NO_SESSION:
+            sessions.close(request)
+        if request.session_epoch == FINAL_SESSION_EPOCH:
+            return SessionlessFetch(request)
+        return FullFetch(request, sessions, now_ms)
+    now = now_ms()
+    session = sessions.begin(request, now)
+    if isinstance(session, ErrorCode):
+        return session
+    if session.closed:  # it was told to forget its last partition
+        return SessionlessFetch(request)
+    return IncrementalFetch(request, session, now, may_redirect)
+
+
+__all__ = ["FetchContext", "open_context"]

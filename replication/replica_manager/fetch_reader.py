@@ -1,0 +1,227 @@
+"""Reading partitions for a fetch, and looking again while it waits (R-92 … R-95, R-108, R-145 …
+R-149)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.log import ReplicaLog
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.messages import (
+    CONSUMER,
+    FetchPartition,
+    FetchPartitionResponse,
+    FetchRequest,
+)
+from replication.common.quota import ReplicationQuota
+from replication.decisions.isr import settled
+from replication.decisions.replica_selector import RACK_AWARE, ReplicaView, select_replica
+from replication.partition import Partition
+from replication.replica_manager.hosted_partitions import HostedPartitions
+from replication.replica_manager.metadata_cache import MetadataCache
+
+logger = get_logger(__name__)
+
+
+class PartitionRead:
+    """The answer of one partition, and what the partition was like just before.
+
+    ``partition`` is None when there is no answer but an error or another replica's name.
+    """
+
+    __slots__ = ("hw_moved", "leader_epoch", "log", "log_end", "partition", "response", "size")
+
+    def __init__(
+        self,
+        response: FetchPartitionResponse,
+        partition: Partition | None = None,
+        log: ReplicaLog | None = None,
+        leader_epoch: int = -1,
+        log_end: int = -1,
+        hw_moved: bool = False,
+    ) -> None:
+        self.response, self.partition, self.log = response, partition, log
+        self.leader_epoch, self.log_end, self.hw_moved = leader_epoch, log_end, hw_moved
+        self.size = len(response.records)
+
+    def is_current(self) -> bool:
+        """Whether the partition would still answer the same."""
+        partition, log = self.partition, self.log
+        if partition is None or log is None:
+            return False
+        response = self.response
+        return (
+            log.log_end_offset == self.log_end
+            and log.high_watermark == response.high_watermark
+            and log.log_start_offset == response.log_start_offset
+            and partition.leader_epoch == self.leader_epoch
+            and partition.log is log
+        )
+
+
+class Reads(NamedTuple):
+    """One for each partition of a request; ``is_final``: the requester must hear at once (R-92)."""
+
+    reads: list[PartitionRead]
+    size: int
+    is_final: bool
+    hw_moved: tuple[TopicPartition, ...]
+
+
+class FetchReader:
+    """Safe from any thread; the caller holds no lock."""
+
+    def __init__(
+        self,
+        partitions: HostedPartitions,
+        metadata: MetadataCache,
+        quota: ReplicationQuota,
+        config: ReplicationConfig,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._partitions = partitions
+        self._metadata = metadata
+        self._quota = quota
+        self._now_ms = now_ms
+        self.rack_aware = config.replica_selector.rpartition(".")[2] == RACK_AWARE
+
+    def read(self, request: FetchRequest, parts: Sequence[FetchPartition]) -> Reads:
+        """Read in order until ``max_bytes`` are there (R-108), and note what a follower has."""
+        left, total, is_final = request.max_bytes, 0, False
+        reads = []
+        moved = []
+        for part in parts:
+            read = self._read(request, part, left, not total, update_follower=True)
+            reads.append(read)
+            size = read.size
+            total += size
+            left = max(0, left - size)
+            if read.partition is None or read.response.diverging_epoch is not None:
+                is_final = True
+            elif read.hw_moved:
+                moved.append(part.tp)
+        return Reads(reads, total, is_final, tuple(moved))
+
+    def read_again(
+        self, request: FetchRequest, earlier: Iterable[tuple[FetchPartition, PartitionRead | None]]
+    ) -> list[PartitionRead]:
+        """The answer after a wait: what was found ``earlier`` where that still holds, the rest
+        afresh. The follower's progress is not noted a second time (R-94)."""
+        left, total = request.max_bytes, 0
+        reads = []
+        for part, read in earlier:
+            if read is None or read.size > left or not read.is_current():
+                read = self._read(request, part, left, not total, update_follower=False)
+            reads.append(read)
+            total += read.size
+            left = max(0, left - read.size)
+        return reads
+
+    def _read(
+        self,
+        request: FetchRequest,
+        part: FetchPartition,
+        max_bytes: int,
+        minimum_one: bool,
+        *,
+        update_follower: bool,
+    ) -> PartitionRead:
+        tp, replica_id = part.tp, request.replica_id
+        try:
+            partition = self._partitions.find(tp)
+            if self.rack_aware and replica_id == CONSUMER:
+                preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
+                if preferred is not None:
+                    partition.check_fetch(part)  # a deposed leader names replicas of the past
+                    return PartitionRead(_redirect(partition, part, preferred))
+            if self._is_throttled(partition, replica_id):
+                max_bytes = 0
+            log, epoch = partition.log, partition.leader_epoch
+            found = partition.fetch(
+                part, replica_id=replica_id, replica_epoch=request.replica_epoch,
+                isolation=request.isolation_level, max_bytes=max_bytes, minimum_one=minimum_one,
+                update_follower=update_follower,
+            )  # fmt: skip
+        except Exception as error:
+            code = answer_code(tp, error)
+            leader = self._partitions.leader_hint(tp, code)
+            refusal = FetchPartitionResponse(
+                tp, code, current_leader=leader, topic_id=part.topic_id
+            )
+            return PartitionRead(refusal)
+        if replica_id >= 0:
+            self._quota.record(tp, len(found.records))
+        response = FetchPartitionResponse(
+            tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset,
+            found.log_start_offset, found.records, found.diverging, found.aborted,
+            topic_id=part.topic_id,
+        )  # fmt: skip
+        return PartitionRead(response, partition, log, epoch, found.log_end_offset, found.hw_moved)
+
+    # -- while it waits ------------------------------------------------------------------------
+
+    def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
+        """Bytes that a waiting fetch would get now; None: it must be answered (R-93)."""
+        try:
+            partition = self._partitions.find(part.tp)
+            limit = partition.fetch_limit(
+                part, request.replica_id, request.isolation_level, request.min_bytes
+            )
+        except Exception as error:
+            answer_code(part.tp, error)
+            return None
+        if self._is_throttled(partition, request.replica_id):
+            return 0  # whatever there is: it would only ask again
+        return None if limit.done else limit.available
+
+    def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
+        """R-145, R-146."""
+        quota = self._quota
+        return (
+            replica_id >= 0
+            and quota.is_throttled(partition.tp)
+            and quota.must_wait(partition.tp, replica_id in partition.isr.committed)
+        )
+
+    # -- other replicas ------------------------------------------------------------------------
+
+    def _preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
+        """R-147: the leader, and members of its ISR that hold the offset, are candidates."""
+        log = partition.log
+        if not rack or not partition.is_leader or log is None:
+            return None
+        now_ms, metadata = self._now_ms(), self._metadata
+        followers = []
+        for broker_id in partition.isr.committed:
+            known = partition.follower(broker_id)
+            if (
+                known is not None
+                and known.log_start <= offset <= known.log_end
+                and metadata.is_alive(broker_id)
+            ):
+                behind_ms = now_ms - settled(known).caught_up_ms
+                view = ReplicaView(broker_id, metadata.rack(broker_id), known.log_end, behind_ms)
+                followers.append(view)
+        own = partition.leader_id
+        leader = ReplicaView(own, metadata.rack(own), log.log_end_offset, 0)
+        return select_replica(rack, leader, followers)
+
+
+def _redirect(partition: Partition, part: FetchPartition, preferred: int) -> FetchPartitionResponse:
+    log = partition.local_log()
+    return FetchPartitionResponse(
+        partition.tp, ErrorCode.NONE, log.high_watermark, log.last_stable_offset,
+        log.log_start_offset, preferred_read_replica=preferred, topic_id=part.topic_id,
+    )  # fmt: skip
+
+
+def answer_code(tp: TopicPartition, error: Exception) -> ErrorCode:
+    """What the requester is told; what nobody expected is logged."""
+    code = error_code_of(error)
+    if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+        logger.error("%s: a request failed: %s", tp, error, exc_info=error)
+    return code

@@ -1,0 +1,465 @@
+"""All partitions of a broker: serves producers, consumers and followers, and obeys the controller
+(Kafka's ``ReplicaManager``).
+
+This module answers requests; who waits is in ``waiting`` and ``delayed``, reading in ``reads``,
+changes of roles in ``role_changes``. No lock is held while anybody is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import (
+    ConfigError,
+    LogstoreError,
+    RecordRejectedError,
+    ResourceBusyError,
+    StorageFailedError,
+)
+from logstore.kernels import AppendInfo
+from logstore.manager import LogManager
+from logstore.segments.open_files import with_idle_closed
+from logstore.segments.producer_state import AppendOrigin
+from replication.common.background import BackgroundTasks
+from replication.common.config import ReplicationConfig
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import InvalidRequiredAcksError, KafkaStorageError
+from replication.common.messages import (
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderPartitionResponse,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.common.quota import ReplicationQuota, parse_throttled_replicas
+from replication.common.runtime import Runtime
+from replication.common.transport import Transport
+from replication.decisions.truncation import RULES
+from replication.fetcher.fetcher_manager import FetcherManager
+from replication.fetcher.fetcher_troubles import FetcherEnv
+from replication.partition import IsrChannel, LeaderAppend, Partition, PartitionEnv
+from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedProduce
+from replication.replica_manager.fetch_reader import FetchReader, answer_code
+from replication.replica_manager.fetch_service import FetchService
+from replication.replica_manager.fetch_sessions import FetchSessionCache
+from replication.replica_manager.hosted_partitions import HostedPartitions
+from replication.replica_manager.metadata_cache import MetadataCache
+from replication.replica_manager.role_changes import RoleChanges
+from replication.replica_manager.stats import BrokerStats
+from replication.replica_manager.waiting import WaitingRequests
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+Asked = TypeVar("Asked", OffsetForLeaderPartition, ListOffsetsPartition)
+
+
+class ReplicaManager:
+    """See the module. Methods may be called from any thread that holds no lock of a partition.
+
+    Each ``respond`` is called exactly once: before the call returns, or later from any thread. It
+    must be short.
+
+    Args:
+        log_manager: opened with ``replicated`` and without ``background``: its periodic work is
+            done here.
+        broker_epoch: this broker's present one.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        log_manager: LogManager,
+        runtime: Runtime,
+        transport: Transport,
+        metadata: MetadataCache,
+        isr_channel: IsrChannel,
+        config: ReplicationConfig,
+        *,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self.broker_id = broker_id
+        self.log_manager = log_manager
+        self.stats = BrokerStats()
+        self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
+        self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
+        self._config = config
+        self._expiration = runtime.actor(f"expiration-{broker_id}")
+        self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
+        self._isr_expiration = BackgroundTasks(runtime, self._expiration)
+        self._knows_topics = False
+        sessions = FetchSessionCache(config.fetch_session_slots, metadata, runtime.random)
+        self.waiting = WaitingRequests(runtime, self._expiration, config, sessions.stirred)
+        env = PartitionEnv(
+            broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
+            self.waiting.on_high_watermark, self._count_isr_change,
+        )  # fmt: skip
+        self._metadata = metadata
+        self._hosted = HostedPartitions(env, metadata)
+        self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
+        reader = FetchReader(self._hosted, metadata, self.leader_quota, config, runtime.now_ms)
+        self._fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
+        rule = RULES[config.truncation_rule]
+        self.fetchers = FetcherManager(
+            FetcherEnv(
+                broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
+                self._on_high_watermarks, self._settle, self.follower_quota,
+            )
+        )  # fmt: skip
+        self._roles = RoleChanges(
+            broker_id, self._hosted, log_manager, self.fetchers, metadata, rule, broker_epoch,
+            self._on_roles_changed,
+        )  # fmt: skip
+
+    def partition(self, tp: TopicPartition) -> Partition:
+        """
+        Raises:
+            UnknownPartitionError, NotLeaderOrFollowerError, KafkaStorageError: it is not known,
+                not here, or offline.
+        """
+        return self._hosted.find(tp)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def startup(self) -> None:
+        """Begin the periodic work."""
+        lag_ms = self._config.replica_lag_time_max_ms
+        self._isr_expiration.every(max(1, lag_ms // 2), self._look_at_leaderships)  # R-32
+        self._background.care_for(self.log_manager)
+        retention_ms = self.log_manager.broker_config.log_retention_check_interval_ms
+        self._background.every(retention_ms, self._clean_up)
+
+    def shutdown(self) -> None:
+        """Stop replicating and answer all that waits; high watermarks are written (R-29).
+
+        The logs stay open: the owner closes them afterwards.
+        """
+        self._stop(answer=True)
+        with_idle_closed(self.log_manager.checkpoint_high_watermarks)
+
+    def abandon(self) -> None:
+        """Let go of everything, as the end of the process does; nobody is answered."""
+        self._stop(answer=False)
+
+    def _stop(self, *, answer: bool) -> None:
+        self._isr_expiration.close()
+        self._background.close()
+        self.fetchers.close()
+        self.waiting.shutdown(answer=answer)
+        self.fetch_sessions.shutdown()
+
+    def begin_controlled_shutdown(self) -> None:
+        """R-17: what this broker loses from now on it does not follow any more."""
+        self._roles.shutting_down = True
+
+    def _clean_up(self) -> None:
+        """Retention of what has a role: the configuration of its topic came with that. By the
+        defaults a log without one might lose what its topic keeps."""
+        for partition in self._hosted:
+            log = partition.log
+            try:
+                if log is not None and not log.failed:
+                    log.delete_old_segments()
+            except LogstoreError as error:
+                logger.error("retention of %s: %s", partition.tp, error)
+
+    def _look_at_leaderships(self) -> None:
+        for partition in self._hosted:
+            try:
+                if partition.keep_what_waits():
+                    self.waiting.on_high_watermark(partition.tp)
+            except ResourceBusyError as error:
+                logger.warning("%s: not durable yet: %s", partition.tp, error)
+            except KafkaStorageError as error:
+                logger.error("%s is not durable: %s", partition.tp, error)
+            try:
+                partition.maybe_shrink_isr()
+            except Exception:
+                logger.exception("%s: its ISR was not looked at", partition.tp)
+
+    def _count_isr_change(self, tp: TopicPartition, kind: str) -> None:
+        stats = self.stats
+        with stats.lock:
+            if kind == "expand":
+                stats.isr_expands += 1
+            elif kind == "shrink":
+                stats.isr_shrinks += 1
+            else:
+                stats.failed_isr_updates += 1
+
+    def _on_roles_changed(self, tps: Sequence[TopicPartition]) -> None:
+        """New leadership, another leader, gone or offline: what waits there must look again."""
+        for tp in tps:
+            self.waiting.on_role_change(tp)
+
+    def _on_high_watermarks(self, tps: list[TopicPartition]) -> None:
+        """Of partitions that follow: their consumers may read on (R-95)."""
+        for tp in tps:
+            self.waiting.on_high_watermark(tp)
+
+    def _settle(self, tps: list[TopicPartition]) -> None:
+        """What a change of a log left to do, before its leader hears how far it goes."""
+        with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
+        logs = self.log_manager.logs
+        for tp in tps:
+            log = logs.get(tp)
+            if log is None or log.failed:
+                continue
+            try:
+                log.flush_what_is_due()
+            except StorageFailedError as error:  # the log is offline, and its next append says so
+                logger.error("%s is not durable: %s", tp, error)
+
+    # -- the controller's orders ---------------------------------------------------------------
+
+    @property
+    def controller_epoch(self) -> int:
+        """Of the latest controller that was heard of."""
+        return self._roles.controller_epoch
+
+    @property
+    def told_broker_epoch(self) -> int:
+        """The latest of this broker's epochs of which a controller surely knows; 0: of none."""
+        return self._roles.told_broker_epoch
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """Become leader or follower of the partitions of the request (R-16, R-18)."""
+        alive = self._alive()
+        response = self._roles.leader_and_isr(request)
+        if response.error_code is not ErrorCode.NONE:
+            return response
+        for change in request.partitions:  # a replica may have left the assignment
+            self.waiting.on_log_start(change.tp)
+        self._look_who_died(alive)
+        for topic, config in {c.tp.topic: c.config for c in request.partitions}.items():
+            self._throttle(topic, config)
+        if not self._knows_topics:
+            self._knows_topics = True
+            self._background.every(
+                self._config.high_watermark_checkpoint_interval_ms,
+                self.log_manager.checkpoint_high_watermarks,
+            )
+        return response
+
+    def _throttle(self, topic: str, config: Mapping[str, str]) -> None:
+        """R-145: which of a topic's replicas here the quotas hold back."""
+        for quota, side in ((self.leader_quota, "leader"), (self.follower_quota, "follower")):
+            value = config.get(f"{side}.replication.throttled.replicas", "")
+            try:
+                quota.throttle(topic, parse_throttled_replicas(value, self.broker_id))
+            except ConfigError as error:
+                logger.warning("topic %s is not throttled: %s", topic, error)
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop following or leading partitions, and delete their logs if told so."""
+        return self._roles.stop_replicas(request)
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        alive = self._alive()
+        response = self._roles.update_metadata(request)
+        self._look_who_died(alive)
+        return response
+
+    def _alive(self) -> frozenset[int]:
+        return frozenset(self._metadata.live_brokers)
+
+    def _look_who_died(self, before: frozenset[int]) -> None:
+        """Nobody waits for the dead to delete records (R-96)."""
+        if before <= self._alive():
+            return
+        for partition in self._hosted:
+            if partition.is_leader:
+                self.waiting.on_log_start(partition.tp)
+
+    def on_directory_failure(self, path: str, error: LogstoreError) -> None:
+        """The log manager took a directory offline (R-151 … R-155); not from its callback itself,
+        whose thread may hold the lock of a log."""
+        offline = self._roles.take_failed_offline()
+        logger.error("%s failed (%s); offline: %s", path, error, [str(tp) for tp in offline])
+
+    # -- produce -------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        request: ProduceRequest,
+        respond: Callable[[ProduceResponse], None],
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> None:
+        """Append to partitions that this broker leads, and answer as ``acks`` says (R-79 … R-86).
+
+        With acks=0 the answer comes at once, too: whoever speaks to clients leaves it out, and
+        closes the connection when it has an error.
+        """
+        if request.acks not in (-1, 0, 1):
+            error = InvalidRequiredAcksError(f"acks={request.acks}; 0, 1 and -1 are possible")
+            refused = [self._refusal(part.tp, error) for part in request.partitions]
+            respond(ProduceResponse(tuple(refused)))
+            return
+        responses: list[ProducePartitionResponse] = []
+        required: dict[int, tuple[int, int]] = {}
+        appended: list[tuple[TopicPartition, LeaderAppend]] = []
+        rejected = 0
+        for at, part in enumerate(request.partitions):
+            try:
+                partition = self._hosted.find(part.tp)
+                append = partition.append_as_leader(part.records, request.acks, origin)
+            except Exception as error:
+                responses.append(self._refusal(part.tp, error))
+                rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
+                if isinstance(error, ResourceBusyError):  # written, perhaps, and only not synced
+                    self.waiting.on_append(part.tp, False)
+                continue
+            info = append.info
+            appended.append((part.tp, append))
+            required[at] = info.last_offset + 1, append.leader_epoch
+            responses.append(
+                ProducePartitionResponse(
+                    part.tp, ErrorCode.NONE, info.first_offset, info.log_append_time,
+                    info.log_start_offset,
+                )
+            )  # fmt: skip
+        self._count_appends([append.info for _, append in appended], rejected)
+        for tp, append in appended:
+            if not append.info.duplicate:
+                self.waiting.on_append(tp, append.hw_moved)
+            elif append.hw_moved:  # the first try did not come so far
+                self.waiting.on_high_watermark(tp)
+        if request.acks != -1 or not required:
+            respond(ProduceResponse(tuple(responses)))
+            return
+        operation = DelayedProduce(
+            request.timeout_ms, responses, required, self._hosted, respond, self.stats,
+            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
+        )  # fmt: skip
+        self.waiting.add_produce(operation, [part.tp for part in request.partitions])
+
+    def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+        code = answer_code(tp, error)
+        records = error.record_errors if isinstance(error, RecordRejectedError) else ()
+        return ProducePartitionResponse(
+            tp, code, error_message=str(error), record_errors=records,
+            current_leader=self._hosted.leader_hint(tp, code),
+        )  # fmt: skip
+
+    def _count_appends(self, infos: list[AppendInfo], rejected: int) -> None:
+        size = count = 0
+        for info in infos:
+            if not info.duplicate:
+                size += info.size
+                count += info.record_count
+        stats = self.stats
+        with stats.lock:
+            stats.bytes_in += size
+            stats.messages_in += count
+            stats.bytes_rejected += rejected
+
+    # -- fetch ---------------------------------------------------------------------------------
+
+    def fetch(self, request: FetchRequest, respond: Callable[[FetchResponse], None]) -> None:
+        """Read for a follower or a consumer, at once or when there is enough (R-92)."""
+        self._fetches.fetch(request, respond)
+
+    @property
+    def fetch_sessions(self) -> FetchSessionCache:
+        return self._fetches.sessions
+
+    # -- offsets -------------------------------------------------------------------------------
+
+    def offsets_for_leader_epoch(
+        self, request: OffsetForLeaderEpochRequest
+    ) -> OffsetForLeaderEpochResponse:
+        """Where epochs end in the logs that this broker leads (R-109)."""
+
+        def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
+            partition = self._asked(part)
+            found = partition.end_offset_for_epoch(part.current_leader_epoch, part.leader_epoch)
+            return OffsetForLeaderPartitionResponse(part.tp, ErrorCode.NONE, *found)
+
+        return OffsetForLeaderEpochResponse(
+            _answers(request.partitions, answer, OffsetForLeaderPartitionResponse)
+        )
+
+    def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """First, last and by timestamp (R-150)."""
+
+        def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+            found = self._asked(part).offset_for_timestamp(
+                part.timestamp,
+                current_leader_epoch=part.current_leader_epoch,
+                isolation=request.isolation_level,
+                replica_id=request.replica_id,
+            )
+            return ListOffsetsPartitionResponse(part.tp, ErrorCode.NONE, *found)
+
+        return ListOffsetsResponse(
+            _answers(request.partitions, answer, ListOffsetsPartitionResponse)
+        )
+
+    def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
+        """The partition here, if it is of the topic that is meant."""
+        partition = self._hosted.find(part.tp)
+        partition.check_topic(part.topic_id)
+        return partition
+
+    # -- delete records ------------------------------------------------------------------------
+
+    def delete_records(
+        self, request: DeleteRecordsRequest, respond: Callable[[DeleteRecordsResponse], None]
+    ) -> None:
+        """Raise log starts; answered when all live replicas did so, too (R-96)."""
+        responses = []
+        wanted: dict[int, int] = {}
+        for at, (tp, offset) in enumerate(request.partitions):
+            try:
+                partition = self._hosted.find(tp)
+                start = partition.delete_records(offset)
+                low = partition.low_watermark
+                self.waiting.on_deletion(tp)
+            except Exception as error:
+                responses.append(DeleteRecordsPartitionResponse(tp, answer_code(tp, error)))
+                continue
+            responses.append(DeleteRecordsPartitionResponse(tp, ErrorCode.NONE, low))
+            if low < start:
+                wanted[at] = start
+        if not wanted:
+            respond(DeleteRecordsResponse(tuple(responses)))
+            return
+        operation = DelayedDeleteRecords(
+            request.timeout_ms, responses, wanted, self._hosted, respond, self.stats
+        )
+        self.waiting.add_delete_records(operation, [tp for tp, _ in request.partitions])
+
+
+def _answers(
+    parts: Iterable[Asked],
+    answer: Callable[[Asked], T],
+    refusal: Callable[[TopicPartition, ErrorCode], T],
+) -> tuple[T, ...]:
+    answers = []
+    for part in parts:
+        try:
+            answers.append(answer(part))
+        except Exception as error:
+            answers.append(refusal(part.tp, answer_code(part.tp, error)))
+    return tuple(answers)

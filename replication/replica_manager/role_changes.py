@@ -1,0 +1,324 @@
+"""What the controller orders: to lead, to follow, to stop (R-16 … R-19), and what a failed log
+directory ends (R-151 … R-155)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import (
+    LogstoreError,
+    LogUnavailableError,
+    ResourceBusyError,
+    UnknownTopicOrPartitionError,
+)
+from logstore.manager import LogManager
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import KafkaStorageError
+from replication.common.messages import (
+    EPOCH_DURING_DELETE,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionChange,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
+from replication.decisions.truncation import TruncationRule
+from replication.fetcher.fetcher_manager import FetcherManager
+from replication.fetcher.fetcher_state import InitialFetchState
+from replication.partition import Partition
+from replication.replica_manager.fetch_reader import answer_code
+from replication.replica_manager.hosted_partitions import HostedPartitions
+from replication.replica_manager.metadata_cache import MetadataCache
+
+logger = get_logger(__name__)
+
+ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
+Codes = dict[TopicPartition, ErrorCode]
+
+
+class RoleChanges:
+    """One change at a time. Its lock comes before those of fetchers and partitions.
+
+    Args:
+        on_changed: told, after the lock is released, which partitions have a new leadership or
+            are gone or offline: requests may wait there.
+    Attributes:
+        controller_epoch: of the latest controller that was heard of; older ones are refused.
+        shutting_down: the broker asked to stop: what it need not follow any more it does not
+            (R-17).
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        partitions: HostedPartitions,
+        log_manager: LogManager,
+        fetchers: FetcherManager,
+        metadata: MetadataCache,
+        rule: TruncationRule,
+        broker_epoch: Callable[[], int],
+        on_changed: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
+        self.controller_epoch = 0
+        self.shutting_down = False
+        self._latest = (0, 0, 0)  # controller epoch, broker epoch, sequence of the last request
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._log_manager = log_manager
+        self._fetchers = fetchers
+        self._metadata = metadata
+        self._rule = rule
+        self._broker_epoch = broker_epoch
+        self._on_changed = on_changed
+        self._lock = threading.RLock()
+
+    @property
+    def told_broker_epoch(self) -> int:
+        """The latest of this broker's epochs by which a controller addressed it."""
+        return self._latest[1]
+
+    def _refusal(self, request: ControlRequest) -> ErrorCode:
+        """R-52. A higher broker epoch than ours is right: the controller knew it before us."""
+        if request.controller_epoch < self.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        own = self._broker_epoch()
+        # A broker that has not registered yet is addressed as the incarnation before it.
+        if request.broker_epoch != UNKNOWN_EPOCH and (
+            own == UNKNOWN_EPOCH or request.broker_epoch < own
+        ):
+            return ErrorCode.STALE_BROKER_EPOCH
+        order = request.controller_epoch, request.broker_epoch, request.sequence
+        if request.sequence:
+            if order < self._latest:
+                return ErrorCode.STALE_CONTROLLER_EPOCH  # a copy that was overtaken
+            self._latest = order
+        self.controller_epoch = request.controller_epoch
+        return ErrorCode.NONE
+
+    # -- metadata ------------------------------------------------------------------------------
+
+    def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+        with self._lock:
+            code = self._refusal(request)
+            if code is ErrorCode.NONE:
+                self._metadata.update(request)
+        return UpdateMetadataResponse(code)
+
+    # -- lead and follow -----------------------------------------------------------------------
+
+    def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        """R-18; a repetition changes nothing. Leaders come first, so that they serve early."""
+        ended: list[TopicPartition] = []
+        with self._lock:
+            refused = self._refusal(request)
+            if refused is not ErrorCode.NONE:
+                codes = tuple((change.tp, refused) for change in request.partitions)
+                return LeaderAndIsrResponse(refused, codes)
+            self._metadata.update(request)
+            if request.is_full:
+                ended += self._set_strays_aside(request)
+            found = {change.tp: self._check(change) for change in request.partitions}
+            accepted = [c for c in request.partitions if found[c.tp] is ErrorCode.NONE]
+            leading = [c for c in accepted if c.registration.leader == self._broker_id]
+            following = [c for c in accepted if c.registration.leader != self._broker_id]
+            ended += self._make_leaders(leading, found)
+            ended += self._make_followers(following, found)
+            self._fetchers.close_idle()
+        self._on_changed(ended)
+        return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _set_strays_aside(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
+        """What ``request``, which names all that should be here, does not name: its replica was
+        moved, or its topic deleted, while this broker was away."""
+        named = {change.tp: change.topic_id for change in request.partitions}
+        strays = [
+            tp
+            for tp, log in self._log_manager.logs.items()
+            if tp not in named
+            or (None not in (log.topic_id, named[tp]) and log.topic_id != named[tp])
+        ]
+        strays += [tp for tp in self._log_manager.unavailable_logs if tp not in named]
+        self._fetchers.remove_fetchers(strays)
+        for tp in strays:
+            self._partitions.remove(tp)
+        for topic in dict.fromkeys(tp.topic for tp in strays):
+            partitions = [tp.partition for tp in strays if tp.topic == topic]
+            try:
+                self._log_manager.set_aside(topic, partitions)
+            except LogstoreError as error:
+                logger.warning("strays of topic %s are not set aside: %s", topic, error)
+        return strays
+
+    def _check(self, change: PartitionChange) -> ErrorCode:
+        new, partition = change.registration, self._partitions.get(change.tp)
+        if partition is not None:
+            if partition.offline:
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            topic_id = None if partition.log is None else partition.log.topic_id
+            if None not in (topic_id, change.topic_id) and topic_id != change.topic_id:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
+            known = partition.leader_epoch, partition.partition_epoch
+            if (new.leader_epoch, new.partition_epoch) < known:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+        if self._broker_id not in new.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+    def _make_leaders(
+        self, changes: Sequence[PartitionChange], codes: Codes
+    ) -> list[TopicPartition]:
+        self._fetchers.remove_fetchers([change.tp for change in changes])
+        ended = []
+        partitions = [self._partitions.create(change.tp) for change in changes]
+        # Each syncs the file with its epochs. One after the other, a thousand take seconds.
+        outcomes = self._log_manager.run_all(
+            partial(partition.make_leader, change)
+            for partition, change in zip(partitions, changes, strict=True)
+        )
+        for partition, (look_again, error) in zip(partitions, outcomes, strict=False):
+            if isinstance(error, Exception):
+                codes[partition.tp] = self._give_up(partition, error)
+            elif error is not None:
+                raise error
+            if error is not None or look_again:
+                ended.append(partition.tp)
+        return ended
+
+    def _make_followers(
+        self, changes: Sequence[PartitionChange], codes: Codes
+    ) -> list[TopicPartition]:
+        begun, idle, ended = [], [], []
+        for change in changes:
+            partition = self._partitions.create(change.tp)
+            try:
+                rose = partition.make_follower(change)
+            except Exception as error:
+                codes[change.tp] = self._give_up(partition, error)
+                ended.append(change.tp)
+                continue
+            if not self._should_fetch(change):
+                idle.append(change.tp)
+            elif rose or not self._fetchers.is_fetched(change.tp):  # an earlier try got stuck
+                begun.append(change)
+            if rose:
+                ended.append(change.tp)
+            self._keep_what_is_due(partition, codes)
+        # What a fetcher still applies comes before the question where to begin.
+        self._fetchers.remove_fetchers([*ended, *idle])
+        initial = {}
+        for change in begun:
+            try:
+                initial[change.tp] = change.registration.leader, self._initial_state(change)
+            except Exception as error:
+                codes[change.tp] = self._give_up(self._partitions.create(change.tp), error)
+        self._fetchers.add_fetchers(initial)
+        return ended
+
+    def _keep_what_is_due(self, partition: Partition, codes: Codes) -> None:
+        """A follower that is fetched meanwhile tells its leader no more than under the old limit;
+        the next append syncs it, too."""
+        try:
+            partition.keep_what_is_due()
+        except (ResourceBusyError, KafkaStorageError) as error:
+            codes[partition.tp] = self._give_up(partition, error)
+
+    def _should_fetch(self, change: PartitionChange) -> bool:
+        new = change.registration
+        if new.leader == NO_LEADER or not self._metadata.is_alive(new.leader):
+            return False
+        return not self.shutting_down or self._broker_id in new.isr
+
+    def _initial_state(self, change: PartitionChange) -> InitialFetchState:
+        """R-112."""
+        log = self._partitions.find(change.tp).local_log()
+        offset = self._rule.initial_offset(log.latest_epoch, log.high_watermark, log.log_end_offset)
+        return InitialFetchState(change.topic_id, change.registration.leader_epoch, offset)
+
+    def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
+        """R-19: one that fails does not stop the others."""
+        code = answer_code(partition.tp, error)
+        if isinstance(error, ResourceBusyError):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller asks again, after a pause
+        logger.warning("%s keeps its role: %s", partition.tp, error)
+        if code is ErrorCode.KAFKA_STORAGE_ERROR:
+            partition.mark_offline()
+        elif partition.log is None:
+            self._partitions.remove(partition.tp)
+        return code
+
+    # -- stop ----------------------------------------------------------------------------------
+
+    def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
+        """Stop following or leading; with ``delete`` the log goes too."""
+        with self._lock:
+            refused = self._refusal(request)
+            if refused is not ErrorCode.NONE:
+                codes = tuple((stop.tp, refused) for stop in request.partitions)
+                return StopReplicaResponse(refused, codes)
+            found = {stop.tp: self._check_stop(stop) for stop in request.partitions}
+            stopped = [
+                stop
+                for stop in request.partitions
+                if found[stop.tp] is ErrorCode.NONE and self._is_meant(stop)
+            ]
+            self._fetchers.remove_fetchers([stop.tp for stop in stopped])
+            for stop in stopped:
+                if stop.delete:
+                    self._partitions.remove(stop.tp)
+                    found[stop.tp] = self._delete_log(stop.tp)
+            self._fetchers.close_idle()
+        self._on_changed([stop.tp for stop in stopped])
+        return StopReplicaResponse(ErrorCode.NONE, tuple(found.items()))
+
+    def _check_stop(self, stop: StopReplicaPartition) -> ErrorCode:
+        partition = self._partitions.get(stop.tp)
+        if partition is None:
+            return ErrorCode.NONE  # its log may be here, from before a restart
+        if partition.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        unfenced = stop.leader_epoch in (EPOCH_DURING_DELETE, UNKNOWN_EPOCH)
+        if unfenced or stop.leader_epoch >= partition.leader_epoch:
+            return ErrorCode.NONE
+        return ErrorCode.FENCED_LEADER_EPOCH
+
+    def _is_meant(self, stop: StopReplicaPartition) -> bool:
+        """False where the log here belongs to a later topic of that name."""
+        try:
+            topic_id = self._log_manager.get(*stop.tp).topic_id
+        except (UnknownTopicOrPartitionError, LogUnavailableError):
+            return True
+        return None in (stop.topic_id, topic_id) or stop.topic_id == topic_id
+
+    def _delete_log(self, tp: TopicPartition) -> ErrorCode:
+        try:
+            self._log_manager.delete(*tp)
+        except UnknownTopicOrPartitionError:
+            return ErrorCode.NONE
+        except LogstoreError as error:
+            return answer_code(tp, error)
+        return ErrorCode.NONE
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def take_failed_offline(self) -> list[TopicPartition]:
+        """A log directory failed: its partitions are offline until the broker restarts (R-152).
+
+        Not from a fetcher's work, nor with the lock of a partition or a log.
+        """
+        with self._lock:
+            failed = [p for p in self._partitions if p.log is not None and p.log.failed]
+            tps = [partition.tp for partition in failed]
+            self._fetchers.remove_fetchers(tps)
+            for partition in failed:
+                partition.mark_offline()
+            self._fetchers.close_idle()
+        self._on_changed(tps)
+        return tps

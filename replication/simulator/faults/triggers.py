@@ -1,0 +1,213 @@
+"""Faults at the worst moment: a fault of the plan may wait for a message of a certain kind, and
+then strike that message, or a broker that has to do with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from replication.common.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    Request,
+)
+from replication.coordination import nodes
+from replication.simulator.world.cluster import SimCluster
+from replication.simulator.world.coordinator import (
+    CARRIED_OUT,
+    CRASH,
+    NOT_CARRIED_OUT,
+    Call,
+    Fate,
+    Silence,
+)
+from replication.simulator.world.network import Message
+from replication.simulator.world.plan import Fault
+from replication.simulator.world.scheduler import US_PER_MS, Scheduler
+
+# What a plan may say in place of a broker; −1 and −2 have meanings of their own (``faults``).
+CONTROLLER, LEADER, SENDER, RECEIVER, JOINER = -3, -4, -5, -6, -7
+
+GROWS, SHRINKS, ANSWERED = "ISR grows", "ISR shrinks", "ISR change answered"
+ROLE_CHANGE, RECORDS, DIVERGING = "role change", "records fetched", "diverging answer"
+# Calls of the coordinator; their sender is the broker whose session it is.
+STANDS, REGISTERS = "controller stands", "broker registers"
+SEEKS, WRITTEN = "controller sought", "leaders written"
+CALLS = (STANDS, REGISTERS, SEEKS, WRITTEN)
+MOMENTS = (GROWS, SHRINKS, ANSWERED, ROLE_CHANGE, RECORDS, DIVERGING, *CALLS)
+
+MESSAGE_KINDS = frozenset({"F-1", "F-2", "F-3", "F-9"})  # of the message itself
+CALL_KINDS = frozenset({NOT_CARRIED_OUT, CARRIED_OUT, CRASH})  # of the call itself
+
+
+BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE = 0.0, 1.0, 2.0  # amounts of a crash in it
+
+
+class Seen(NamedTuple):
+    """A moment, and who joins the ISR in it, if somebody does."""
+
+    name: str
+    joiner: int | None = None
+
+
+class Moments:
+    """Looks at every message while some fault waits for one."""
+
+    def __init__(
+        self, cluster: SimCluster, scheduler: Scheduler, struck: Counter[str],
+        begin: Callable[[Fault], None],
+    ) -> None:  # fmt: skip
+        self._cluster = cluster
+        self._scheduler = scheduler
+        self._struck = struck
+        self._begin = begin
+        self._waiting: list[Fault] = []
+
+    def wait(self, fault: Fault) -> None:
+        self._waiting.append(fault)
+        self._look()
+
+    def stop(self) -> None:
+        self._waiting.clear()
+        self._look()
+
+    def _look(self) -> None:
+        """Only where somebody waits."""
+        calls = any(fault.moment in CALLS for fault in self._waiting)
+        messages = any(fault.moment not in CALLS for fault in self._waiting)
+        self._cluster.coordinator.gate = self._on_call if calls else None
+        self._cluster.network.gate = self._pass if messages else None
+
+    def _met(self, here: list[Fault]) -> None:
+        """They wait no more."""
+        self._waiting = [f for f in self._waiting if all(f is not met for met in here)]
+        self._look()
+
+    # -- calls of the coordinator --------------------------------------------------------------
+
+    def _on_call(self, call: Call) -> Fate | None:
+        name = moment_of(call)
+        here = [f for f in self._waiting if f.moment == name and _concerns(f, call.broker)]
+        if name is None or not here:
+            return None
+        on_call = next((fault for fault in here if fault.kind in CALL_KINDS), None)
+        here = [fault for fault in here if fault is on_call or fault.kind not in CALL_KINDS]
+        self._met(here)
+        for fault in here:
+            if fault is not on_call:
+                met = with_roles(fault, {SENDER: call.broker})
+                if met is not None:  # when the event that makes the call is over
+                    begin = partial(self._begin, replace(met, moment=""))
+                    self._scheduler.after(0, None, "", begin)
+        if on_call is None:
+            return None
+        self._scheduler.note(f"fault {on_call}")
+        if on_call.kind != CRASH:
+            fate = Fate(on_call.kind, connection_ms=on_call.duration_ms)
+            if not on_call.amount:
+                return fate
+            silences = self._cluster.coordinator.silence
+            silences.setdefault(call.broker, Silence()).planned.append((int(on_call.amount), fate))
+            return None
+        if on_call.amount == IN_THE_WRITE:
+            self._cluster.coordinator.crash_after(1, on_call.duration_ms)
+            return None
+        carried_out = on_call.amount == AFTER_THE_CALL
+        return Fate(CRASH, restart_ms=on_call.duration_ms, carried_out=carried_out)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _pass(self, message: Message) -> None:
+        seen = self._seen(message)
+        here = [] if seen is None else [f for f in self._waiting if f.moment == seen.name]
+        if seen is None or not here:
+            message.go(message.content)
+            return
+        on_message = next((f for f in here if f.kind in MESSAGE_KINDS), None)
+        here = [f for f in here if f is on_message or f.kind not in MESSAGE_KINDS]
+        self._met(here)
+        roles = {SENDER: message.source, RECEIVER: message.target}
+        if seen.joiner is not None:
+            roles[JOINER] = seen.joiner
+        if on_message is None:
+            message.go(message.content)
+        else:
+            self._strike(on_message, message)
+        for fault in here:
+            if fault.kind not in MESSAGE_KINDS:
+                met = with_roles(fault, roles)
+                if met is not None:
+                    self._begin(replace(met, moment=""))
+
+    def _strike(self, fault: Fault, message: Message) -> None:
+        self._struck[fault.kind] += 1
+        self._scheduler.note(f"fault {fault}: {type(message.content).__name__}")
+        if fault.kind == "F-1":
+            return  # whoever asked hears nothing
+        if fault.kind == "F-9":
+            message.lose()
+            return
+        if fault.kind == "F-3":
+            if isinstance(message.content, Request):
+                self._cluster.network.on_repeat(message.content)
+            message.go(message.content)
+        self._cluster.network.hold(message, fault.duration_ms * US_PER_MS)
+
+    def _seen(self, message: Message) -> Seen | None:
+        content = message.content
+        if isinstance(content, AlterPartitionRequest):
+            machine = self._cluster.machines[message.source]
+            for item in content.partitions:
+                partition = (
+                    None if machine.broker is None
+                    else machine.broker.replica_manager.partitions.get(item.tp)
+                )  # fmt: skip
+                if partition is not None:
+                    known = partition.isr.committed
+                    for member, _ in item.new_isr:
+                        if member not in known:
+                            return Seen(GROWS, member)
+            return Seen(SHRINKS)
+        if isinstance(content, AlterPartitionResponse):
+            return Seen(ANSWERED)
+        if isinstance(content, LeaderAndIsrRequest):
+            return Seen(ROLE_CHANGE)
+        if isinstance(content, FetchResponse) and message.target >= 0:
+            if any(part.diverging_epoch is not None for part in content.partitions):
+                return Seen(DIVERGING)
+            if any(part.records for part in content.partitions):
+                return Seen(RECORDS)
+        return None
+
+
+def _concerns(fault: Fault, broker: int) -> bool:
+    """A fault of a call may wait for those of one broker."""
+    return fault.kind not in CALL_KINDS or fault.broker in (-1, broker)
+
+
+def moment_of(call: Call) -> str | None:
+    """The moment that a call of the coordinator is."""
+    if call.name == "transact":
+        if call.path == nodes.CONTROLLER:
+            return STANDS
+        return WRITTEN if any(op.path.endswith("/state") for op in call.ops) else None
+    if call.name == "create" and call.path.startswith(nodes.BROKER_IDS + "/"):
+        return REGISTERS
+    return SEEKS if call.name == "get" and call.path == nodes.CONTROLLER else None
+
+
+def with_roles(fault: Fault, roles: dict[int, int]) -> Fault | None:
+    """With brokers in place of ``roles``; None when nobody has the role."""
+    if fault.broker <= CONTROLLER:
+        if fault.broker not in roles:
+            return None
+        fault = replace(fault, broker=roles[fault.broker])
+    if any(other <= CONTROLLER for other in fault.others):
+        others = (roles.get(other, other) for other in fault.others)
+        fault = replace(fault, others=tuple(o for o in others if o > CONTROLLER))
+    return fault

@@ -1,0 +1,178 @@
+"""What must be so once nothing disturbs the cluster for a while (I-28).
+
+Not only in the end, when everything is healed, but whenever a schedule leaves the cluster alone for
+two lag times and the longest pause between two tries: all replicas are in the ISR, and what was
+written before is committed everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from checkpoints.types import TopicPartition
+from replication.broker.broker import BrokerState
+from replication.broker.controller_channel import BACKOFF
+from replication.common.state import PartitionRegistration
+from replication.partition import Partition
+from replication.simulator.world.cluster import LAG_MS, Machine, SimCluster
+from replication.simulator.world.scheduler import US_PER_MS
+
+LOOK_EVERY_US = 20 * US_PER_MS
+# A leader may still be pausing before it proposes again what it could not say when it was cut off.
+# That pause is as long as in production, where it is nothing beside a lag time.
+SETTLED_MS = 2 * LAG_MS + int(BACKOFF.max_ms)
+# A lag time, half of one until the leader looks, and the controller's answer.
+LAGGARD_MS = 5 * LAG_MS // 2
+
+
+class Calm:
+    """Looks now and then.
+
+    Args:
+        registrations: as the controller's tree has them.
+    Attributes:
+        since_us: when the cluster was disturbed for the last time.
+    """
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        registrations: dict[TopicPartition, PartitionRegistration],
+        violated: Callable[[str, TopicPartition, str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._registrations = registrations
+        self._violated = violated
+        self.since_us = cluster.scheduler.now_us
+        self._next_us = 0
+        self._seen: tuple[object, ...] = ()
+        # Who led under which controller, and the leader's log ends since, with their times.
+        self._led: dict[TopicPartition, tuple[tuple[int, ...], deque[tuple[int, int]]]] = {}
+        self._joined: dict[TopicPartition, dict[int, int]] = {}  # members of the ISR, since when
+        self._ends: dict[TopicPartition, tuple[int, int]] = {}  # when, and the leader's log end
+
+    def look(self) -> None:
+        now_us = self._cluster.scheduler.now_us
+        if now_us < self._next_us:
+            return
+        self._next_us = now_us + LOOK_EVERY_US
+        self._look_for_laggards(now_us)
+        seen = self._events_so_far()
+        if seen != self._seen or self._is_disturbed():
+            self._seen, self.since_us = seen, now_us
+            return
+        if now_us - self.since_us >= SETTLED_MS * US_PER_MS:
+            self._cluster.counters["looks at a calm cluster"] += 1
+            for tp, now in self._registrations.items():
+                missing = self._missing(tp, now)
+                if missing:
+                    passed_ms = (now_us - self.since_us) // US_PER_MS
+                    self._violated("I-28", tp, f"nothing happens for {passed_ms} ms, but {missing}")
+
+    def _look_for_laggards(self, now_us: int) -> None:
+        """Nobody stays in the ISR who has not had for so long what the leader has, where
+        leader, controller and coordinator can talk to each other."""
+        cluster = self._cluster
+        controller = cluster.controller
+        for tp, now in self._registrations.items():
+            before = self._joined.get(tp, {})
+            joined = self._joined[tp] = {m: before.get(m, now_us) for m in now.isr}
+            partition = self._leader_of(tp, now)
+            if (
+                partition is None
+                or partition.log is None
+                or controller is None
+                or not cluster.coordinator.is_calm
+                or not cluster.network.is_calm_between(now.leader, controller)
+                or self._is_troubled(cluster.machines[now.leader])
+                or self._is_troubled(cluster.machines[controller])
+            ):
+                self._led.pop(tp, None)
+                continue
+            who = (now.leader_epoch, controller, *(m.starts for m in cluster.machines.values()))
+            known, ends = self._led.get(tp, ((), deque()))
+            if known != who:
+                ends = deque()
+            self._led[tp] = who, ends
+            ends.append((now_us, partition.log.log_end_offset))
+            wanted = 0
+            while ends and ends[0][0] <= now_us - LAGGARD_MS * US_PER_MS:
+                wanted = ends[0][1]
+                if len(ends) > 1 and ends[1][0] <= now_us - LAGGARD_MS * US_PER_MS:
+                    ends.popleft()
+                else:
+                    break
+            for member in now.isr:
+                if self._cluster.machines[member].broker is None:
+                    continue  # its session ends; what it has is not seen meanwhile
+                if joined[member] > now_us - LAGGARD_MS * US_PER_MS:
+                    continue  # with what was committed then, which is less
+                if wanted and self._end_at(member, tp) < wanted:
+                    self._violated(
+                        "I-28", tp, f"b{member} of the ISR lacks for {LAGGARD_MS} ms what "
+                        f"b{now.leader} has up to {wanted}"
+                    )  # fmt: skip
+
+    def _leader_of(self, tp: TopicPartition, now: PartitionRegistration) -> Partition | None:
+        machine = self._cluster.machines.get(now.leader)
+        broker = None if machine is None else machine.broker
+        partition = None if broker is None else broker.replica_manager.partitions.get(tp)
+        leads = partition is not None and partition.is_leader
+        return partition if leads else None
+
+    def _end_at(self, member: int, tp: TopicPartition) -> int:
+        broker = self._cluster.machines[member].broker
+        partition = None if broker is None else broker.replica_manager.partitions.get(tp)
+        log = None if partition is None else partition.log
+        return -1 if log is None else log.log_end_offset
+
+    def _events_so_far(self) -> tuple[object, ...]:
+        """Faults that are over at once, and elections, whoever wanted them."""
+        cluster = self._cluster
+        return (
+            sum(cluster.struck.values()),
+            sum(machine.starts for machine in cluster.machines.values()),
+            tuple((r.leader, r.leader_epoch) for r in self._registrations.values()),
+        )
+
+    def _is_disturbed(self) -> bool:
+        cluster = self._cluster
+        return (
+            not cluster.network.is_calm
+            or cluster.controller is None
+            or not cluster.coordinator.is_calm
+            or any(self._is_troubled(machine) for machine in cluster.machines.values())
+        )
+
+    def _is_troubled(self, machine: Machine) -> bool:
+        return (
+            machine.process is None
+            or machine.broker is None
+            or machine.broker.state is not BrokerState.RUNNING
+            or machine.cut_off
+            or machine.process.held_until_us > self._cluster.scheduler.now_us
+            or not machine.disk.is_well
+            or self._cluster.atlas.is_damaged(machine.broker_id)
+        )
+
+    def _missing(self, tp: TopicPartition, now: PartitionRegistration) -> str:
+        if now.leader < 0:
+            return f"it has no leader: {now}"
+        if len(now.isr) < len(now.replicas):
+            return f"not all replicas are in the ISR: {now}"
+        broker = self._cluster.machines[now.leader].broker
+        assert broker is not None
+        leader = broker.replica_manager.partitions.get(tp)
+        if leader is None or leader.log is None or not leader.is_leader:
+            return f"b{now.leader} does not lead: {now}"
+        end, mark = leader.log.log_end_offset, leader.log.high_watermark
+        now_us = self._cluster.scheduler.now_us
+        seen_us, before = self._ends.get(tp, (0, 0))
+        if seen_us <= self.since_us:
+            self._ends[tp] = now_us, end
+        elif now_us - seen_us >= LAG_MS * US_PER_MS:
+            self._ends[tp] = now_us, end
+            if mark < before:
+                return f"the high watermark stays at {mark}; the log ended at {before} a while ago"
+        return ""

@@ -1,0 +1,101 @@
+"""What the clients asked for and were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from checkpoints.types import TopicPartition
+from logstore.format.reader import read_records
+from replication.common.messages import ProduceRequest, Request
+from replication.simulator.oracle.unclean import Losses
+
+if TYPE_CHECKING:
+    from replication.simulator.workload.transactions import Transaction
+
+
+class Outcome(Enum):
+    PENDING = "pending"
+    OK = "ok"
+    FAILED = "failed"  # every attempt was refused before an append: it is nowhere
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Write:
+    """One batch of a producer; its values are unique in the run."""
+
+    number: int
+    tp: TopicPartition
+    acks: int
+    values: tuple[bytes, ...]
+    producer_id: int = -1
+    sequence: int = -1
+    outcome: Outcome = Outcome.PENDING
+    offset: int = -1
+    transaction: Transaction | None = None
+    producer: str = ""  # one that is idempotent: in order, and nothing twice
+
+
+@dataclass(slots=True)
+class History:
+    """``acknowledged``: offset -> value, of batches acknowledged with acks=all (I-1). ``seen``: the
+    first value any consumer read at an offset (I-6). ``repeated``: values of requests that the
+    network carried out twice: of the two answers the client had one. ``read_by``: what each
+    reader got last at an offset, by reader and partition. ``losses``: what of all this may be
+    gone."""
+
+    writes: list[Write] = field(default_factory=list)
+    acknowledged: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    seen: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+    deleted_below: dict[TopicPartition, int] = field(default_factory=dict)
+    repeated: set[bytes] = field(default_factory=set)
+    read_by: dict[tuple[str, TopicPartition], dict[int, bytes]] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+    losses: Losses = field(default_factory=Losses)
+
+    def write_of(self, value: bytes) -> Write:
+        return self.writes[int(value.split(b".", 1)[0])]
+
+    def note_repeated(self, request: Request) -> None:
+        if isinstance(request, ProduceRequest):
+            for part in request.partitions:
+                self.repeated.update(bytes(r.value or b"") for r in read_records(part.records))
+
+    def begin(self, tp: TopicPartition, acks: int, records: int, size: int) -> Write:
+        """A write with values of its own."""
+        number = len(self.writes)
+        values = tuple(f"{number}.{n}".encode().ljust(size, b".") for n in range(records))
+        write = Write(number, tp, acks, values)
+        self.writes.append(write)
+        return write
+
+    def settle(self, write: Write, outcome: Outcome, offset: int = -1) -> None:
+        write.outcome, write.offset = outcome, offset
+        if outcome is Outcome.OK and write.acks == -1 and offset >= 0:
+            known = self.acknowledged.setdefault(write.tp, {})
+            for number, value in enumerate(write.values):
+                before = self._instead_of_lost(write.tp, known, offset + number, value)
+                if before != value:
+                    self.violations.append(
+                        f"I-1 {write.tp}: offset {offset + number} was acknowledged twice, for "
+                        f"{before!r} and {value!r}"
+                    )
+
+    def _instead_of_lost(
+        self, tp: TopicPartition, known: dict[int, bytes], offset: int, value: bytes
+    ) -> bytes:
+        """What was known first at an offset; ``value`` where either of the two is lost."""
+        before = known.setdefault(offset, value)
+        if before != value and self.losses.took(tp, offset, before):
+            before = known[offset] = value
+        return value if self.losses.took(tp, offset, value) else before
+
+    def read(self, tp: TopicPartition, offset: int, value: bytes, reader: str) -> None:
+        self.read_by.setdefault((reader, tp), {})[offset] = value
+        before = self._instead_of_lost(tp, self.seen.setdefault(tp, {}), offset, value)
+        if before != value:
+            self.violations.append(
+                f"I-6 {tp}: {reader} reads {value!r} at offset {offset}, where {before!r} was read"
+            )

@@ -1,0 +1,569 @@
+"""What must hold after every event (I-2 … I-5, I-7 … I-13). The numbers are those of the catalogue.
+
+The oracle looks only at the broker whose event it was, and does nothing where nothing changed. It
+keeps one *committed* log for each partition: whatever any leader's high watermark has passed. A
+committed offset never changes, and whoever is in the controller's ISR or ELR has it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from checkpoints.types import TopicPartition
+from logstore.log import ReplicaLog
+from replication.common.messages import Request, Response
+from replication.common.state import UNKNOWN_EPOCH, PartitionRegistration
+from replication.coordination import nodes
+from replication.coordination.base import Node
+from replication.coordination.tree import Tree
+from replication.decisions.isr import IsrState
+from replication.partition import Partition
+from replication.simulator.oracle.answers import Answers
+from replication.simulator.oracle.calm import Calm
+from replication.simulator.oracle.durability import Durability
+from replication.simulator.oracle.excuses import Excuse, Excuses
+from replication.simulator.oracle.oracle_log import Entry, Shadow
+from replication.simulator.oracle.recoveries import Recoveries
+from replication.simulator.oracle.unclean import UncleanElections
+from replication.simulator.oracle.wakeups import Wakeups
+from replication.simulator.world.cluster import Machine, SimCluster
+
+
+@dataclass(slots=True)
+class View:
+    """One replica as of the last look."""
+
+    shadow: Shadow
+    incarnation: int
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    leads: bool = False
+    isr: IsrState = field(default_factory=lambda: IsrState(()))
+    high_watermark: int = -1
+    undone: dict[int, Entry] = field(default_factory=dict)  # by a cut that may not be durable yet
+    led_from: int = -1  # the high watermark at which its leadership began
+    state: tuple[object, ...] = ()
+    began_in: int = -1  # leader epoch in which its process made its log
+
+
+class Oracle:
+    """Collects ``violations``; the first one is what counts.
+
+    Args:
+        knows_faults: whatever holds messages or brokers up is known to the cluster, so that it can
+            be told when nothing does (I-28).
+    """
+
+    def __init__(
+        self, cluster: SimCluster, partitions: list[TopicPartition], *, knows_faults: bool = True
+    ) -> None:
+        self.violations: list[str] = []
+        self.counters: Counter[str] = Counter()
+        self.committed: dict[TopicPartition, dict[int, Entry]] = {tp: {} for tp in partitions}
+        self.registrations: dict[TopicPartition, PartitionRegistration] = {}
+        self._cluster = cluster
+        self._views: dict[int, dict[TopicPartition, View]] = {b: {} for b in cluster.machines}
+        self.excuses = Excuses(self.counters)
+        self._wakeups: dict[int, Wakeups] = {}
+        self._knows_faults = knows_faults
+        self._calm = Calm(cluster, self.registrations, self._violated)
+        self._answers = Answers(cluster, self._violated)
+        cluster.network.on_answer = self._answered
+        self._durability = Durability(cluster, self.excuses, self._violated, self._shadow_of)
+        self.asked = self._durability.asked  # to be told of every request that is sent
+        self.unclean = UncleanElections(
+            cluster, self.committed, self.excuses, self.counters, self._violated, self._shadow_of
+        )
+        self._recoveries = Recoveries(self.counters, self.excuses)
+        self._ledger: dict[tuple[TopicPartition, int, int], tuple[Entry, Entry | None]] = {}
+        self._accepted: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        # Below the log start of some leader: not kept any more, nor kept equal, even where a
+        # replica that restarts does not know of it yet.
+        self._deleted = dict.fromkeys(partitions, 0)
+        self._highest = dict.fromkeys(partitions, 0)  # of all leaders' high watermarks so far
+        self._zxid = -1
+        self._controller_epoch = 0  # at the last look
+        self._nodes: dict[TopicPartition, Node] = {}
+        self._paths = {tp: nodes.partition_state_path(tp) for tp in partitions}
+        self._remembered: dict[int, int] = {}
+        self._min_isr = cluster.plan.min_isr
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def after_event(self, node: int | None) -> None:
+        """``node``: whose event it was; None: anybody's."""
+        if node is None:
+            for machine in self._cluster.machines.values():
+                self._look_at(machine)
+        else:
+            machine_ = self._cluster.machines.get(node)
+            if machine_ is not None:
+                self._look_at(machine_)
+        tree = self._cluster.coordinator.tree
+        if self._knows_faults:
+            self._calm.look()
+        if tree is not None and tree.zxid != self._zxid:
+            self._zxid = tree.zxid
+            self._look_at_tree(tree)
+
+    def _look_at(self, machine: Machine) -> None:
+        broker = machine.broker
+        if broker is None:
+            return
+        views, partitions = self._views[machine.broker_id], broker.replica_manager.partitions
+        for tp in self.committed:
+            partition = partitions.get(tp)
+            log = None if partition is None else partition.log
+            if partition is None or log is None:
+                continue
+            view = views.get(tp)
+            if view is None or view.shadow.log is not log:
+                view = self._open(machine, tp, log)
+                view.began_in = partition.leader_epoch
+            state = (
+                log.log_end_offset, log.high_watermark, log.version, log.log_start_offset,
+                partition.role,
+            )  # fmt: skip
+            if state != view.state:
+                view.state = state
+                self._changed(machine, tp, partition, log, view)
+        if not machine.disk.stopped:
+            forgotten = self._wakeups[machine.broker_id].forgotten()
+            if forgotten is not None:
+                self._violated("I-26", forgotten[0], f"b{machine.broker_id}: {forgotten[1]}")
+
+    def started(self, machine: Machine) -> None:
+        """A broker has opened its logs: compare them with what there was (I-13)."""
+        assert machine.broker is not None
+        self._wakeups[machine.broker_id] = Wakeups(machine)
+        for tp, error in machine.broker.log_manager.unavailable_logs.items():
+            if self._cluster.atlas.is_damaged(machine.broker_id):
+                self.excuses.use(Excuse.DAMAGE_REPORTED)
+            else:
+                self._violated(
+                    "I-17", tp, f"the disk of b{machine.broker_id} is whole, and {error}"
+                )
+        for tp, log in machine.broker.log_manager.logs.items():
+            if tp in self.committed:
+                self._open(machine, tp, log)
+
+    def ended(self, machine: Machine) -> None:
+        """To be called before a process dies."""
+        broker_id = machine.broker_id
+        for tp, view in self._views[broker_id].items():
+            log = view.shadow.log
+            hosted = machine.broker is not None and machine.broker.log_manager.logs.get(tp) is log
+            if view.incarnation == machine.starts and hosted:
+                if view.leads:  # the event that it dies in may have told others
+                    self._highest[tp] = max(self._highest[tp], log.high_watermark)
+                self._recoveries.ended(machine, tp, view.shadow, view.undone)
+
+    def _answered(self, broker_id: int, request: Request, response: Response | None) -> None:
+        self._answers.given(broker_id, request, response)
+        self._durability.answered(broker_id, request, response)
+
+    def _shadow_of(self, broker_id: int, tp: TopicPartition) -> Shadow | None:
+        view, machine = self.view(broker_id, tp), self._cluster.machines[broker_id]
+        return view.shadow if view is not None and view.incarnation == machine.starts else None
+
+    def _violated(self, number: str, tp: TopicPartition, text: str) -> None:
+        if len(self.violations) < 5:
+            self.violations.append(f"{number} {tp}: {text}")
+
+    # -- one replica ---------------------------------------------------------------------------
+
+    def _open(self, machine: Machine, tp: TopicPartition, log: ReplicaLog) -> View:
+        shadow = Shadow(tp, log, machine.disk)
+        view = View(shadow, machine.starts)
+        self._views[machine.broker_id][tp] = view
+        previous = None
+        for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
+            self._note_entry(machine, tp, entry, previous)
+            previous = entry
+        self._cluster.scheduler.note(
+            f"b{machine.broker_id} {tp} opens at [{shadow.start}, {shadow.end})"
+        )
+        damaged = self._cluster.atlas.is_damaged(machine.broker_id)
+        found, view.undone = self._recoveries.opened(machine, tp, shadow, damaged=damaged)
+        if found:
+            self._violated("I-13", tp, found)
+        self._durability.opened(machine, tp, shadow)
+        return view
+
+    def _note_entry(
+        self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
+    ) -> None:
+        """I-4: offset and epoch determine the bytes, and all before them.
+
+        What is on a damaged disk says nothing: a misdirected batch is whole wherever it landed.
+        """
+        if self._cluster.atlas.is_damaged(machine.broker_id):
+            return
+        known = self._ledger.get((tp, entry.base, entry.epoch))
+        if known is None:
+            self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
+            return
+        if known[0] != entry:
+            self._violated(
+                "I-4", tp, f"b{machine.broker_id} has {entry}, another replica {known[0]}"
+            )
+        elif previous is not None and known[1] is not None and known[1] != previous:
+            if previous.last < self._deleted[tp]:
+                return
+            self._violated(
+                "I-4", tp, f"b{machine.broker_id} has {previous} before {entry}, another replica "
+                f"{known[1]}"
+            )  # fmt: skip
+        elif known[1] is None and previous is not None:
+            self._ledger[tp, entry.base, entry.epoch] = (entry, previous)
+
+    def _changed(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
+        view: View,
+    ) -> None:  # fmt: skip
+        shadow, broker_id = view.shadow, machine.broker_id
+        if shadow.cuts != log.version or log.log_end_offset < shadow.end:
+            self._cut(machine, tp, partition, view)
+        elif log.log_end_offset > shadow.end:
+            self._grew(machine, tp, partition, view)
+            self._durability.grew(machine, tp, shadow)
+        self._durability.changed(machine, tp, shadow, partition)
+        if not log.log_start_offset <= log.high_watermark <= log.log_end_offset:
+            self._violated(
+                "I-5", tp, f"b{broker_id}: log start {log.log_start_offset}, high watermark "
+                f"{log.high_watermark}, log end {log.log_end_offset}"
+            )  # fmt: skip
+        epochs = partition.leader_epoch, partition.partition_epoch
+        if epochs < (view.leader_epoch, view.partition_epoch):
+            self._violated("I-8", tp, f"b{broker_id} goes back to epochs {epochs}")
+        if partition.is_leader:
+            self._leader_changed(machine, tp, partition, log, view)
+            self._highest[tp] = max(self._highest[tp], log.high_watermark)
+        elif log.high_watermark > self._highest[tp]:
+            self._violated(
+                "I-5", tp, f"follower b{broker_id} takes {log.high_watermark} for committed, which "
+                f"no leader does: {self._highest[tp]}"
+            )  # fmt: skip
+        view.leader_epoch, view.partition_epoch = epochs
+        view.leads, view.isr = partition.is_leader, partition.isr
+        view.high_watermark = log.high_watermark
+
+    def _grew(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
+        """New batches: I-4, I-7, I-11."""
+        shadow, note = view.shadow, self._cluster.scheduler.note
+        view.undone = {}
+        previous = shadow.entries.get(shadow.end - 1)
+        for entry in shadow.read_new():
+            if previous is not None and entry.base != previous.last + 1:
+                self._violated("I-11", tp, f"b{machine.broker_id} has {entry} after {previous}")
+            if previous is not None and entry.epoch < previous.epoch:
+                self._violated("I-8", tp, f"b{machine.broker_id} has {entry} after {previous}")
+            self._note_entry(machine, tp, entry, previous)
+            note(f"b{machine.broker_id} {tp} appends {entry.base}-{entry.last} of {entry.epoch}")
+            previous = entry
+            if partition.is_leader and entry.epoch == partition.leader_epoch:
+                me = (machine.broker_id, machine.starts)
+                if self._accepted.setdefault((tp, entry.epoch), me) != me:
+                    self._violated(
+                        "I-7", tp, f"b{machine.broker_id} appends in epoch {entry.epoch}, as "
+                        f"b{self._accepted[tp, entry.epoch][0]} did"
+                    )  # fmt: skip
+
+    def _cut(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
+        """I-12: not below the point where the two logs part."""
+        shadow = view.shadow
+        before, end = shadow.entries, shadow.end
+        start = view.state[3] if view.state else 0
+        shadow.read_all()
+        kept = end
+        for offset in range(shadow.start, end):
+            # Not where there was nothing: a log that begins inside a batch takes all of it (S-34).
+            if offset in before and shadow.entries.get(offset) != before[offset]:
+                kept = offset
+                break
+        if kept >= end and shadow.end >= end:
+            return
+        self.counters["truncations"] += 1
+        view.undone = {**view.undone, **before}
+        self._cluster.scheduler.note(f"b{machine.broker_id} {tp} cuts from {end} to {kept}")
+        previous = None
+        for entry in dict.fromkeys(shadow.entries[o] for o in sorted(shadow.entries)):
+            self._note_entry(machine, tp, entry, previous)
+            previous = entry
+        rule_cuts_exactly = self._cluster.plan.truncation == "fetch"
+        leader = self.view(partition.leader_id, tp)
+        if (
+            rule_cuts_exactly
+            and not partition.is_leader
+            and leader is not None
+            and leader.leads
+            and leader.leader_epoch == partition.leader_epoch
+            and self._cluster.machines[partition.leader_id].starts == leader.incarnation
+            and self._cluster.machines[partition.leader_id].up
+            and leader.shadow.start <= kept  # what was below may have parted from ours
+        ):
+            theirs = leader.shadow
+            parts = min(end, theirs.end)
+            for offset in range(max(theirs.start, shadow.start), parts):
+                ours = before.get(offset)
+                if ours != theirs.entries.get(offset):
+                    # The batch goes as a whole, although the leader's log may begin inside it.
+                    parts = offset if ours is None else ours.base
+                    break
+            if kept < parts:
+                self._violated(
+                    "I-12", tp, f"b{machine.broker_id} cuts to {kept}, although its log "
+                    f"[{start}, {end}) agrees with that of leader b{partition.leader_id} up to "
+                    f"{parts}"
+                )  # fmt: skip
+        registration = self.registrations.get(tp)
+        if registration is not None and machine.broker_id in registration.isr:
+            self._check_member(machine.broker_id, tp, "after a truncation")
+
+    # -- leaders -------------------------------------------------------------------------------
+
+    def _leader_changed(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, log: ReplicaLog,
+        view: View,
+    ) -> None:  # fmt: skip
+        high_watermark = log.high_watermark
+        self._deleted[tp] = max(self._deleted[tp], log.log_start_offset)
+        begins = not view.leads or partition.leader_epoch != view.leader_epoch
+        if begins:
+            self.counters["leaderships"] += 1
+            self._cluster.scheduler.note(
+                f"b{machine.broker_id} {tp} leads in epoch {partition.leader_epoch} from "
+                f"{log.log_end_offset}, high watermark {high_watermark}"
+            )
+            view.led_from = high_watermark
+            self.unclean.leads(tp, machine.broker_id, partition.leader_epoch)
+            registration = self.registrations.get(tp)
+            if registration is not None and registration.leader_epoch == partition.leader_epoch:
+                self._check_committed(
+                    "I-1", machine.broker_id, tp, f"elected in epoch {partition.leader_epoch}"
+                )
+        elif high_watermark < view.high_watermark:
+            self._violated(
+                "I-5", tp, f"leader b{machine.broker_id} lowers its high watermark from "
+                f"{view.high_watermark} to {high_watermark}"
+            )  # fmt: skip
+        before = view.led_from if begins else view.high_watermark
+        if high_watermark <= before and not begins:
+            return
+        if high_watermark > before:
+            size = max(len(partition.isr.committed), len(view.isr.committed))
+            replicas = max(1, len(partition.replicas))
+            if size < min(self._min_isr, replicas):
+                self._violated(
+                    "I-5", tp, f"leader b{machine.broker_id} moves its high watermark to "
+                    f"{high_watermark} with an ISR of {size}"
+                )  # fmt: skip
+        self._commit(machine, tp, partition, view, high_watermark)
+
+    def _commit(
+        self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
+    ) -> None:
+        """I-2, I-3: what a leader counts as committed is one thing, and both ISRs have it: the
+        leader's own, and with the ELR that of the controller, which may have elected another."""
+        committed, shadow = self.committed[tp], view.shadow
+        new = []
+        offsets = range(max(shadow.start, view.high_watermark if view.leads else 0), end)
+        if self.unclean.is_overtaken(tp, partition.leader_epoch):
+            self.unclean.commits_late(tp, shadow, filter(shadow.entries.get, offsets))
+            return
+        for offset in offsets:
+            entry = shadow.entries.get(offset)
+            if entry is None:
+                continue
+            known = committed.get(offset)
+            if known is None:
+                committed[offset] = entry
+                new.append(offset)
+            elif known != entry:
+                self._violated(
+                    "I-2", tp, f"leader b{machine.broker_id} commits {entry} at {offset}, where "
+                    f"{known} was committed"
+                )  # fmt: skip
+                return
+        if not new:
+            return
+        self.unclean.committed(tp, shadow, new)
+        registration = self.registrations.get(tp)
+        members = dict.fromkeys(
+            m for m in partition.isr.committed if not self._has_begun_anew(partition, tp, m)
+        )
+        if registration is not None:
+            members.update(dict.fromkeys((*registration.isr, *registration.elr)))
+        for member in members:
+            other = self._live_view(member, tp)
+            if other is None or member == machine.broker_id:
+                continue
+            for offset in new:
+                if offset >= other.shadow.start and other.shadow.entries.get(
+                    offset
+                ) != shadow.entries.get(offset):
+                    self._violated(
+                        "I-3", tp, f"leader b{machine.broker_id} moves its high watermark to {end};"
+                        f" b{member} of the ISR has {other.shadow.entries.get(offset)} at {offset}"
+                    )  # fmt: skip
+                    return
+
+    def _has_begun_anew(self, leader: Partition, tp: TopicPartition, broker_id: int) -> bool:
+        """Since the last fetch that the leader knows of.
+
+        A fetch may arrive after its sender lost power, and counts as if it had come before: the
+        replica is one of those that may forget (KIP-966), and no promise relies on it any more
+        once the controller has taken it out of the ISR. The same holds where the partition was
+        moved away from its sender and back, of which this leader has not heard.
+        """
+        known, broker = leader.follower(broker_id), self._cluster.machines[broker_id].broker
+        view = self._live_view(broker_id, tp)
+        if view is not None and view.began_in > leader.leader_epoch:
+            return True
+        return (
+            known is not None
+            and broker is not None
+            and UNKNOWN_EPOCH != known.broker_epoch < broker.broker_epoch
+        )
+
+    def _live_view(self, broker_id: int, tp: TopicPartition) -> View | None:
+        """A replica that is up, and of an incarnation that the controller has dealt with."""
+        machine = self._cluster.machines[broker_id]
+        view = self.view(broker_id, tp)
+        if view is None or machine.broker is None or view.incarnation != machine.starts:
+            return None
+        if self._remembered.get(broker_id) != machine.broker.broker_epoch:
+            return None
+        if view.shadow.log.failed or self._cluster.atlas.is_damaged(broker_id):
+            return None
+        return view
+
+    def _check_member(self, broker_id: int, tp: TopicPartition, when: str) -> None:
+        if self._live_view(broker_id, tp) is not None:
+            self._check_committed("I-2", broker_id, tp, f"in the controller's ISR {when}")
+
+    def _check_committed(self, number: str, broker_id: int, tp: TopicPartition, what: str) -> None:
+        view = self._views[broker_id][tp]
+        if self._cluster.atlas.is_damaged(broker_id):
+            return
+        entries, start = view.shadow.entries, max(view.shadow.start, self._deleted[tp])
+        for offset, entry in self.committed[tp].items():
+            if offset >= start and entries.get(offset) != entry:
+                self._violated(
+                    number, tp, f"b{broker_id}, {what}, has {entries.get(offset)} at {offset}; "
+                    f"{entry} was committed"
+                )  # fmt: skip
+                return
+
+    # -- the controller's tree -----------------------------------------------------------------
+
+    def _look_at_tree(self, tree: Tree) -> None:
+        self.unclean.looked(tree)
+        for broker_id in self._cluster.machines:
+            known = tree.get(nodes.broker_epoch_path(broker_id))
+            if known is not None:
+                epoch = nodes.decode_broker_epoch(broker_id, known.data)
+                if epoch < self._remembered.get(broker_id, -1):
+                    self.violations.append(f"I-8 broker epoch of b{broker_id} goes back to {epoch}")
+                self._remembered[broker_id] = epoch
+        for tp, path in self._paths.items():
+            node = tree.get(path)
+            if node is None or node == self._nodes.get(tp):
+                continue
+            self._nodes[tp] = node
+            topic = tree.get(nodes.topic_path(tp.topic))
+            assert topic is not None
+            replicas = nodes.decode_topic(tp.topic, topic.data).partitions[tp.partition]
+            self._registered(
+                tree, tp, nodes.decode_partition(tp, node.data, node.version, replicas)
+            )
+        present = tree.get(nodes.CONTROLLER_EPOCH)
+        if present is not None:
+            self._controller_epoch = nodes.decode_controller_epoch(present.data)
+
+    def _registered(self, tree: Tree, tp: TopicPartition, now: PartitionRegistration) -> None:
+        before = self.registrations.get(tp)
+        self.registrations[tp] = now
+        self.counters["registrations"] += 1
+        self._cluster.scheduler.note(
+            f"{tp} leader {now.leader} epoch {now.leader_epoch}.{now.partition_epoch} "
+            f"ISR {now.isr} ELR {now.elr}"
+        )
+        if before is not None:
+            if (
+                now.leader_epoch < before.leader_epoch
+                or now.partition_epoch <= before.partition_epoch
+            ):
+                self._violated("I-8", tp, f"{now} after {before}")
+            if now.leader not in (before.leader, -1):
+                self.counters["elections"] += 1
+            if len(now.isr) < len(before.isr):
+                self.counters["ISR shrinks"] += 1
+            elif len(now.isr) > len(before.isr):
+                self.counters["ISR expansions"] += 1
+            if now.elr and not before.elr:
+                self.counters["ELR used"] += 1
+        self.unclean.registered(tree, tp, before, now)
+        present = tree.get(nodes.CONTROLLER_EPOCH)
+        assert present is not None
+        # In one event a controller may write, find itself removed and be elected again.
+        latest = nodes.decode_controller_epoch(present.data)
+        if not self._controller_epoch <= now.controller_epoch <= latest:
+            self._violated(
+                "I-32", tp, f"a controller of epoch {now.controller_epoch} writes in epoch {latest}"
+            )  # fmt: skip
+        if now.leader >= 0 and now.leader not in now.isr:
+            self._violated("I-9", tp, f"leader outside its ISR: {now}")
+        for member in dict.fromkeys((*now.isr, *now.elr)):
+            self._check_member(member, tp, f"as of partition epoch {now.partition_epoch}")
+        leader = self._live_view(now.leader, tp) if now.leader >= 0 else None
+        if (
+            leader is not None
+            and leader.leads
+            and leader.leader_epoch == now.leader_epoch
+            and len(now.isr) >= min(self._min_isr, len(now.replicas))
+            and not set(now.isr) <= set(leader.isr.maximal)
+        ):
+            self._violated(
+                "I-9", tp, f"the controller's ISR {now.isr} is not within the leader's maximal "
+                f"one, {leader.isr.maximal}"
+            )  # fmt: skip
+        if before is not None:
+            self._check_joined(tp, before, now)
+        self._settled()
+
+    def _check_joined(
+        self, tp: TopicPartition, before: PartitionRegistration, now: PartitionRegistration
+    ) -> None:
+        """I-10: nobody joins the ISR from afar."""
+        if now.leader < 0 or now.leader_epoch != before.leader_epoch:
+            return
+        leader = self._live_view(now.leader, tp)
+        if leader is None or not leader.leads or leader.leader_epoch != now.leader_epoch:
+            return
+        for member in now.isr:
+            if member in before.isr:
+                continue
+            view = self._live_view(member, tp)
+            if view is not None and view.shadow.end < leader.high_watermark:
+                self._violated(
+                    "I-10", tp, f"b{member} joins the ISR with log end {view.shadow.end}, below "
+                    f"the high watermark {leader.high_watermark}"
+                )  # fmt: skip
+
+    def _settled(self) -> None:
+        for tp in self._paths:
+            state = self.registrations.get(tp)
+            if state is None or len(state.isr) < len(state.replicas):
+                return
+        for broker_id, machine in self._cluster.machines.items():
+            broker = machine.broker
+            if broker is None or self._remembered.get(broker_id) != broker.broker_epoch:
+                return
+        self._cluster.atlas.all_in_sync()
+
+    # -- for the end ---------------------------------------------------------------------------
+
+    def view(self, broker_id: int, tp: TopicPartition) -> View | None:
+        return self._views.get(broker_id, {}).get(tp)

@@ -1,0 +1,137 @@
+"""What each replica's log holds, as the oracle knows it: kept up to date from new batches alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import CorruptBatchError
+from logstore.format.reader import read_records
+from logstore.log import ReplicaLog
+from replication.simulator.world.disk import SimDisk
+
+_HEADER = struct.Struct(">qiibIhi")  # base offset … last offset delta
+_PREFIX = 12
+
+
+class Entry(NamedTuple):
+    """One batch: two replicas that hold equal ones hold equal bytes there, as the checksum covers
+    all but base offset and epoch."""
+
+    base: int
+    last: int
+    epoch: int
+    crc: int
+
+
+_MOST_RECORDS = 1 << 16  # of a batch: no schedule writes so many
+
+
+class Shadow:
+    """One replica of one incarnation.
+
+    Attributes:
+        entries: offset -> the batch that holds it.
+        end: the log end offset as of the last look.
+    """
+
+    __slots__ = (
+        "_durable", "_position", "_segment", "cuts", "disk", "end", "entries", "log", "tp",
+    )  # fmt: skip
+
+    def __init__(self, tp: TopicPartition, log: ReplicaLog, disk: SimDisk) -> None:
+        self.tp, self.log, self.disk = tp, log, disk
+        self.entries: dict[int, Entry] = {}
+        self.read_all()
+
+    @property
+    def start(self) -> int:
+        return self.log.log_start_offset
+
+    def read_all(self) -> None:
+        self.entries = {}
+        self.cuts = self.log.version
+        self._segment, self._position = -1, 0
+        self._durable = (-1, 0)
+        self.end = self.log.log_end_offset
+        for _ in self.read_new():
+            pass
+
+    def read_new(self) -> Iterator[Entry]:
+        """Batches that came since the last call; they are in ``entries`` when they are given."""
+        log = self.log
+        self.end = log.log_end_offset
+        for segment in log.segments:
+            if segment.base_offset < self._segment:
+                continue
+            if segment.base_offset != self._segment:
+                self._segment, self._position = segment.base_offset, 0
+            size = segment.size
+            if self._position >= size:
+                continue
+            node = self.disk.peek(segment.log_path)
+            if node is None:
+                continue
+            data, position = node.data, self._position
+            while position + _HEADER.size <= size:
+                base, length, epoch, _, crc, _, delta = _HEADER.unpack_from(data, position)
+                position += _PREFIX + length
+                if length <= 0 or position > size or not 0 <= delta < _MOST_RECORDS:
+                    break  # damage
+                entry = Entry(base, base + delta, epoch, crc)
+                for offset in range(base, entry.last + 1):
+                    self.entries[offset] = entry
+                self._position = position
+                yield entry
+
+    def values_at(self, offset: int) -> dict[int, bytes]:
+        """Offset -> value of the records in the batch that holds ``offset``, as it is on the disk;
+        a control batch has none."""
+        entry = self.entries[offset]
+        for segment in self.log.segments:
+            node, position, size = self.disk.peek(segment.log_path), 0, segment.size
+            while node is not None and position + _HEADER.size <= size:
+                base, length, *_ = _HEADER.unpack_from(node.data, position)
+                end = position + _PREFIX + length
+                if length <= 0 or end > size:
+                    break
+                if base == entry.base:
+                    with suppress(CorruptBatchError):  # a bit of it flipped since it was written
+                        records = read_records(bytes(node.data[position:end]))
+                        return {record.offset: bytes(record.value or b"") for record in records}
+                position = end
+        return {}
+
+    def first_not_durable(self) -> int | None:
+        """Base offset of the first batch of which a power loss now may take bytes."""
+        for segment in self.log.segments:
+            base, size = segment.base_offset, segment.size
+            if base < self._durable[0]:
+                continue
+            start = self._durable[1] if base == self._durable[0] else 0
+            if start < size and not self.disk.is_durable(segment.log_path, start, size):
+                return self._first_of(segment.log_path, start, size, base)
+            self._durable = (base, size)
+        return None
+
+    def _first_of(self, path: str, position: int, size: int, base: int) -> int:
+        """As ``first_not_durable``, among the batches of a segment from ``position`` on."""
+        node = self.disk.peek(path)
+        while node is not None and position + _HEADER.size <= size:
+            base, length, *_ = _HEADER.unpack_from(node.data, position)
+            if length <= 0 or not self.disk.is_durable(path, position, position + _PREFIX + length):
+                break
+            position += _PREFIX + length
+        return base
+
+    def parts_from(self, other: Shadow) -> int:
+        """The first offset, where both have records, at which the two differ; else the smaller
+        log end."""
+        end = min(self.end, other.end)
+        for offset in range(max(self.start, other.start), end):
+            if self.entries.get(offset) != other.entries.get(offset):
+                return offset
+        return end

@@ -1,0 +1,218 @@
+"""Draws a plan from a seed. Each seed has its own mix: which kinds of fault, how many, how much
+load (swarm testing: what is left out lets the rest go deeper)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from replication.simulator.faults.fault_templates import STORIES, tell, unclean_election
+from replication.simulator.faults.triggers import GROWS, SHRINKS
+from replication.simulator.workload.workload import CONSUMERS
+from replication.simulator.world.fault_kinds import GROUPS, PART_OF, UNCLEAN_ELECTION, expand
+from replication.simulator.world.plan import FLUSH_MODES, Fault, Operation, Options, Plan
+
+MS_PER_EVENT = 6  # of the safety phase, with the load below
+STORY_RATE = 0.9  # of the schedules
+UNCLEAN_RATE = 0.7  # of the stories, where unclean elections are asked for
+ADMIN = GROUPS["admin"]
+
+Draw = Callable[[random.Random, int, int], Fault]
+
+
+def draw_plan(seed: int, options: Options) -> Plan:
+    """The schedule of a seed."""
+    rng = random.Random(f"plan {seed}")
+    brokers = options.brokers
+    replicas = min(3, brokers)
+    duration = max(400, int(options.events * MS_PER_EVENT * rng.uniform(0.6, 1.4)))
+    flush = rng.choice(FLUSH_MODES) if options.flush == "both" else options.flush
+    min_isr = min(replicas, rng.choice((1, 2, 2, 2)) if replicas > 2 else rng.choice((1, 1, 2)))
+    partitions = rng.choice((1, 1, 1, 2))
+    idempotent = tuple(rng.random() < 0.4 for _ in range(rng.choice((1, 2, 2))))
+    segment_bytes = rng.choice((300, 500, 900, 4000))
+    faults = _faults(rng, options, brokers, duration)
+    racks = False
+    allowed = expand(options.faults)
+    loses = UNCLEAN_ELECTION in allowed
+    operations = _operations(rng, options, len(idempotent), partitions, brokers, duration)
+    if brokers >= 3 and rng.random() < STORY_RATE:
+        stories = (unclean_election,) if loses and rng.random() < UNCLEAN_RATE else STORIES
+        story = tell(rng, brokers, len(idempotent), partitions, rng.randrange(100), stories)
+        if all(fault.kind in allowed for fault in story.faults):
+            # What else strikes is less: too much at once, and nothing goes as it is told.
+            faults = [f for f in faults if rng.random() < 0.4] + story.faults
+            operations += story.operations
+            duration = max(duration, story.end_ms) + rng.choice((20, 300))
+            segment_bytes, racks = story.segment_bytes or segment_bytes, story.racks
+            if story.silent_from_ms is not None:
+                operations = [o for o in operations if o.at_ms < story.silent_from_ms]
+    if loses:  # a marker may be lost alone: its transaction has no end then
+        operations = [o for o in operations if o.kind != "transaction"]
+    faults += _of_an_admin(random.Random(f"admin {seed}"), allowed, brokers, duration)
+    if any(step.kind == "make-anew" for step in operations):
+        operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
+    return Plan(
+        seed, options.truncation, flush, brokers, partitions, min_isr, idempotent,
+        tuple(sorted(faults, key=lambda fault: fault.at_ms)),
+        tuple(sorted(operations, key=lambda step: step.at_ms)),
+        duration, segment_bytes, rng.choice((100, 400, 1 << 20, 1 << 20)),
+        options.mutant, rng.random() < 0.3 or racks, rng.choice((100, 1000, 10_000)),
+        unclean=loses and rng.random() < 0.7,
+    )  # fmt: skip
+
+
+# -- load ---------------------------------------------------------------------------------------
+
+
+def _operations(
+    rng: random.Random, options: Options, producers: int, partitions: int, brokers: int,
+    duration: int,
+) -> list[Operation]:  # fmt: skip
+    acks = rng.choice(((-1,), (-1,), (-1, 1), (-1, -1, 1, 0)))
+    found = []
+    for _ in range(max(4, options.events // 14)):
+        records = rng.choice((1, 1, 1, 2, 3))
+        found.append(
+            Operation(
+                rng.randrange(duration), "produce", rng.randrange(producers),
+                rng.randrange(partitions), rng.choice(acks), records,
+                rng.choice((8, 8, 30, 120 if records == 1 or rng.random() < 0.1 else 50)),
+            )
+        )  # fmt: skip
+    for _ in range(max(3, options.events // 25)):
+        polls = rng.choice((1, 2, 4))
+        found.append(
+            Operation(rng.randrange(duration), "consume", rng.randrange(CONSUMERS), records=polls)
+        )
+    for kind, likelihood in (
+        ("elect", 0.4),
+        ("delete-records", 0.15),
+        ("stop", 0.3),
+        ("reassign", 0.2),
+        ("transaction", 0.3),
+    ):
+        while rng.random() < likelihood:
+            client = rng.randrange(brokers)
+            size = rng.randrange(100)
+            found.append(
+                Operation(
+                    rng.randrange(duration), kind, client, rng.randrange(partitions), size=size
+                )
+            )
+    if rng.random() < 0.25:
+        for _ in range(rng.randint(2, 4)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "make-anew", rng.randrange(brokers),
+                    size=rng.randrange(100),
+                )
+            )  # fmt: skip
+        for _ in range(max(4, options.events // 20)):
+            found.append(
+                Operation(
+                    rng.randrange(duration), "produce-anew", rng.randrange(producers),
+                    records=rng.choice((1, 2)),
+                )
+            )  # fmt: skip
+    return found
+
+
+def _changes_of_topics(rng: random.Random, brokers: int, duration: int) -> list[Operation]:
+    """Of the topic that is made anew."""
+    return [
+        Operation(rng.randrange(duration), kind, rng.randrange(brokers), size=rng.randrange(100))
+        for kind in ("grow", "reconfigure")
+        for _ in range(rng.choice((0, 0, 1, 2)))
+    ]
+
+
+# -- faults -------------------------------------------------------------------------------------
+
+
+def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -> list[Fault]:
+    kinds = [kind for kind in expand(options.faults) if kind not in (*PART_OF, *ADMIN)]
+    if not kinds:
+        return []
+    # A few kinds at a time, so that they meet each other; now and then all of them.
+    count = len(kinds) if rng.random() < 0.1 else rng.randint(1, min(6, len(kinds)))
+    chosen = rng.sample(kinds, count)
+    found = []
+    for kind in chosen:
+        for _ in range(1 if count > 6 else rng.choice((1, 1, 2, 3))):
+            at_ms = rng.randrange(duration)
+            found.append(_fault(rng, kind, at_ms, brokers, duration))
+    return found
+
+
+def _of_an_admin(
+    rng: random.Random, allowed: tuple[str, ...], brokers: int, duration: int
+) -> list[Fault]:
+    """They are asked for beside the others, and so there are some in most schedules."""
+    return [
+        _fault(rng, kind, rng.randrange(duration), brokers, duration)
+        for kind in ADMIN
+        if kind in allowed
+        for _ in range(rng.choice((0, 1, 2, 3)))
+    ]
+
+
+def _fault(rng: random.Random, kind: str, at_ms: int, brokers: int, duration: int) -> Fault:
+    broker = rng.randrange(brokers)
+    length = rng.choice((50, 200, 500, 900, 1800))
+    number = int(kind[2:])
+    if number in (1, 3, 9, 10, 38):
+        return Fault(at_ms, kind, -1, length, rng.choice((0.02, 0.1, 0.3)))
+    if number in (2, 4):
+        return Fault(at_ms, kind, -1, length, rng.choice((0.1, 0.5)))
+    if number in (5, 6, 8):
+        others = [b for b in range(brokers) if b != broker and rng.random() < 0.6]
+        # −1 stands for the coordinator, −2 for the clients.
+        others += [o for o in (-1, -2) if rng.random() < (0.5 if o == -1 else 0.2)]
+        if not others:
+            others = [(broker + 1) % brokers] if brokers > 1 else [-1]
+        way = rng.choice((1.0, 2.0)) if number == 6 else 0.0  # from the broker, or to it
+        if number == 8:
+            length = duration
+        return Fault(at_ms, kind, broker, length, way, tuple(others))
+    if number in (7, 11):
+        other = (broker + rng.randrange(1, brokers)) % brokers if brokers > 1 else broker
+        return Fault(at_ms, kind, broker, length, others=(other,))
+    if number in (12, 13, 14, 28, 32):
+        # With an amount: only at that operation of the disk after this time.
+        amount = rng.choice((0, 0, 1, 2, 3, 5, 9, 15))
+        everybody = number in (12, 13, 14) and rng.random() < 0.15
+        return Fault(at_ms, kind, -1 if everybody or number == 32 else broker,
+                     rng.choice((1, 30, 200, 600, 1500)), float(amount))  # fmt: skip
+    if number == 34:
+        return Fault(at_ms, kind, broker, rng.choice((1, 100)), float(rng.randint(1, 25)))
+    if number in (21, 22, 23, 25):
+        return Fault(at_ms, kind, broker, 0, float(rng.randrange(20)))
+    if number == 24:
+        return Fault(at_ms, kind, broker, length, float(rng.randrange(300)))
+    if number == 26:
+        return Fault(at_ms, kind, broker, length, float(rng.choice((1, 5, 40))))
+    if number == 50:
+        return Fault(at_ms, kind, -1)
+    if number == 51:  # mostly while the ISR changes
+        much = float(rng.choice((0, 2, 3, 3)))
+        return Fault(at_ms, kind, amount=much, moment=rng.choice(("", GROWS, SHRINKS, SHRINKS)))
+    if number == 52:
+        return Fault(at_ms, kind, -1, length, float(rng.randrange(1000)))
+    if number in (29, 33):
+        return Fault(at_ms, kind, -1 if number == 33 else broker, length)
+    if number == 30:
+        return Fault(at_ms, kind, broker, 0, float(rng.choice((-3_600_000, -500, 500, 3_600_000))))
+    if number in (35, 36):  # of one call of one session, or of many of any
+        one = rng.random() < 0.5
+        much = float(rng.randint(1, 30)) if one else rng.choice((0.02, 0.05, 0.15))
+        down = rng.choice((0, 0, 30, 600)) if one else length
+        return Fault(at_ms, kind, broker if one or rng.random() < 0.5 else -1, down, much)
+    if number == 49:  # mostly while the controller has something to write
+        return Fault(at_ms, kind, moment=rng.choice(("", GROWS, SHRINKS, GROWS)))
+    if number == 37:
+        much = float(rng.choice((0, 0, 1, 2, 3, 5)))
+        return Fault(at_ms, kind, -1, rng.choice((1, 50, 300, 900)), much)
+    if number == 31:
+        return Fault(at_ms, kind, broker, 0, rng.choice((-0.2, 0.05, 0.5)))
+    return Fault(at_ms, kind, broker, 0, float(rng.randrange(1, 1 << 20)))

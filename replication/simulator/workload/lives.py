@@ -1,0 +1,279 @@
+"""A topic that is deleted and made anew under its name while everything goes on.
+
+Nothing of one life may show in another: that is looked at when everything has healed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from checkpoints.types import TopicPartition
+from logstore.format.reader import read_records
+from logstore.log.replica import ReplicaLog
+from replication.client import Outcome as Sent
+from replication.client import SendResult
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    AlterableConfig,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    IncrementalAlterConfigsRequest,
+    Request,
+    Response,
+    TopicResponse,
+)
+from replication.simulator.world.plan import Operation
+from replication.simulator.world.scheduler import US_PER_MS
+
+if TYPE_CHECKING:
+    from replication.simulator.workload.workload import World
+
+NAME = "again"
+AGAIN_MS = 60
+SEGMENT_BYTES = (300, 900, 4000)
+
+
+class Lives:
+    """See the module. Written with acks=all and at least two in-sync replicas, so that a leader
+    which has not heard of a deletion cannot acknowledge anything on its own.
+
+    Attributes:
+        number: of the present life, from 1 on; 0 before the first.
+        exists: since its creation was confirmed, until its deletion is asked for.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.number = 0
+        self.exists = False
+        self._world = world
+        self._there = False  # or its deletion was not confirmed
+        self._topic_id: uuid.UUID | None = None  # of the present life, as soon as that is known
+        self._wanted = 0  # lives that were asked for
+        self._busy = False
+        self._written = 0
+        self._settled: dict[bytes, int] = {}  # value -> the life in which its write came to an end
+        self._acknowledged: dict[tuple[TopicPartition, int], bytes] = {}  # of the present life
+        self._partitions = 0  # that the present life has at least, as the controller said
+        # How often it was to be configured, whether all of that was confirmed, and how the present
+        # life was last.
+        self._configured, self._is_configured, self._segment_bytes = 0, True, ""
+
+    def make_anew(self, step: Operation) -> None:
+        """Delete it if it is there, and create it; again and again until that is done."""
+        self._wanted += 1
+        if not self._busy:
+            self._busy = True
+            self._go_on(step)
+
+    def _go_on(self, step: Operation) -> None:
+        if self._there:
+            self.exists, self._partitions, self._segment_bytes = False, 0, ""
+            self._acknowledged.clear()
+            known = self._world.controllers_topic(NAME)
+            if self._topic_id is None and known is not None:
+                self._topic_id = known.topic_id
+            if self._topic_id is None:  # nobody can say what is to be deleted
+                self._later(partial(self._go_on, step))
+                return
+            self._world.counters["topics deleted"] += 1
+            self._ask(DeleteTopicRequest(None, self._topic_id), partial(self._deleted, step))
+        else:
+            self._create(step)
+
+    def _ask(self, request: Request, then: Callable[[ErrorCode | None], None]) -> None:
+        def answered(response: Response | None) -> None:
+            then(response.error_code if isinstance(response, TopicResponse) else None)
+
+        self._world.admin.ask_controller(request, answered)
+
+    def _later(self, task: Callable[[], None]) -> None:
+        admin = self._world.admin
+        self._world.scheduler.after(AGAIN_MS * US_PER_MS, admin.process, "admin", task)
+
+    def _deleted(self, step: Operation, code: ErrorCode | None) -> None:
+        if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_ID):
+            self._there, self._topic_id = False, None
+            self._later(partial(self._create, step))
+        else:
+            self._later(partial(self._go_on, step))
+
+    def _create(self, step: Operation) -> None:
+        world = self._world
+        brokers, replicas = len(world.cluster.machines), min(3, len(world.cluster.machines))
+        first = step.client + self.number
+        assignment = tuple(
+            tuple((first + number + r) % brokers for r in range(replicas))
+            for number in range(1 + step.size % 2)
+        )
+        config = {
+            "min.insync.replicas": str(min(2, replicas)),
+            "segment.bytes": str(SEGMENT_BYTES[(step.size + self.number) % len(SEGMENT_BYTES)]),
+        }
+        request = CreateTopicRequest(NAME, len(assignment), replicas, assignment, config)
+        self._ask(request, partial(self._created, step))
+
+    def _created(self, step: Operation, code: ErrorCode | None) -> None:
+        """TOPIC_ALREADY_EXISTS: an answer was lost, or the name is still taken."""
+        topic = self._world.controllers_topic(NAME)
+        if code is ErrorCode.NONE or (
+            code is ErrorCode.TOPIC_ALREADY_EXISTS and topic is not None and not topic.deleting
+        ):
+            self.exists, self._there, self.number = True, True, self.number + 1
+            self._topic_id = None if topic is None else topic.topic_id
+            self._world.counters["topics made"] += 1
+            self._world.scheduler.note(f"{NAME} begins its life {self.number}")
+            if self.number < self._wanted:
+                self._go_on(step)
+            else:
+                self._busy = False
+        else:
+            self._later(partial(self._create, step))
+
+    # -- changes -------------------------------------------------------------------------------
+
+    def grow(self, step: Operation) -> None:
+        """By one or two partitions, as many as are known."""
+        topic = self._world.controllers_topic(NAME)
+        if not self.exists or topic is None:
+            return
+        count, life = len(topic.replicas) + 1 + step.size % 2, self.number
+
+        def answered(code: ErrorCode | None) -> None:
+            if code is ErrorCode.NONE and self.exists and life == self.number:
+                self._world.counters["topics grown"] += 1
+                self._partitions = max(self._partitions, count)
+
+        self._ask(CreatePartitionsRequest(NAME, count), answered)
+
+    def reconfigure(self, step: Operation) -> None:
+        """Only the latest change counts, and only if it and those before it were confirmed."""
+        if not self.exists:
+            return
+        self._configured += 1
+        number, life, before = self._configured, self.number, self._is_configured
+        self._is_configured = False
+        value = str(SEGMENT_BYTES[step.size % len(SEGMENT_BYTES)])
+
+        def answered(code: ErrorCode | None) -> None:
+            if not self.exists or life != self.number or number != self._configured:
+                return
+            # A controller that stops half-way refuses, and may have done it.
+            self._is_configured = before and code is ErrorCode.NONE
+            if self._is_configured:
+                self._world.counters["topics reconfigured"] += 1
+                self._segment_bytes = value
+
+        config = AlterableConfig("segment.bytes", value)
+        self._ask(IncrementalAlterConfigsRequest(NAME, (config,)), answered)
+
+    # -- load ----------------------------------------------------------------------------------
+
+    def produce(self, step: Operation) -> None:
+        if not self.exists:
+            return
+        tp, life = TopicPartition(NAME, 0), self.number
+        producer = self._world.producers[step.client % len(self._world.producers)]
+        values = [f"{life}/{self._written}.{n}".encode() for n in range(step.records)]
+        self._written += 1
+        producer.core(-1).send(
+            tp, [(None, value) for value in values], partial(self._sent, tp, life, values)
+        )
+
+    def _sent(self, tp: TopicPartition, life: int, values: list[bytes], result: SendResult) -> None:
+        if not self.exists or life != self.number:
+            return
+        self._settled.update(dict.fromkeys(values, life))
+        if result.outcome is Sent.ACKNOWLEDGED and result.base_offset >= 0:
+            self._world.counters["writes to a topic made anew"] += 1
+            for number, value in enumerate(values):
+                self._acknowledged[tp, result.base_offset + number] = value
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def what_is_missing(self) -> str:
+        """Why its replicas are not all in sync; empty when they are, or it never was."""
+        if not self._wanted:
+            return ""
+        world = self._world
+        if self._busy or not self.exists:
+            return f"{NAME} is not made"
+        topic = world.controllers_topic(NAME)
+        if topic is None:
+            return f"{NAME} is not in the tree"
+        for tp, replicas in topic.replicas.items():
+            ends, leaders = set(), 0
+            for broker_id in replicas:
+                broker = world.cluster.machines[broker_id].broker
+                partition = None if broker is None else broker.replica_manager.partitions.get(tp)
+                if partition is None or partition.log is None:
+                    return f"{tp}: b{broker_id} has no replica"
+                if partition.log.topic_id != topic.topic_id:
+                    return f"{tp}: b{broker_id} has a log of topic {partition.log.topic_id}"
+                leaders += partition.is_leader
+                if partition.is_leader and len(partition.isr.committed) < len(replicas):
+                    return f"{tp}: not all are in the ISR {partition.isr.committed}"
+                ends.add((partition.log.log_end_offset, partition.log.high_watermark))
+            if leaders != 1:
+                return f"{tp}: {leaders} brokers lead"
+            if len(ends) > 1 or any(end != mark for end, mark in ends):
+                return f"{tp}: log ends and high watermarks are {sorted(ends)}"
+        return ""
+
+    def violations(self, *, late_copies: bool) -> list[str]:
+        """In a quiescent cluster: what was acknowledged in this life is there (I-1), on all
+        replicas (I-22), and nothing of an earlier one.
+
+        Args:
+            late_copies: a request may have come so late that it was meant for an earlier life: as
+                in Kafka up to 4.0, a produce request names no topic id.
+        """
+        topic = self._world.controllers_topic(NAME)
+        if topic is None:
+            return []
+        if len(topic.replicas) < self._partitions:
+            return [
+                f"I-28 {NAME}: {self._partitions} partitions were made, {topic.replicas} are left"
+            ]
+        for tp, replicas in topic.replicas.items():
+            if self._segment_bytes and self._is_configured and not late_copies:
+                for broker_id in replicas:
+                    used = self._log(broker_id, tp).config.segment_bytes
+                    if str(used) != self._segment_bytes:
+                        return [
+                            f"I-28 {tp}: b{broker_id} rolls at {used} bytes, configured are "
+                            f"{self._segment_bytes}"
+                        ]
+            logs = {b: self._values(b, tp) for b in replicas}
+            first = logs[replicas[0]]
+            for broker_id, values in logs.items():
+                if values != first:
+                    return [f"I-22 {tp}: b{broker_id} and b{replicas[0]} differ"]
+            for (of, offset), value in self._acknowledged.items():
+                if of == tp and first.get(offset) != value:
+                    return [
+                        f"I-1 {tp}: {value!r} was acknowledged at {offset} in life {self.number}, "
+                        f"where {first.get(offset)!r} is"
+                    ]
+            if not late_copies:
+                for offset, value in first.items():
+                    life = self._settled.get(value, self.number)
+                    if life != self.number:
+                        return [f"I-28 {tp}: {value!r} was written to life {life}, at {offset} now"]
+        return []
+
+    def _log(self, broker_id: int, tp: TopicPartition) -> ReplicaLog:
+        machine = self._world.cluster.machines[broker_id]
+        assert machine.broker is not None
+        return machine.broker.log_manager.get(*tp)
+
+    def _values(self, broker_id: int, tp: TopicPartition) -> dict[int, bytes]:
+        machine = self._world.cluster.machines[broker_id]
+        data = b""
+        for segment in self._log(broker_id, tp).segments:
+            node = machine.disk.peek(segment.log_path)
+            data += b"" if node is None else bytes(node.data[: segment.size])
+        return {record.offset: bytes(record.value or b"") for record in read_records(data)}

@@ -1,0 +1,360 @@
+"""Brokers, machines and the coordinator of a simulation. The brokers are the real ones: only what
+they are given (storage, clock, transport, runtime, sessions) is simulated."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+from checkpoints.clean_shutdown import CLEAN_SHUTDOWN
+from logstore.common.config import MAX_LONG, BrokerConfig, LogConfig
+from logstore.common.errors import CorruptDataError, LogstoreError
+from logstore.testing.faulty import CrashMode, SimulatedCrash
+from replication.broker.broker import Broker, BrokerState
+from replication.common.config import ReplicationConfig
+from replication.coordination import Coordinator, CoordinatorUnavailableError
+from replication.decisions.replica_selector import RACK_AWARE
+from replication.simulator.world.coordinator import SimCoordinator, SimSession
+from replication.simulator.world.disk import SimDisk
+from replication.simulator.world.loss_budget import Atlas
+from replication.simulator.world.network import Network, SimTransport
+from replication.simulator.world.plan import Plan
+from replication.simulator.world.scheduler import (
+    US_PER_MS,
+    Process,
+    Scheduler,
+    SimClock,
+    SimRuntime,
+)
+
+SESSION_TIMEOUT_MS = 400
+HEARTBEAT_MS = 90
+LAG_MS = 500
+POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
+START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
+
+DISK_FAILS = frozenset({"F-21", "F-22", "F-23", "F-24", "F-25"})
+STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
+    "torn_sector": "F-15",
+    "zero_fill": "F-16",
+    "lost_name": "F-17",
+    "lost_truncation": "F-18",
+}
+
+
+def rack_of(number: int) -> str:
+    """Of a broker or a consumer."""
+    return f"r{number % 3}"
+
+
+class Machine:
+    """One broker's disk and clocks, and its process while it has one."""
+
+    def __init__(self, broker_id: int, clock: SimClock) -> None:
+        self.broker_id = broker_id
+        self.clock = clock
+        self.disk = SimDisk()
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.session: SimSession | None = None
+        self.cut_off = False  # from the coordinator
+        self.starts = 0
+        self.at_disk_crash: Callable[[], None] | None = (
+            None  # planned: when ``SimulatedCrash`` hits
+        )
+        self.coming_back = False
+        self.drops_pages = False  # what a failed sync left out is gone once the process is
+
+    @property
+    def up(self) -> bool:
+        return self.process is not None
+
+
+class SimCluster:
+    """See the module.
+
+    Args:
+        on_start, on_end: told after each start of a broker, and before its process is gone.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        scheduler: Scheduler,
+        struck: Counter[str],
+        on_start: Callable[[Machine], None] = lambda machine: None,
+        on_end: Callable[[Machine], None] = lambda machine: None,
+    ) -> None:
+        self.plan = plan
+        self.scheduler = scheduler
+        self.struck = struck
+        self.counters: Counter[str] = Counter()
+        self.complaints: list[str] = []  # of brokers about disks that are well: violations
+        self.network = Network(scheduler, struck)
+        self.atlas = Atlas(plan.min_isr - 1, power_loss_is_safe=plan.flush == "ack")
+        self.on_start = on_start
+        self.on_end = on_end
+        self._events_us = 0
+        self._disk_fails = any(fault.kind in DISK_FAILS for fault in plan.faults)
+        self.coordinator = SimCoordinator(
+            scheduler, struck, SESSION_TIMEOUT_MS, self._deliver, self._break_connection
+        )
+        self.log_config = LogConfig(
+            segment_bytes=plan.segment_bytes,
+            segment_index_bytes=64,
+            index_interval_bytes=100,
+            flush_messages=1 if plan.flush == "ack" else MAX_LONG,
+            retention_ms=-1,
+            message_timestamp_after_max_ms=MAX_LONG,
+            file_delete_delay_ms=0,
+        )
+        self.broker_config = BrokerConfig(
+            log_initial_task_delay_ms=500,
+            log_flush_offset_checkpoint_interval_ms=2000,
+            log_flush_start_offset_checkpoint_interval_ms=2000,
+        )
+        self.config = ReplicationConfig(
+            truncation_rule=plan.truncation,
+            replica_lag_time_max_ms=LAG_MS,
+            replica_fetch_wait_max_ms=250,
+            replica_fetch_max_bytes=plan.fetch_bytes,
+            replica_fetch_backoff_ms=100,
+            high_watermark_checkpoint_interval_ms=2500,
+            controlled_shutdown_retry_backoff_ms=200,
+            leader_imbalance_check_interval_s=4,
+            replica_selector=RACK_AWARE if plan.racks else "",
+        )
+        self.machines = {
+            broker_id: Machine(broker_id, SimClock(scheduler)) for broker_id in range(plan.brokers)
+        }
+        scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
+
+    # -- coordinator ---------------------------------------------------------------------------
+
+    def _deliver(self, notify: Callable[[], None]) -> None:
+        """In order, as a session's connection keeps it."""
+        scheduler = self.scheduler
+        self._events_us = max(self._events_us, scheduler.now_us + scheduler.below(500))
+        scheduler.at(self._events_us, None, "coordinator tells", notify)
+
+    def _heartbeats(self) -> None:
+        now_us = self.scheduler.now_us
+        for machine in self.machines.values():
+            session = machine.session
+            if (
+                session is not None
+                and machine.process is not None
+                and not machine.cut_off
+                and machine.process.busy_until_us <= now_us
+            ):
+                session.heartbeat()
+        self.coordinator.expire_sessions()
+        self.scheduler.after(HEARTBEAT_MS * US_PER_MS, None, "", self._heartbeats)
+
+    def cut_off(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        machine.cut_off = True
+        if machine.session is not None:
+            machine.session.suspend()
+
+    def _break_connection(self, broker_id: int, duration_ms: int) -> None:
+        self.cut_off(broker_id)
+        self.scheduler.after(
+            duration_ms * US_PER_MS,
+            None,
+            f"b{broker_id} connects",
+            lambda: self.reconnect(broker_id),
+        )
+
+    def reconnect(self, broker_id: int) -> None:
+        machine = self.machines[broker_id]
+        machine.cut_off = False
+        if machine.session is not None:
+            machine.session.resume()
+
+    # -- processes -----------------------------------------------------------------------------
+
+    @property
+    def controller(self) -> int | None:
+        for broker_id, machine in self.machines.items():
+            if machine.broker is not None and machine.broker.controller.active:
+                return broker_id
+        return None
+
+    def start(self, broker_id: int) -> None:
+        """Start a broker; where its disk refuses, later again."""
+        machine = self.machines[broker_id]
+        machine.coming_back = False
+        if machine.up:
+            return
+        machine.starts += 1
+        scheduler = self.scheduler
+        process = Process(f"b{broker_id}", broker_id)
+        runtime = SimRuntime(scheduler, process, machine.clock)
+
+        def connect() -> Coordinator:
+            if machine.cut_off:
+                raise CoordinatorUnavailableError("cut off")
+            machine.session = self.coordinator.connect(broker_id)
+            return machine.session
+
+        source = random.Random(scheduler.below(1 << 30))
+        machine.process = process
+        try:
+            broker = Broker(
+                broker_id, [f"/b{broker_id}"], connect=connect,
+                transport=SimTransport(self.network, process), runtime=runtime,
+                storage=machine.disk, log_config=self.log_config,
+                broker_config=self.broker_config, config=self.config, cluster_id="simulated",
+                random_source=source, random_id=lambda: f"{source.getrandbits(128):032x}",
+                run_later=runtime.run_later,
+                rack=rack_of(broker_id) if self.plan.racks else None,
+                on_fatal=lambda error: self._on_fatal(machine, process),
+            )  # fmt: skip
+        except SimulatedCrash:
+            self.struck["F-34"] += 1
+            self.disk_crashed(machine)
+            return
+        except LogstoreError as error:
+            self._did_not_start(machine, error)
+            return
+        machine.broker = broker
+        self.network.bind(process, broker.handle)
+        self.on_start(machine)
+        broker.start()
+
+    def _did_not_start(self, machine: Machine, error: LogstoreError) -> None:
+        self.counters["starts refused"] += 1
+        self.scheduler.note(f"b{machine.broker_id} does not start: {error}")
+        damaged = self.atlas.is_damaged(machine.broker_id)
+        if isinstance(error, CorruptDataError) and not damaged:
+            self.complaints.append(f"I-17 b{machine.broker_id}: its disk is whole, and {error}")
+        elif not damaged and not self._disk_fails:
+            self.complaints.append(f"I-19 b{machine.broker_id}: its disk is well, and {error}")
+        self._gone(machine, "all_kept")
+        self._repair(machine)
+        if isinstance(error, CorruptDataError) or machine.starts > 40:
+            # Damage in the middle of a log: an operator gives the broker an empty disk.
+            self._replace_disk(machine)
+            self.counters["disks replaced"] += 1
+        self.start_later(machine, START_AGAIN_MS)
+
+    def _on_fatal(self, machine: Machine, process: Process) -> None:
+        """No log directory is left: the process ends, and is started again."""
+        if machine.process is process:
+            self.counters["fatal"] += 1
+            self._refused(machine)
+            self.start_later(machine, START_AGAIN_MS)
+
+    def _refused(self, machine: Machine) -> None:
+        """Its process is over, because its disk refused something: the next one recovers."""
+        self.atlas.stopped(machine.broker_id)
+        self._gone(machine, "all_kept")
+        if machine.drops_pages:
+            machine.disk.drop_clean_pages()
+        self._repair(machine)
+
+    def _repair(self, machine: Machine) -> None:
+        """No fault waits in its disk any more."""
+        machine.disk.heal()
+        machine.disk.capacity = None
+        machine.drops_pages = False
+        self.atlas.unbook(machine.broker_id)
+
+    def _replace_disk(self, machine: Machine) -> None:
+        """By an empty one, with no fault in it."""
+        machine.disk.wipe()
+        self._repair(machine)
+        self.atlas.wiped(machine.broker_id)
+
+    def start_later(self, machine: Machine, delay_ms: int) -> None:
+        machine.coming_back = True
+        label = f"b{machine.broker_id} starts"
+        self.scheduler.after(
+            delay_ms * US_PER_MS, None, label, lambda: self.start(machine.broker_id)
+        )
+
+    def crash(
+        self, broker_id: int, mode: CrashMode, restart_ms: int | None, *, wipe: bool = False
+    ) -> None:
+        """The process dies, or the machine with it; its session is left to expire. Without
+        ``restart_ms`` it stays down until ``start``."""
+        machine = self.machines[broker_id]
+        if not machine.up:
+            return
+        self._gone(machine, mode, silent=mode != "all_kept")
+        if wipe:
+            self._replace_disk(machine)
+        if restart_ms is not None:
+            self.start_later(machine, restart_ms)
+
+    def _gone(self, machine: Machine, mode: CrashMode, *, silent: bool = False) -> None:
+        if machine.process is not None:
+            machine.process.alive = False
+        if machine.broker is not None:
+            self.on_end(machine)
+        self.network.unbind(machine.broker_id, silent=silent)
+        machine.disk.read_truly()
+        before = machine.disk.struck.copy()
+        machine.disk.crash(self.scheduler.random, mode)
+        for what, kind in STORM_KINDS.items():
+            hits = machine.disk.struck[what] - before[what]
+            if hits:
+                self.struck[kind] += hits
+        machine.process = machine.broker = machine.session = machine.at_disk_crash = None
+
+    def disk_crashed(self, machine: Machine) -> None:
+        """``SimulatedCrash`` came out of an event of this machine."""
+        planned = machine.at_disk_crash
+        machine.at_disk_crash = None
+        if planned is None:
+            raise AssertionError(f"an unplanned crash of b{machine.broker_id}")
+        planned()
+
+    def stop(self, broker_id: int, restart_ms: int | None) -> None:
+        """A clean stop, or one that the disk does not let be clean; and a start after it unless
+        ``restart_ms`` is None."""
+        machine = self.machines[broker_id]
+        broker, process = machine.broker, machine.process
+        if broker is None or broker.state is not BrokerState.RUNNING:
+            return
+
+        def stopped() -> None:
+            if machine.process is not process or process is None:
+                return
+            if machine.disk.peek(f"/b{broker_id}/{CLEAN_SHUTDOWN}") is None:
+                self.counters["stops that were not clean"] += 1
+                self._refused(machine)
+            else:
+                self.counters["clean stops"] += 1
+                process.alive = False
+                self.on_end(machine)
+                self.network.unbind(broker_id)
+                if self.scheduler.random.random() < POWER_LOSS_AFTER_STOP:
+                    self.counters["power lost after a clean stop"] += 1
+                    machine.disk.crash(self.scheduler.random, "all_lost")
+                machine.process = machine.broker = machine.session = None
+            if restart_ms is not None:
+                self.start_later(machine, restart_ms)
+
+        broker.shutdown(stopped)
+
+    def heal(self) -> None:
+        """No more faults; whoever is down comes up."""
+        self.network.heal()
+        self.coordinator.heal()
+        for machine in self.machines.values():
+            self._repair(machine)
+            machine.disk.latency = None
+            machine.at_disk_crash = None
+            if machine.process is not None:
+                machine.process.busy_until_us = 0
+            if machine.cut_off:
+                self.reconnect(machine.broker_id)
+            if self.atlas.is_damaged(machine.broker_id):
+                # What was damaged at rest is found by scrubbing, and the replica built anew.
+                self.crash(machine.broker_id, "all_kept", 10)
+                self._replace_disk(machine)
+            elif not machine.up and not machine.coming_back:
+                self.start_later(machine, 10)

@@ -1,0 +1,96 @@
+"""Carries the events of a simulation out, and looks after each whether a promise was broken."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from checkpoints.loggers import get_logger, package_loggers
+from logstore.testing.faulty import SimulatedCrash
+from replication.simulator.world.cluster import SimCluster
+from replication.simulator.world.scheduler import US_PER_MS, Scheduler
+
+logger = get_logger(__name__)
+
+MAX_EVENTS = 60_000
+
+Look = Callable[[int | None], bool]
+"""After an event of a node, or of anybody: whether a violation is known."""
+
+
+class ViolatedError(Exception):
+    """A violation was found, this one or one that is known: nothing after it means anything."""
+
+
+class Events:
+    """See the module.
+
+    Args:
+        errors: what the code under test logged; something in it ends the schedule.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, cluster: SimCluster, errors: list[str], look: Look
+    ) -> None:
+        self._scheduler, self._cluster = scheduler, cluster
+        self._errors = errors
+        self._look = look
+
+    def wait(self, reached: Callable[[], bool], limit_ms: int, missing: Callable[[], str]) -> None:
+        """
+        Raises:
+            ViolatedError: it is not reached within the time, or something else is wrong.
+        """
+        deadline_us = self._scheduler.now_us + limit_ms * US_PER_MS
+        while not reached():
+            if self._scheduler.now_us >= deadline_us:
+                raise ViolatedError(missing())
+            self.until(min(deadline_us, self._scheduler.now_us + 20 * US_PER_MS))
+
+    def until(self, until_us: int) -> None:
+        """Raises as ``wait``."""
+        scheduler, look, errors = self._scheduler, self._look, self._errors
+        next_event, machines = scheduler.next_event, self._cluster.machines
+        while (event := next_event(until_us)) is not None:
+            process = event.process
+            try:
+                event.task()
+            except SimulatedCrash:
+                assert process is not None
+                self._cluster.disk_crashed(machines[process.node])
+            except Exception as error:
+                logger.exception("a task failed: %s: %s", type(error).__name__, error)
+            node = None if process is None else process.node
+            found = look(node)
+            if node is not None and node >= 0:
+                machine = machines[node]
+                disk = machine.disk
+                if disk.busy_ms:
+                    assert process is not None
+                    process.stall(scheduler.now_us + disk.busy_ms * US_PER_MS)
+                    disk.busy_ms = 0
+                if disk.stopped and machine.up:
+                    self._cluster.disk_crashed(machine)
+            if found or errors:
+                raise ViolatedError
+            if scheduler.events > MAX_EVENTS:
+                raise ViolatedError("I-24 the schedule has no end")
+
+
+@contextmanager
+def heard_by(handler: logging.Handler) -> Iterator[None]:
+    """What the body logs, from warnings on, goes to ``handler`` and nowhere else."""
+    loggers = package_loggers()
+    before = [(each.level, each.propagate) for each in loggers]
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(logging.WARNING)
+        each.propagate = False
+    try:
+        yield
+    finally:
+        for each, (level, propagate) in zip(loggers, before, strict=True):
+            each.removeHandler(handler)
+            each.setLevel(level)
+            each.propagate = propagate

@@ -1,0 +1,328 @@
+"""The network of a simulation: delays, losses, repetitions, cuts (F-1 … F-11, F-38).
+
+Each message travels alone. A request that is lost, or whose answer is, ends with None after the
+sender's socket timeout; one to a process that is not there, or that dies, ends soon.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from logstore.format.header import HEADER_SIZE
+from replication.common.messages import FetchResponse, Request, Response
+from replication.common.transport import DEFAULT_TIMEOUT_MS, Handler, OnReply
+from replication.simulator.world.scheduler import US_PER_MS, Event, Process, Scheduler
+
+SOCKET_TIMEOUT_MS = 500
+Link = tuple[int, int]  # (from, to)
+
+
+@dataclass(slots=True)
+class Weather:
+    """What messages meet now. Rates are likelihoods of a single message."""
+
+    delay_us: int = 400  # of a message without trouble, at most
+    rates: dict[str, float] = field(default_factory=dict)  # fault kind -> rate
+    cut: dict[Link, str] = field(default_factory=dict)  # -> the fault kind
+    clogged: dict[Link, int] = field(default_factory=dict)  # -> until when, µs
+    slow: dict[int, int] = field(default_factory=dict)  # node -> µs more for each answer to it
+    held: dict[Link, int] = field(default_factory=dict)  # -> when the last late one comes, µs
+
+
+class Call:
+    """One request under way; answered exactly once, while its sender lives."""
+
+    __slots__ = ("on_reply", "open", "receiver", "sender", "timeout")
+
+    def __init__(self, sender: Process, receiver: int, on_reply: OnReply) -> None:
+        self.sender, self.receiver, self.on_reply = sender, receiver, on_reply
+        self.open = True
+        self.timeout: Event | None = None
+
+    def finish(self, response: Response | None) -> None:
+        if self.open:
+            self.open = False
+            if self.timeout is not None:
+                self.timeout.cancel()
+            self.on_reply(response)
+
+
+class Message(NamedTuple):
+    """A request or an answer that is about to leave; ``go`` or ``lose`` may be called later."""
+
+    source: int
+    target: int
+    content: Request | Response | None
+    go: Callable[[Request | Response | None], None]  # with the content, or another in its place
+    lose: Callable[[], None]  # the connection breaks; whoever asked hears so
+
+
+class Network:
+    """Carries requests between processes. ``struck`` counts each fault that really hit.
+
+    Attributes:
+        on_send: told of every request.
+        on_repeat: told of every request that arrives twice.
+        on_answer: told of every answer, by whom and to what, as it is given.
+        gate: decides of every message whether and when it leaves; None: all leave at once.
+        socket_timeout_ms: the longest that anybody waits for an answer.
+    """
+
+    def __init__(self, scheduler: Scheduler, struck: Counter[str]) -> None:
+        self.weather = Weather()
+        self.gate: Callable[[Message], None] | None = None
+        self.on_send: Callable[[Process, int, Request], None] = lambda *sent: None
+        self.on_repeat: Callable[[Request], None] = lambda request: None
+        self.on_answer: Callable[[int, Request, Response | None], None] = lambda *answered: None
+        self.socket_timeout_ms = SOCKET_TIMEOUT_MS
+        self._scheduler = scheduler
+        self._struck = struck
+        self._bound: dict[int, tuple[Process, Handler]] = {}
+        self._open: dict[int, dict[Call, None]] = {}  # by receiver, in order of arrival
+        self._latest_us: dict[Link, int] = {}
+
+    def bind(self, process: Process, handler: Handler) -> None:
+        self._bound[process.node] = (process, handler)
+        self._open[process.node] = {}
+
+    def unbind(self, node: int, *, silent: bool = False) -> None:
+        """The process is gone; who waits for it hears so soon, or by a timeout if ``silent``."""
+        self._bound.pop(node, None)
+        calls = self._open.pop(node, {})
+        if not silent:
+            for call in calls:
+                self._fail_soon(call)
+
+    def reachable(self, node: int) -> bool:
+        return node in self._bound
+
+    # -- faults --------------------------------------------------------------------------------
+
+    @property
+    def is_calm(self) -> bool:
+        """No fault strikes, and nothing that one held back is still on its way."""
+        weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
+        if weather.rates or weather.cut or weather.slow:
+            return False
+        late = (*weather.clogged.values(), *weather.held.values(), *self._latest_us.values())
+        return all(until_us <= soon_us for until_us in late)
+
+    def is_calm_between(self, one: int, other: int) -> bool:
+        """As ``is_calm``, of what two brokers tell each other."""
+        weather, soon_us = self.weather, self._scheduler.now_us + self.weather.delay_us
+        links = ((one, other), (other, one))
+        return not weather.rates and not any(
+            link in weather.cut
+            or weather.clogged.get(link, 0) > soon_us
+            or weather.held.get(link, 0) > soon_us
+            or self._latest_us.get(link, 0) > soon_us
+            or link[0] in weather.slow
+            for link in links
+        )
+
+    def hold(self, message: Message, delay_us: int) -> None:
+        """Let a message go later, past those that leave meanwhile."""
+        until_us = self._scheduler.now_us + delay_us
+        self._note_late(message.source, message.target, until_us)
+        label = f"late {type(message.content).__name__}"
+        self._scheduler.at(until_us, None, label, lambda: message.go(message.content))
+
+    def _note_late(self, source: int, target: int, until_us: int) -> None:
+        held = self.weather.held
+        held[source, target] = max(until_us, held.get((source, target), 0))
+
+    def heal(self) -> None:
+        self.weather = Weather(held=self.weather.held)  # what is on its way comes
+
+    def _hits(self, kind: str) -> bool:
+        rate = self.weather.rates.get(kind, 0.0)
+        if rate and self._scheduler.random.random() < rate:
+            self._struck[kind] += 1
+            return True
+        return False
+
+    def _late(self) -> int:
+        """Mostly a little; now and then so much that the cluster has moved on since."""
+        scheduler = self._scheduler
+        longest_ms = 2500 if scheduler.random.random() < 0.25 else 200
+        return scheduler.below(longest_ms * US_PER_MS)
+
+    def _travel(self, source: int, target: int) -> int | None:
+        """When a message that leaves now arrives; None: never."""
+        weather, scheduler = self.weather, self._scheduler
+        link = (source, target)
+        at_us = scheduler.now_us + scheduler.below(weather.delay_us)
+        if weather.cut and link in weather.cut:
+            self._struck[weather.cut[link]] += 1
+            return None
+        if weather.rates:
+            if self._hits("F-1"):
+                return None
+            if self._hits("F-2"):
+                at_us += self._late()
+        if weather.clogged:
+            until = weather.clogged.get(link, 0)
+            if until > at_us:
+                self._struck["F-7"] += 1
+                at_us = until
+        latest = self._latest_us.get(link, 0)
+        if at_us < latest:
+            if weather.rates.get("F-4"):
+                self._struck["F-4"] += 1
+                return at_us
+            at_us = latest
+        self._latest_us[link] = at_us
+        return at_us
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def send(
+        self,
+        sender: Process,
+        receiver: int,
+        request: Request,
+        on_reply: OnReply,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        scheduler = self._scheduler
+        self.on_send(sender, receiver, request)
+        call = Call(sender, receiver, on_reply)
+        name = f"{sender.name}>{receiver} {type(request).__name__}"
+        call.timeout = scheduler.after(
+            min(timeout_ms, self.socket_timeout_ms) * US_PER_MS, sender, f"{name} timed out",
+            lambda: call.finish(None),
+        )  # fmt: skip
+        if self.gate is None:
+            self._leave(call, name, request)
+        else:
+            self.gate(
+                Message(
+                    sender.node, receiver, request,
+                    lambda content: self._leave(call, name, content),  # type: ignore[arg-type]
+                    lambda: self._fail_soon(call),
+                )
+            )  # fmt: skip
+
+    def _leave(self, call: Call, name: str, request: Request) -> None:
+        scheduler, receiver = self._scheduler, call.receiver
+        at_us = self._travel(call.sender.node, receiver)
+        if at_us is None:
+            return
+        if receiver not in self._bound:
+            self._fail_soon(call)
+            return
+        process = self._bound[receiver][0]
+        scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
+        if self.weather.rates and self._hits("F-3"):
+            self.on_repeat(request)
+            again = at_us + self._late()
+            self._note_late(call.sender.node, receiver, again)
+            scheduler.at(again, process, f"{name} again", lambda: self._arrive(call, request))
+
+    def _arrive(self, call: Call, request: Request) -> None:
+        process, handler = self._bound[call.receiver]
+        self._open[call.receiver][call] = None
+        answered = False
+
+        def reply(response: Response | None) -> None:
+            nonlocal answered
+            if answered:
+                raise AssertionError(f"{type(request).__name__} was answered twice")
+            answered = True
+            self.on_answer(call.receiver, request, response)
+            self._answer(call, process, response)
+
+        handler(request, reply)
+
+    def _answer(self, call: Call, process: Process, response: Response | None) -> None:
+        if self._bound.get(call.receiver, (None,))[0] is not process:
+            return
+        self._open[call.receiver].pop(call, None)
+        if not call.open:
+            return
+        if self.weather.rates:
+            if self._hits("F-9"):
+                self._fail_soon(call)
+                return
+            if self._hits("F-10"):
+                return
+        if self.gate is None:
+            self._return(call, response)
+        else:
+            self.gate(
+                Message(
+                    call.receiver, call.sender.node, response,
+                    lambda content: self._return(call, content),  # type: ignore[arg-type]
+                    lambda: self._fail_soon(call),
+                )
+            )  # fmt: skip
+
+    def _return(self, call: Call, response: Response | None) -> None:
+        at_us = self._travel(call.receiver, call.sender.node)
+        if at_us is None:
+            return
+        if (
+            self.weather.rates
+            and _carries_records(response, call.sender.node)
+            and self._hits("F-38")
+        ):
+            assert isinstance(response, FetchResponse)
+            response = with_flipped_header(response, self._scheduler.random)
+        slow = self.weather.slow.get(call.sender.node)
+        if slow:
+            self._struck["F-11"] += 1
+            at_us += slow
+        label = f"{call.receiver}>{call.sender.name} {type(response).__name__}"
+        self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))
+
+    def _fail_soon(self, call: Call) -> None:
+        scheduler = self._scheduler
+        delay_us = 200 + scheduler.below(1000)
+        label = f"{call.receiver}>{call.sender.name} reset"
+        scheduler.after(delay_us, call.sender, label, lambda: call.finish(None))
+
+
+def _carries_records(response: Response | None, node: int) -> bool:
+    """To a follower, which can see what is wrong: a consumer cannot, and takes the offset."""
+    return (
+        node >= 0
+        and isinstance(response, FetchResponse)
+        and any(part.records for part in response.partitions)
+    )
+
+
+def with_flipped_header(response: FetchResponse, rng: random.Random) -> FetchResponse:
+    """One bit of the leader epoch of a batch, which the checksum leaves out: it then lies beyond
+    that of any leader. A lower epoch nobody could tell, nor a higher base offset: a compacted log
+    has gaps."""
+    parts = list(response.partitions)
+    at = rng.choice([number for number, part in enumerate(parts) if part.records])
+    data = bytearray(parts[at].records)
+    starts, position = [], 0
+    while position + HEADER_SIZE <= len(data):
+        starts.append(position)
+        position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+    start = rng.choice(starts)
+    data[start + rng.choice((12, 13, 14))] ^= 1 << rng.randrange(8)
+    parts[at] = parts[at]._replace(records=bytes(data))
+    return response._replace(partitions=tuple(parts))
+
+
+class SimTransport:
+    """See ``Transport``: one process's way into the network."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network, self._process = network, process
+
+    def send(
+        self,
+        broker_id: int,
+        request: Request,
+        on_reply: Callable[..., None],
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> None:
+        self._network.send(self._process, broker_id, request, on_reply, timeout_ms)

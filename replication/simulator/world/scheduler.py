@@ -1,0 +1,248 @@
+"""Virtual time: events in one thread, in an order that a seed decides.
+
+Times are µs of the simulation. Nothing here knows brokers: a ``Process`` is whoever owns events
+and may die, or stall.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+
+from logstore.common.clock import Clock
+from replication.common.runtime import Task
+
+US_PER_MS = 1000
+START_US = 1_000_000
+START_WALL_MS = 1_700_000_000_000
+STORY = "*"  # marks lines of the trace that say what happened, not only that something ran
+
+
+class Process:
+    """One incarnation of something that runs. Its events vanish when it dies, and wait while it
+    stalls (a long pause, a slow disk).
+
+    Attributes:
+        busy_until_us: no event runs before.
+        held_until_us: the longest that events wait which a stall has put off already.
+    """
+
+    __slots__ = ("alive", "busy_until_us", "held_until_us", "name", "node")
+
+    def __init__(self, name: str, node: int) -> None:
+        self.name = name
+        self.node = node
+        self.alive = True
+        self.busy_until_us = self.held_until_us = 0
+
+    def stall(self, until_us: int) -> None:
+        self.busy_until_us = max(self.busy_until_us, until_us)
+        self.held_until_us = max(self.held_until_us, until_us)
+
+
+class Event:
+    """One thing to do; also the handle that takes it back."""
+
+    __slots__ = ("cancelled", "label", "process", "task")
+
+    def __init__(self, process: Process | None, label: str, task: Task) -> None:
+        self.process, self.label, self.task = process, label, task
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Scheduler:
+    """The queue of events, the one source of randomness, and the trace.
+
+    Attributes:
+        random: for whatever happens while the schedule runs.
+        events: how many were carried out.
+        trace: a line for each of them when wanted, else None.
+    """
+
+    def __init__(self, source: random.Random, *, keep_trace: bool = False) -> None:
+        self.now_us = START_US
+        self.random = source
+        self._draw = source.random
+        self.events = 0
+        self.trace: list[str] | None = [] if keep_trace else None
+        self._heap: list[tuple[int, int, Event]] = []
+        self._number = 0
+        self._said: list[str] = []  # what the hash is of
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // US_PER_MS
+
+    @property
+    def trace_hash(self) -> str:
+        return hashlib.blake2b("".join(self._said).encode(), digest_size=16).hexdigest()
+
+    def at(self, time_us: int, process: Process | None, label: str, task: Task) -> Event:
+        """Run ``task`` at a time; events of one time run in the order in which they were added."""
+        event = Event(process, label, task)
+        self._number += 1
+        heappush(self._heap, (time_us, self._number, event))
+        return event
+
+    def after(self, delay_us: int, process: Process | None, label: str, task: Task) -> Event:
+        return self.at(self.now_us + delay_us, process, label, task)
+
+    def below(self, bound: int) -> int:
+        """A number in [0, bound)."""
+        return int(self._draw() * bound)
+
+    def note(self, line: str) -> None:
+        """Add to the trace what an event did: the story, marked in the trace."""
+        self._said.append(line)
+        if self.trace is not None:
+            self.trace.append(f"{(self.now_us - START_US) / US_PER_MS:9.3f} {STORY} {line}")
+
+    def forget(self) -> None:
+        """Drop what is still to come."""
+        self._heap.clear()
+
+    def next_event(self, until_us: int) -> Event | None:
+        """Advance to the next event that can run before ``until_us``; None when there is none."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_us:
+            time_us, number, event = heappop(heap)
+            if event.cancelled:
+                continue
+            process = event.process
+            if process is not None:
+                if not process.alive:
+                    continue
+                if process.busy_until_us > time_us:
+                    heappush(heap, (process.busy_until_us, number, event))
+                    continue
+            self.now_us = time_us
+            self.events += 1
+            self._said.append(f"{time_us} {event.label}\n")
+            if self.trace is not None and event.label:
+                self.trace.append(f"{(time_us - START_US) / US_PER_MS:9.3f}  {event.label}")
+            return event
+        self.now_us = max(self.now_us, until_us)
+        return None
+
+
+class SimClock:
+    """A broker's clocks: elapsed time is common to all, the wall clock may drift and jump."""
+
+    __slots__ = ("_scheduler", "drift", "offset_ms")
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.offset_ms = 0
+        self.drift = 0.0  # ms gained per ms
+
+    def wall_ms(self) -> int:
+        passed = (self._scheduler.now_us - START_US) // US_PER_MS
+        return START_WALL_MS + passed + self.offset_ms + int(passed * self.drift)
+
+    def monotonic_ns(self) -> int:
+        return self._scheduler.now_us * 1000
+
+
+class SimActor:
+    """See ``Actor``: tasks become events a little later, in the order of posting."""
+
+    __slots__ = ("_closed", "_label", "_last_us", "_process", "_scheduler", "name")
+
+    def __init__(self, scheduler: Scheduler, process: Process, name: str) -> None:
+        self.name = name
+        self._scheduler, self._process = scheduler, process
+        self._label = f"{process.name} {name}"
+        self._last_us = 0
+        self._closed = False
+
+    def post(self, task: Task) -> None:
+        if self._closed:
+            return
+        scheduler = self._scheduler
+        at_us = scheduler.now_us + scheduler.below(300)
+        if at_us < self._last_us:
+            at_us = self._last_us
+        self._last_us = at_us
+        scheduler.at(at_us, self._process, self._label, partial(self._run, task))
+
+    offer = post
+
+    def _run(self, task: Task) -> None:
+        if not self._closed:
+            task()
+
+    def close(self, wait: bool = False) -> None:
+        self._closed = True
+
+
+class _Repeated:
+    """A periodic task; ``cancel`` ends it."""
+
+    __slots__ = ("_event", "_interval_us", "_scheduler", "_task", "process")
+
+    def __init__(
+        self, scheduler: Scheduler, process: Process, interval_ms: float, task: Task
+    ) -> None:
+        self._scheduler, self.process, self._task = scheduler, process, task
+        self._interval_us = max(1, int(interval_ms * US_PER_MS))
+        self._event: Event | None = None
+        self._arm()
+
+    def _arm(self) -> None:
+        self._event = self._scheduler.after(
+            self._interval_us, self.process, f"{self.process.name} periodic", self._run
+        )
+
+    def _run(self) -> None:
+        armed = self._event
+        try:
+            self._task()
+        finally:
+            if self._event is armed:
+                self._arm()
+
+    def cancel(self) -> None:
+        if self._event is not None:
+            self._event.cancel()
+        self._event = None
+
+
+class SimRuntime:
+    """See ``Runtime``: one incarnation's share of the scheduler."""
+
+    def __init__(self, scheduler: Scheduler, process: Process, clock: SimClock) -> None:
+        self.clock: Clock = clock
+        self.random = scheduler.random
+        self.process = process
+        self._scheduler = scheduler
+        self._timer_label = f"{process.name} timer"
+
+    def now_ms(self) -> int:
+        return self._scheduler.now_us // US_PER_MS
+
+    def actor(self, name: str, *, may_hang: bool = False) -> SimActor:
+        return SimActor(self._scheduler, self.process, name)
+
+    def call_later(self, delay_ms: float, task: Task) -> Event:
+        scheduler = self._scheduler
+        delay_us = max(0, int(delay_ms * US_PER_MS)) + scheduler.below(200)
+        return scheduler.after(delay_us, self.process, self._timer_label, task)
+
+    def every(self, interval_ms: float, task: Task) -> _Repeated:
+        return _Repeated(self._scheduler, self.process, interval_ms, task)
+
+    def run_later(self, task: Callable[[], None]) -> None:
+        """For work in the background, such as the flush of a rolled segment."""
+        scheduler = self._scheduler
+        scheduler.after(
+            scheduler.below(20_000), self.process, f"{self.process.name} background", task
+        )
+
+    def close(self) -> None:
+        self.process.alive = False

@@ -1,0 +1,121 @@
+"""Every feature that lacks a library names the extra that brings it, in one sentence."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore.common.errors import ConfigError
+from logstore.common.extras import DISTRIBUTION, Extra, load, missing, requirement
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SOURCES = [
+    path
+    for package in ("checkpoints", "logstore", "replication")
+    for path in (ROOT / package).rglob("*.py")
+]
+
+# What a user does, the libraries that are absent, what the sentence begins with, and the extra.
+LOG = """
+import tempfile
+from logstore import PartitionLog
+log = PartitionLog.open(tempfile.mkdtemp() + "/t-0")
+"""
+FEATURES = [
+    ("to_arrow", LOG + "log.to_arrow()", ["pyarrow"], "Arrow columns", "arrow"),
+    ("a fetch", LOG + "log.append([(None, b'v')]); log.read(0, max_bytes=100).to_arrow()",
+     ["pyarrow"], "Arrow columns", "arrow"),
+    ("a URI", "from logstore.storage import uri; uri.open_storage('s3://bucket/logs')",
+     ["pyarrow"], "s3://bucket: a path that is not local", "arrow"),
+    ("report", "import logstore.verify.html", ["jinja2"], "the HTML report", "report"),
+    ("report's own", "import logstore.verify.html", ["markupsafe"], "the HTML report", "report"),
+    ("metrics", "from replication.broker.metrics import collector; collector()", ["prometheus_client"],
+     "replication.broker.metrics", "metrics"),
+    ("ZooKeeper", "from replication import open_coordinator; open_coordinator('zookeeper://h:1')",
+     ["kazoo"], "ZooKeeper", "zookeeper"),
+    ("Spark", "from logstore.spark import session", ["pyspark"], "logstore.spark", "spark"),
+    ("Spark's Arrow", "from logstore.spark import session", ["pyarrow"], "logstore.spark", "spark"),
+    ("Spark verifies", "from logstore.spark import verify", ["pyspark", "pyarrow"],
+     "logstore.spark", "spark"),
+]  # fmt: skip
+# As an installation without the libraries has it: no module of theirs is found.
+ABSENT = """
+import sys
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent)
+"""
+# As tests have it that put None in their place: a submodule may be the first that is missed.
+HIDDEN = "import sys\nfor name in {packages}: sys.modules[name] = None\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("absence", [ABSENT, HIDDEN], ids=["absent", "hidden"])
+@pytest.mark.parametrize(
+    ("code", "packages", "begins", "extra"), [f[1:] for f in FEATURES], ids=[f[0] for f in FEATURES]
+)
+def test_what_is_missing_is_told(
+    code: str, packages: list[str], begins: str, extra: str, absence: str
+) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", absence.format(packages=packages) + code],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    last = told.stderr.splitlines()[-1]
+    sentence = re.fullmatch(
+        rf"logstore\.errors\.ConfigError: (.*) needs the package (\w+): "
+        rf"pip install '{DISTRIBUTION}\[{extra}\]'",
+        last,
+    )
+    assert sentence, told.stderr
+    assert sentence[1].startswith(begins)
+    assert sentence[2] in packages
+
+
+def test_the_name_is_that_of_the_project() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    assert {str(extra) for extra in Extra} <= set(PROJECT["optional-dependencies"])
+
+
+def test_nothing_else_writes_a_hint() -> None:
+    """A name that is spelled in a second place is one day another name."""
+    hints = [path for path in SOURCES if re.search(r"pip install|logstore\[", path.read_text())]
+    assert hints == [ROOT / "logstore" / "extras.py"]
+
+
+def test_extras_of_the_project_name_the_project() -> None:
+    every = [r for group in PROJECT["optional-dependencies"].values() for r in group]
+    ours = [r for r in every if re.match(r"\w*logstore\b", r)]
+    assert ours
+    assert all(r.startswith(f"{DISTRIBUTION}[") for r in ours)
+
+
+@pytest.mark.parametrize("page", ["README.md", *(p.name for p in (ROOT / "docs").glob("*.md"))])
+def test_pages_install_the_project_by_its_name(page: str) -> None:
+    path = ROOT / page if page == "README.md" else ROOT / "docs" / page
+    found = re.findall(r"pip install '?([\w.-]+)", path.read_text())
+    assert {name for name in found if not name.startswith("-")} <= {DISTRIBUTION}
+
+
+def test_a_module_of_ours_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        load("logstore.no_such_module", Extra.ARROW, "a feature")
+
+
+def test_the_sentence() -> None:
+    assert requirement(Extra.SPARK) == f"{DISTRIBUTION}[spark]"
+    told = missing("this", "pyspark", Extra.SPARK)
+    assert isinstance(told, ConfigError)
+    assert str(told) == f"this needs the package pyspark: pip install '{DISTRIBUTION}[spark]'"

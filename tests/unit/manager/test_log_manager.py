@@ -1,0 +1,406 @@
+"""``LogManager`` for those who build on it: one thread, failed directories, epochs, ids."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from checkpoints import clean_shutdown
+from checkpoints.offset_checkpoint import HIGH_WATERMARK, RECOVERY_POINT, OffsetCheckpoint
+from checkpoints.types import TopicPartition
+from logstore.common.config import LogConfig
+from logstore.common.errors import ConfigError, LogstoreError, ResourceBusyError, StorageFailedError
+from logstore.log import ReplicaLog
+from logstore.manager import LogManager
+from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
+from tests.support.builders import batch, log_config
+
+Task = Callable[[], None]
+
+
+class Machine:
+    """A disk, a clock, and a queue for what may happen later."""
+
+    def __init__(self, *directories: str, seed: int = 1, **config: Any) -> None:
+        self.storage = FaultyStorage()
+        self.clock = ManualClock()
+        self.rng = random.Random(seed)
+        self.directories = directories or ("/logs",)
+        self.config = log_config(**config)
+        self.later: list[Task] = []
+        self.failures: list[tuple[str, LogstoreError]] = []
+
+    def start(self, **arguments: Any) -> LogManager:
+        options: dict[str, Any] = {
+            "storage": self.storage,
+            "clock": self.clock,
+            "run_later": self.later.append,
+            "on_directory_failure": lambda *failure: self.failures.append(failure),
+            "random_id": lambda: f"{self.rng.getrandbits(128):032x}",
+        }
+        return LogManager(self.directories, self.config, **options | arguments)
+
+    def marker(self, directory: str) -> int | None:
+        return clean_shutdown.read(f"{directory}/{clean_shutdown.CLEAN_SHUTDOWN}", self.storage)
+
+    def checkpoint(self, directory: str, name: str) -> dict[TopicPartition, int]:
+        return OffsetCheckpoint(f"{directory}/{name}", self.storage).read()
+
+    def tree(self, path: str = "/") -> list[tuple[str, bytes]]:
+        found = []
+        for entry in self.storage.scan_dir(path):
+            inner = f"{path.rstrip('/')}/{entry.name}"
+            found += self.tree(inner) if entry.is_dir else [(inner, self.storage.read_file(inner))]
+        return found
+
+
+class TestOneThread:
+    def test_no_other_thread_ever_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        machine = Machine("/a", "/b", segment_bytes=200)
+        started: list[threading.Thread] = []
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
+        for end in (LogManager.crash, LogManager.close, LogManager.close):
+            manager = machine.start()
+            for partition in range(4):
+                log = manager.get_or_create("t", partition)
+                for _ in range(4):
+                    log.append_as_leader(batch(count=2), 0)
+            end(manager)
+        assert started == []
+        assert machine.later
+
+    def test_the_flush_of_a_rolled_segment_waits_for_its_turn(self) -> None:
+        """F-147: nothing is flushed until the task that was handed over runs."""
+        machine = Machine(segment_bytes=200)
+        manager = machine.start()
+        log = manager.get_or_create("t", 0)
+        while len(log.segments) < 2:
+            log.append_as_leader(batch(count=2), 0)
+        assert log.recovery_point == 0
+        assert len(machine.later) == 1
+        machine.later.pop()()
+        assert log.recovery_point == log.segments[-1].base_offset
+        manager.close()
+
+    def test_a_task_that_comes_after_the_end_does_nothing(self) -> None:
+        machine = Machine(segment_bytes=200)
+        manager = machine.start()
+        log = manager.get_or_create("t", 0)
+        for _ in range(10):
+            log.append_as_leader(batch(count=2), 0)
+        manager.close()
+        before = machine.tree()
+        assert len(machine.later) > 1
+        for task in machine.later:
+            task()
+        assert machine.tree() == before
+
+    def test_a_flush_that_fails_takes_the_directory_offline(self) -> None:
+        """F-224: the task itself raises nothing into the caller's loop."""
+        machine = Machine(segment_bytes=200)
+        manager = machine.start()
+        log = manager.get_or_create("t", 0)
+        while len(log.segments) < 2:
+            log.append_as_leader(batch(count=2), 0)
+        machine.storage.fail("sync", "*.log")
+        machine.later.pop()()
+        assert log.failed
+        assert [path for path, _ in machine.failures] == ["/logs"]
+        manager.close()
+
+    @pytest.mark.parametrize("end", [LogManager.close, LogManager.crash])
+    def test_a_crash_of_the_machine_comes_through(self, end: Callable[[LogManager], None]) -> None:
+        """While loading and while closing, and what was open is let go of all the same."""
+        machine = Machine()
+        manager = machine.start()
+        for partition in range(3):
+            manager.get_or_create("t", partition).append_as_leader(batch(), 0)
+        machine.storage.crash_after(3)
+        with pytest.raises(SimulatedCrash):
+            manager.close()
+        machine.storage.crash(mode="all_kept")
+        machine.storage.crash_after(6)
+        with pytest.raises(SimulatedCrash):
+            machine.start()
+        machine.storage.crash(mode="all_kept")
+        manager = machine.start()
+        assert len(manager.logs) == 3
+        end(manager)
+
+
+class TestDirectoryFailure:
+    def test_is_told_once_after_the_logs_refuse_work(self) -> None:
+        """F-224, F-236 step 7: and without a lock of the manager, so another thread may ask it."""
+        machine = Machine("/a", "/b")
+        told: list[tuple[str, bool, list[str]]] = []
+
+        def on_failure(path: str, failure: LogstoreError) -> None:
+            assert isinstance(failure, StorageFailedError)
+            refused = first.failed and third.failed and not second.failed
+            live: list[list[str]] = []
+            asker = threading.Thread(target=lambda: live.append([*manager.logs, "answered"]))
+            asker.start()
+            asker.join(5)
+            assert live
+            assert live[0][-1] == "answered"
+            told.append((path, refused, manager.live_directories))
+
+        manager = machine.start(on_directory_failure=on_failure)
+        first, second, third = manager.create_topic("t", 3)
+        first.append_as_leader(batch(), 0)
+        machine.storage.fail("sync", f"{first.directory}/*.log")
+        with pytest.raises(StorageFailedError):
+            first.flush()
+        for log in (first, third):
+            with pytest.raises(StorageFailedError):
+                log.append_as_leader(batch(), 0)
+        second.append_as_leader(batch(), 0)
+        assert told == [("/a", True, ["/b"])]
+        manager.close()
+        assert (machine.marker("/a"), machine.marker("/b")) == (None, -1)
+
+    @pytest.mark.parametrize(
+        ("operation", "path"),
+        [("make_dir", "/a"), ("open", "/a/t-0/*"), ("list", "/a"), ("rename", "/a/meta.*")],
+    )
+    def test_is_told_at_the_start_too(self, operation: str, path: str) -> None:
+        machine = Machine("/a", "/b")
+        if operation in ("open", "list"):
+            with machine.start() as manager:
+                manager.create_topic("t", 4)
+        machine.storage.fail(operation, path, times=9)
+        manager = machine.start()
+        assert [p for p, _ in machine.failures] == ["/a"]
+        assert manager.live_directories == ["/b"]
+        assert [log.directory[:2] for log in manager.logs.values()] in ([], ["/b", "/b"])
+        manager.close()
+
+    @pytest.mark.parametrize("path", ["/a/t-0", "/a/t-0/leader-epoch-checkpoint"])
+    def test_f224_is_told_when_a_log_cannot_be_created(self, path: str) -> None:
+        """Whatever of it: a replica that nobody knows to have failed stays away for good."""
+        machine = Machine("/a")
+        manager = machine.start()
+        machine.storage.fail("make_dir" if path.endswith("t-0") else "open", path)
+        with pytest.raises(StorageFailedError, match="t-0"):
+            manager.get_or_create("t", 0)
+        assert [p for p, _ in machine.failures] == ["/a"]
+        assert list(manager.offline_directories) == ["/a"]
+        manager.close()
+
+    def test_logs_that_were_loaded_before_the_failure_are_let_go_of(self) -> None:
+        machine = Machine("/a", "/b")
+        with machine.start() as manager:
+            manager.create_topic("t", 4)
+        machine.storage.remove(f"/a/{clean_shutdown.CLEAN_SHUTDOWN}")
+        machine.storage.fail("read", "/a/t-2/*", times=99)
+        with machine.start() as manager:
+            assert list(manager.offline_directories) == ["/a"]
+            assert sorted(tp.partition for tp in manager.logs) == [1, 3]
+        assert machine.marker("/a") is None
+
+    def test_a_truncation_without_its_checkpoint_is_no_truncation(self) -> None:
+        """F-231: else a log start above the cut comes back after a crash."""
+        machine = Machine()
+        manager = machine.start()
+        log = manager.get_or_create("t", 0)
+        log.append_as_leader(batch(count=4), 0)
+        log.append_as_leader(batch(count=4), 0)
+        log.delete_records(6)
+        manager.checkpoint_recovery_points()
+        machine.storage.fail("sync", "/logs/*checkpoint*")
+        with pytest.raises(StorageFailedError):
+            manager.truncate_to({log.topic_partition: 4})
+        assert list(manager.offline_directories) == ["/logs"]
+        manager.close()
+
+    def test_a_slash_at_the_end_of_a_directory_means_nothing(self) -> None:
+        machine = Machine("/a/", "/b/")
+        with machine.start() as manager:
+            manager.create_topic("t", 1)
+            manager.delete("t", 0)
+            assert manager.live_directories == ["/a", "/b"]
+
+
+class TestBrokerEpoch:
+    """KIP-966: who stopped in order can say under which epoch."""
+
+    def test_of_an_orderly_stop_is_known_at_the_next_start(self) -> None:
+        machine = Machine("/a", "/b")
+        manager = machine.start()
+        assert manager.previous_broker_epoch == -1
+        manager.close(broker_epoch=25)
+        manager = machine.start()
+        assert manager.previous_broker_epoch == 25
+        assert (machine.marker("/a"), machine.marker("/b")) == (None, None)
+        manager.close()
+        manager = machine.start()
+        assert manager.previous_broker_epoch == -1
+        manager.crash()
+
+    def test_is_unknown_after_a_crash(self) -> None:
+        machine = Machine()
+        machine.start().close(broker_epoch=3)
+        machine.start().crash()
+        machine.storage.crash(mode="all_kept")
+        assert machine.start().previous_broker_epoch == -1
+
+    @pytest.mark.parametrize("content", [None, b'{"version":0,"brokerEpoch":8}', b"", b"{"])
+    def test_is_unknown_unless_all_directories_agree(self, content: bytes | None) -> None:
+        machine = Machine("/a", "/b")
+        machine.start().close(broker_epoch=7)
+        marker = f"/b/{clean_shutdown.CLEAN_SHUTDOWN}"
+        if content is None:
+            machine.storage.remove(marker)
+        else:
+            machine.storage.write_file(marker, content)
+        with machine.start() as manager:
+            assert manager.previous_broker_epoch == -1
+
+    def test_is_unknown_where_a_log_is_not_as_the_stop_left_it(self) -> None:
+        """Whole batches are cut off it: the marker says nothing of what is left."""
+        machine = Machine()
+        with machine.start() as manager:
+            log = manager.get_or_create("t", 0)
+            for value in (b"one", b"two"):
+                log.append([(None, value)])
+            path = log.segments[0].log_path
+            manager.close(broker_epoch=7)
+        data = machine.storage.read_file(path)
+        machine.storage.write_file(path, bytes(20) + data[20:])
+        with machine.start() as manager:
+            assert manager.get("t", 0).recovery_report.bytes_cut
+            assert manager.previous_broker_epoch == -1
+
+    @pytest.mark.parametrize("operation", ["list", "read"])
+    def test_is_unknown_when_a_directory_is_offline(self, operation: str) -> None:
+        """What the lost directory held may be lost: nobody may count on this broker's logs."""
+        machine = Machine("/a", "/b")
+        machine.start().close(broker_epoch=7)
+        machine.storage.fail(operation, "/b*")
+        with machine.start() as manager:
+            assert list(manager.offline_directories) == ["/b"]
+            assert manager.previous_broker_epoch == -1
+
+    def test_is_unknown_when_a_directory_failed_before_the_stop(self) -> None:
+        """The next start may name only those that are left, and they agree."""
+        machine = Machine("/a", "/b")
+        machine.storage.fail("list", "/b*")
+        machine.start().close(broker_epoch=7)
+        assert machine.marker("/a") is not None
+        machine.directories = ("/a",)
+        with machine.start() as manager:
+            assert manager.previous_broker_epoch == -1
+
+
+class TestRepeatable:
+    def test_a_seed_repeats_every_name_and_byte(self) -> None:
+        """Ids of the cluster, of directories and of topics, and the name of a deleted log."""
+        trees = []
+        for seed in (1, 1, 2):
+            machine = Machine("/a", "/b", seed=seed, file_delete_delay_ms=10_000)
+            manager = machine.start()
+            manager.create_topic("t", 2)
+            manager.create_topic("u", 1)
+            manager.delete("t", 0)
+            manager.close()
+            trees.append(machine.tree())
+        assert trees[0] == trees[1] != trees[2]
+        names = [[path for path, _ in tree if "-delete" in path] for tree in trees]
+        assert names[0]
+        assert names[0] == names[1] != names[2]
+
+    def test_the_jitter_of_a_roll_comes_from_the_same_source(self) -> None:
+        """``segment.jitter.ms``: spreads the rolls of logs that began together."""
+        config = LogConfig(segment_ms=10_000, segment_jitter_ms=9_999, segment_index_bytes=1200)
+        drawn = []
+        for seed in (1, 1, 2):
+            machine = Machine(seed=seed)
+            machine.config = config
+            with machine.start() as manager:
+                log = manager.get_or_create("t", 0)
+                log.append_as_leader(batch(), 0)
+                drawn.append(log.active_segment.state.max_segment_ms)
+        assert drawn[0] == drawn[1] != drawn[2]
+        assert all(1 <= ms <= 10_000 for ms in drawn)
+
+    def test_two_directories_never_share_an_id(self) -> None:
+        """F-45: a source that repeats itself would be found out at the next start."""
+        machine = Machine("/a", "/b")
+        machine.start(random_id=lambda: "0123456789abcdef" * 2).close()
+        with pytest.raises(ConfigError, match=r"directory\.id"):
+            machine.start()
+
+
+class TestCheckpointOfCuts:
+    """After truncations of many logs: one write of a file, and only where one is needed."""
+
+    def _prepared(self, machine: Machine, count: int) -> tuple[LogManager, list[ReplicaLog]]:
+        manager = machine.start(replicated=True)
+        logs = [manager.get_or_create("t", number) for number in range(count)]
+        for log in logs:
+            log.append_as_leader(batch(count=4), 0)
+            log.append_as_leader(batch(count=4), 0)
+            log.flush()
+            log.update_high_watermark(8)
+        manager.checkpoint_recovery_points()
+        manager.checkpoint_high_watermarks()
+        return manager, logs
+
+    @staticmethod
+    def _writes(machine: Machine, manager: LogManager, logs: list[ReplicaLog]) -> list[str]:
+        written: list[str] = []
+        before = machine.storage.rename
+
+        def rename(source: str, target: str) -> None:
+            written.append(os.path.basename(target))
+            before(source, target)
+
+        machine.storage.rename = rename  # type: ignore[method-assign]
+        try:
+            manager.checkpoint_cuts([log.topic_partition for log in logs])
+        finally:
+            del machine.storage.rename
+        return written
+
+    def test_one_write_serves_all(self) -> None:
+        machine = Machine()
+        manager, logs = self._prepared(machine, 20)
+        for log in logs[:15]:
+            log.truncate_to(4)
+        assert sorted(self._writes(machine, manager, logs)) == [RECOVERY_POINT, HIGH_WATERMARK]
+        points = machine.checkpoint("/logs", RECOVERY_POINT)
+        assert [points[log.topic_partition] for log in logs] == [4] * 15 + [8] * 5
+        assert self._writes(machine, manager, logs) == []
+        manager.close()
+
+    def test_a_tail_that_nobody_counted_on_costs_nothing(self) -> None:
+        machine = Machine()
+        manager, logs = self._prepared(machine, 3)
+        for log in logs:
+            log.append_as_leader(batch(), 0)
+            log.truncate_to(8)
+        assert self._writes(machine, manager, logs) == []
+        manager.close()
+
+    @pytest.mark.parametrize("name", [RECOVERY_POINT, HIGH_WATERMARK])
+    def test_what_a_short_resource_prevented_is_still_owed(self, name: str) -> None:
+        """Also where nobody asks again: before the first record behind the cut."""
+        for asks_again in (True, False):
+            machine = Machine()
+            manager, (log,) = self._prepared(machine, 1)
+            log.truncate_to(4)
+            machine.storage.fail("open", f"*{name}*", error=errno.EMFILE)
+            with pytest.raises(ResourceBusyError):
+                manager.checkpoint_cuts([log.topic_partition])
+            if asks_again:
+                manager.checkpoint_cuts([log.topic_partition])
+            else:
+                log.append_as_leader(batch(), 0)
+            assert machine.checkpoint("/logs", name) == {log.topic_partition: 4}
+            manager.close()

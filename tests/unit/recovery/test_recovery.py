@@ -1,0 +1,380 @@
+"""What a flush after a restart is worth: pages that a failed sync left out, recovery points."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from checkpoints.files import OsFiles, UnusableFileError
+from logstore.common.config import LogConfig
+from logstore.common.errors import StorageFailedError
+from logstore.format.producer_snapshot import decode_snapshot
+from logstore.log import ReplicaLog
+from logstore.storage.memory import MemoryFile
+from logstore.testing import FaultyStorage, SimulatedCrash
+from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
+from tests.crash.model import data_batch
+
+Rewrites = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def disk() -> FaultyStorage:
+    storage = FaultyStorage()
+    storage.make_dir(DIRECTORY)
+    for path in ("/", "/d"):
+        storage.sync_dir(path)
+    return storage
+
+
+@pytest.fixture
+def rewrites(monkeypatch: pytest.MonkeyPatch) -> Rewrites:
+    """File name, position and size of each range that recovery counts as written again."""
+    found: Rewrites = []
+    rewrite = MemoryFile.rewrite
+
+    def spy(self: MemoryFile, position: int, size: int) -> None:
+        found.append((self.path.rpartition("/")[2], position, size))
+        rewrite(self, position, size)
+
+    monkeypatch.setattr(MemoryFile, "rewrite", spy)
+    return found
+
+
+def filled(storage: FaultyStorage, flushed: int, count: int = 10) -> ReplicaLog:
+    """``count`` batches of 3 records, those of the first ``flushed`` on the disk."""
+    log = open_log(storage)
+    for at, batch in enumerate(batches_of(count)):
+        if at == flushed:
+            log.flush()
+        log.append_as_follower(batch.data)
+    return log
+
+
+def killed(storage: FaultyStorage, log: ReplicaLog) -> None:
+    storage.crash(mode="all_kept")
+    log.crash()
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evicted: bool) -> None:
+    """F-224, I-13: the kernel shows pages that are not on the disk, and takes them for clean."""
+    log = filled(disk, flushed=4)
+    path = log.active_segment.log_path
+    disk.fail("sync", "*.log")
+    with pytest.raises(StorageFailedError):
+        log.flush()
+    killed(disk, log)
+    log = open_log(disk, recovery_point=log.recovery_point)
+    assert (log.log_end_offset, log.recovery_point) == (30, 12)
+    if evicted:  # memory is short: pages that are written again are not let go of
+        disk.evict(path)
+    log.flush()
+    assert log.recovery_point == 30
+    disk.crash(mode="all_lost")
+    log.crash()
+    log = open_log(disk, recovery_point=30)
+    assert log.recovery_report.bytes_cut == 0
+    assert [r.offset for r in log.records()] == list(range(30))
+    log.crash()
+
+
+def test_only_what_no_flush_has_reached_is_written_again(
+    disk: FaultyStorage, rewrites: Rewrites
+) -> None:
+    log = filled(disk, flushed=4)
+    size, batch_size = log.active_segment.size, log.active_segment.size // 10
+    killed(disk, log)
+    open_log(disk, recovery_point=12).crash()
+    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=13).crash()  # inside a batch: all of it
+    assert rewrites == [(f"{0:020d}.log", 4 * batch_size, 6 * batch_size)]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=30).crash()
+    assert rewrites == []
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=12, log_start_offset=12).crash()
+    # A recovery point that rests on the log start was reached by no flush (F-222), and a later
+    # scan begins at the base of the segment.
+    assert rewrites == [(f"{0:020d}.log", 0, size)]
+
+
+def test_segments_behind_the_recovery_point_are_written_again(
+    disk: FaultyStorage, rewrites: Rewrites
+) -> None:
+    log = filled(disk, flushed=9, count=4)
+    log.roll()  # the segment before is flushed
+    for batch in batches_of(3, base=12):
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    open_log(disk, recovery_point=12).crash()
+    assert [name for name, *_ in rewrites] == [f"{12:020d}.log"]
+    rewrites.clear()
+    disk.crash(mode="all_kept")
+    open_log(disk, recovery_point=3).crash()
+    assert [name for name, *_ in rewrites] == [f"{0:020d}.log", f"{12:020d}.log"]
+
+
+def test_a_clean_start_writes_nothing_again(disk: FaultyStorage, rewrites: Rewrites) -> None:
+    filled(disk, flushed=4).close()
+    open_log(disk, clean=True).close()
+    assert rewrites == []
+
+
+def test_a_disk_that_refuses_is_an_error(disk: FaultyStorage) -> None:
+    log = filled(disk, flushed=4)
+    killed(disk, log)
+    before = disk.read_file(log.active_segment.log_path)
+    fault = disk.fail("write", "*.log")
+    with pytest.raises(StorageFailedError):
+        open_log(disk, recovery_point=12)
+    assert fault.struck == 1
+    assert disk.read_file(log.active_segment.log_path) == before
+
+
+@pytest.mark.parametrize("cut", [ReplicaLog.truncate_to, ReplicaLog.truncate_fully_and_start_at])
+def test_a_recovery_point_of_records_that_were_cut_says_nothing(
+    disk: FaultyStorage, cut: Callable[[ReplicaLog, int], object]
+) -> None:
+    """F-247: a checkpoint from before a truncation is above the log end; Kafka takes the log end
+    for the recovery point then, and a flush does nothing."""
+    log = filled(disk, flushed=4)
+    log.flush()
+    checkpoint = log.recovery_point
+    cut(log, 15)
+    for batch in batches_of(3, base=15, epoch=1):
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=checkpoint)
+    assert log.recovery_point == log.active_segment.base_offset
+    assert log.recovery_report.warnings
+    log.flush()
+    disk.crash(mode="all_lost")
+    log.crash()
+    log = open_log(disk, recovery_point=24)
+    assert log.log_end_offset == 24
+    log.crash()
+
+
+def snapshot_path(offset: int) -> str:
+    return f"{DIRECTORY}/{offset:020}.snapshot"
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "many producers", "too many producers"])
+def test_a_damaged_snapshot_goes_even_if_it_is_not_needed(disk: FaultyStorage, damage: str) -> None:
+    """A replay from an older one makes up for it; it must not wait for the next who needs it."""
+    log = open_log(disk)
+    for at in range(9):
+        if at in (3, 6):
+            log.roll()
+        rows = [(b"k", b"v", T0)]
+        batch = data_batch(at, 0, rows, producer=7, producer_epoch=0, sequence=at)
+        log.append_as_follower(batch.data)
+    killed(disk, log)
+    data = bytearray(disk.read_file(snapshot_path(6)))
+    if damage == "flipped":
+        data[20] ^= 1
+    elif damage == "empty":
+        data.clear()
+    else:
+        data[6:10] = (1000 if damage == "many producers" else 2**31 - 1).to_bytes(4, "big")
+    disk.write_file(snapshot_path(6), bytes(data))
+    log = open_log(disk, recovery_point=7)
+    assert log.producers.producers[7].last_sequence == 8
+    entries = decode_snapshot(disk.read_file(snapshot_path(6)))  # made anew
+    assert [entry.last_sequence for entry in entries] == [5]
+    assert any(f"{6:020}.snapshot" in action for action in log.recovery_report.actions)
+    log.crash()
+
+
+def test_producers_survive_a_truncation_that_takes_their_newest_snapshot(
+    disk: FaultyStorage,
+) -> None:
+    """The segment that begins at the new log end goes, and its snapshot with it."""
+    config = LogConfig(segment_index_bytes=24, index_interval_bytes=60, retention_ms=-1)
+    log = open_log(disk, config)
+
+    def append(base: int, count: int, epoch: int, producer: int = -1) -> None:
+        known = {"producer": producer, "producer_epoch": 0, "sequence": 0} if producer >= 0 else {}
+        batch = data_batch(base, epoch, [(b"k", b"v", T0)] * count, **known)
+        log.append_as_follower(batch.data)
+
+    append(0, 1, 1)
+    append(1, 1, 1)
+    append(2, 2, 1, producer=2)
+    log.truncate_to(2)
+    append(2, 3, 2, producer=1)
+    log.truncate_to(1)
+    append(1, 1, 3, producer=2)
+    log.close()
+    log = open_log(disk, config, clean=True, recovery_point=2)
+    assert set(log.producers.producers) == {2}
+    log.crash()
+
+
+def test_a_truncation_that_is_cut_short_leaves_no_snapshot_of_less(disk: FaultyStorage) -> None:
+    """Killed before the segment behind the new end goes: its snapshot must still be of its base."""
+    log = open_log(disk)
+
+    def append(base: int, producer: int) -> None:
+        batch = data_batch(
+            base, 0, [(b"k", b"v", T0)] * 3, producer=producer, producer_epoch=0, sequence=0
+        )
+        log.append_as_follower(batch.data)
+
+    append(0, 1)
+    append(3, 2)
+    log.flush()
+    log.roll()
+    append(6, 3)
+    log.flush()
+    disk.fail("rename", "*.log", error=errno.EIO)
+    with pytest.raises(StorageFailedError):
+        log.truncate_to(3)
+    killed(disk, log)
+    log = open_log(disk, recovery_point=6)
+    assert log.log_end_offset == 9
+    assert set(log.producers.producers) == {1, 2, 3}
+    log.crash()
+
+
+def test_a_snapshot_takes_no_more_memory_than_its_header_asks_for(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = ReplicaLog.open(str(directory))
+    now_ms = time.time_ns() // 1_000_000  # producers of long ago are forgotten
+    batch = data_batch(0, 0, [(b"k", b"v", now_ms)], producer=7, producer_epoch=0, sequence=0)
+    log.append_as_follower(batch.data)
+    log.roll()
+    log.crash()
+    os.truncate(directory / f"{1:020}.snapshot", 1 << 40)
+    tracemalloc.start()
+    try:
+        log = ReplicaLog.open(str(directory), recovery_point=1)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert (directory / f"{1:020}.snapshot").stat().st_size == 56
+    assert log.producers.producers[7].last_sequence == 0
+    log.crash()
+
+
+def test_a_small_file_is_read_without_room_for_a_large_one(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"12345678")
+    tracemalloc.start()
+    try:
+        assert OsFiles().read_file(str(path), 64 << 20) == b"12345678"
+        assert tracemalloc.get_traced_memory()[1] < 64 << 10
+    finally:
+        tracemalloc.stop()
+    for limit in (0, 1, 7):
+        with pytest.raises(UnusableFileError):
+            OsFiles().read_file(str(path), limit)
+    assert OsFiles().read_file(str(path)) == b"12345678"
+
+
+def test_the_time_of_a_recovery_comes_from_the_clock() -> None:
+    """So that a simulation repeats its reports too."""
+    reports = []
+    for _ in range(2):
+        log = open_log(FaultyStorage(), CONFIG)
+        reports.append(log.recovery_report.to_dict())
+        log.crash()
+    assert reports[0] == reports[1]
+
+
+def test_a_log_that_was_emptied_never_comes_back_beside_the_new_one() -> None:
+    """S-37: names that are removed while a log is opened are gone before a new segment begins."""
+
+    def interrupted() -> FaultyStorage:
+        """Killed in a truncation whose removals are not on the disk yet."""
+        storage = FaultyStorage()
+        storage.make_dir(DIRECTORY)
+        storage.sync_dir("/")
+        storage.sync_dir("/d")
+        log = filled(storage, flushed=3, count=3)
+        log.flush()
+        storage.fail("sync_dir", DIRECTORY)
+        with pytest.raises(StorageFailedError):
+            log.truncate_fully_and_start_at(1)
+        killed(storage, log)
+        return storage
+
+    points = 0
+    while True:
+        points += 1
+        for seed in range(8):
+            storage = interrupted()
+            storage.crash_after(points)
+            try:
+                open_log(storage, recovery_point=7, log_start_offset=1).crash()
+            except SimulatedCrash:
+                storage.crash(random.Random(seed))
+            else:
+                assert points > 5
+                return
+            log = open_log(storage, recovery_point=7, log_start_offset=1)
+            held = [r.offset for r in log.records()]
+            assert (log.log_end_offset, held) in ((1, []), (9, list(range(1, 9)))), (points, seed)
+            assert len(log.segments) == 1
+            log.crash()
+
+
+def test_each_warning_of_a_recovery_is_a_line_of_the_logger(
+    disk: FaultyStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(disk, flushed=10)
+    log.flush()
+    path = log.active_segment.log_path
+    killed(disk, log)
+    data = bytearray(disk.read_file(path))
+    data[len(data) // 2] ^= 1
+    disk.write_file(path, bytes(data))
+    with caplog.at_level("WARNING", "logstore"):
+        report = open_log(disk, recovery_point=30).recovery_report
+    assert report.offsets_lost == (15, 30)
+    assert len(report.warnings) == 2
+    assert caplog.messages == [f"{DIRECTORY}: {warning}" for warning in report.warnings]
+
+
+class TestFlushMessages:
+    """What the limit does not allow to stay unsynced is on the disk before anybody counts on it."""
+
+    CONFIG_OF_ONE = replace(CONFIG, flush_messages=1)
+
+    def test_a_start_after_a_kill_syncs_what_the_limit_asks_for(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        killed(disk, log)
+        log = open_log(disk, self.CONFIG_OF_ONE, recovery_point=12)
+        assert (log.log_end_offset, log.recovery_point) == (30, 30)
+        disk.crash(mode="all_lost")
+        log.crash()
+        assert open_log(disk, recovery_point=12).log_end_offset == 30
+
+    def test_up_to_the_limit_it_may_wait(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        killed(disk, log)
+        config = replace(CONFIG, flush_messages=19)  # 18 are not synced
+        assert open_log(disk, config, recovery_point=12).recovery_point == 12
+
+    def test_a_lower_limit_holds_at_once(self, disk: FaultyStorage) -> None:
+        log = filled(disk, flushed=4)
+        log.reconfigure(self.CONFIG_OF_ONE)
+        assert log.recovery_point == 30
+
+    def test_a_sync_that_fails_at_the_start_is_told(self, disk: FaultyStorage) -> None:
+        killed(disk, filled(disk, flushed=4))
+        disk.fail("sync", "*.log")
+        with pytest.raises(StorageFailedError):
+            open_log(disk, self.CONFIG_OF_ONE, recovery_point=12)

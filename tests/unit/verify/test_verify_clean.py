@@ -1,0 +1,212 @@
+"""What Apache Kafka and our own engine write verifies clean, and is not touched by that."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from verify_logs import (
+    CODECS,
+    LOG_DIR,
+    PARTITION,
+    SMALL,
+    check,
+    copy,
+    cut,
+    fill,
+    log_dir,
+    names,
+    short,
+    state_of,
+)
+
+from logstore.common.config import LogConfig
+from logstore.format import filenames
+from logstore.format.codecs.compression import Compression
+from logstore.log import ReplicaLog
+from logstore.storage.memory import MemoryStorage
+from logstore.testing import FaultyStorage, ManualClock
+from logstore.verify import verify
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "data"
+
+# Each folder is a bare segment. Without a leader-epoch-checkpoint epochs can only be compared with
+# their neighbours, which is said; batches before magic 2 have no epochs. Gaps are normal once
+# compaction took records out.
+NO_EPOCH_FILE = {"S-54"}
+EXPECTED_INFOS = {"v2-compacted-none": {"S-54", "F-307"}, "v2-txn": set()}
+
+
+@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v[012]-*")), ids=lambda path: path.name)
+def test_segments_of_kafka_are_clean(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "topic-0"
+    shutil.copytree(folder, target, ignore=shutil.ignore_patterns("*.json", "*.jsonl"))
+    report = verify([target])
+    assert short(report) == []
+    assert report.clean
+    infos = EXPECTED_INFOS.get(
+        folder.name, NO_EPOCH_FILE if folder.name.startswith("v2") else set()
+    )
+    assert {finding.rule for finding in report.findings} == infos
+    lines = (folder / "batches.jsonl").read_text().splitlines()
+    assert report.partitions[0].batches == len(lines)
+
+
+def test_checkpoints_of_kafka_are_clean(tmp_path: Path) -> None:
+    """Their partitions are not there, which is a warning (S-55); nothing else is."""
+    shutil.copytree(GOLDEN / "checkpoints", tmp_path / "d")
+    report = verify([tmp_path / "d"])
+    rules = {finding.rule for finding in report.findings}
+    assert rules <= {"S-55", "F-10", "F-241", "F-201", "F-249", "F-264", "F-222", "I-5", "F-290"}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_codec(codec: str, clean: bool) -> None:
+    report = check(log_dir(codecs=[codec], clean=clean))
+    assert report.findings == []
+    assert report.partitions[0].segments > 1
+    assert report.partitions[0].log_end_offset == report.partitions[0].records
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_transactions(seed: int, clean: bool) -> None:
+    storage = log_dir(transactions=True, seed=seed, batches=120, clean=clean)
+    assert names(storage, ".txnindex")
+    assert names(storage, ".snapshot")
+    assert check(storage).findings == []
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_after_truncation_and_retention(transactions: bool) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    storage.make_dir(LOG_DIR)
+    log = ReplicaLog.open(PARTITION, SMALL, storage=storage, clock=clock)
+    rng = random.Random(5)
+    fill(log, clock, 120, rng, transactions)
+    bases = [segment.base_offset for segment in log.segments]
+    log.truncate_to(bases[-1])
+    fill(log, clock, 30, rng)
+    assert log.delete_records(bases[2] + 1) == bases[2] + 1
+    log.delete_old_segments()
+    log.flush_epochs()
+    report = check(storage, PARTITION)
+    assert short(report) == []
+    log.close()
+    report = check(storage, PARTITION)
+    assert short(report) == []
+    assert report.partitions[0].log_start_offset == bases[2] + 1  # close leaves it on file
+
+
+def test_append_time_and_preallocation() -> None:
+    config = LogConfig(segment_bytes=5000, preallocate=True, message_timestamp_type="LogAppendTime")
+    report = check(log_dir(config, clean=False))
+    assert short(report) == []
+    assert check(log_dir(config)).findings == []
+
+
+def test_an_empty_directory() -> None:
+    storage = MemoryStorage()
+    storage.make_dir(PARTITION)
+    report = check(storage, PARTITION)
+    assert report.clean
+    assert report.partitions[0].batches == 0
+
+
+def test_nothing_is_touched() -> None:
+    """Not even a lock file is made."""
+    storage = log_dir(transactions=True, clean=False)
+    before = state_of(storage)
+    assert check(storage).clean
+    assert state_of(storage) == before
+
+
+def test_a_live_log_is_clean_at_every_moment() -> None:
+    """S-47 aside: what a writer left half done is no damage."""
+    storage, clock = MemoryStorage(), ManualClock()
+    storage.make_dir(LOG_DIR)
+    log = ReplicaLog.open(PARTITION, SMALL, storage=storage, clock=clock)
+    rng = random.Random(2)
+    for _ in range(25):
+        fill(log, clock, 7, rng, transactions=True)
+        assert short(check(storage, PARTITION)) == []
+    log.crash()
+
+
+def test_the_fingerprint_is_that_of_the_content() -> None:
+    """The same records in other segments and epochs give the same; other records do not."""
+    one, two = (check(log_dir(c), fingerprint=True) for c in (SMALL, LogConfig()))
+    assert one.partitions[0].fingerprint == two.partitions[0].fingerprint
+    assert one.partitions[0].segments > two.partitions[0].segments
+    other = check(log_dir(seed=2), fingerprint=True).partitions[0].fingerprint
+    assert one.partitions[0].fingerprint != other
+    assert check(log_dir()).partitions[0].fingerprint == ""
+
+
+def test_single_files() -> None:
+    storage = log_dir(transactions=True)
+    for path in state_of(storage):
+        report = verify([path], storage=storage)
+        assert report.clean != path.endswith(".lock"), path
+        assert report.findings == []
+
+
+def test_one_path_may_be_given_as_it_is() -> None:
+    storage = log_dir()
+    assert verify(LOG_DIR, storage=storage).partitions[0].topic == "orders"
+    assert verify(Path(PARTITION), storage=storage).partitions[0].topic == "orders"
+    with pytest.raises(ValueError, match="no path"):
+        verify([], storage=storage)
+
+
+def test_a_clean_shutdown_promises_nothing_of_the_metadata_log() -> None:
+    """A start of it cuts its tail, whatever the marker of the log directory says."""
+    storage = log_dir()
+    name = f"{LOG_DIR}/{filenames.CLUSTER_METADATA_DIR}"
+    copy(storage, PARTITION, storage, name)
+    last = names(storage, ".log", name)[-1]
+    cut(storage, last, -3)
+    told = [(f.severity, f.rule) for f in check(storage, name).findings if f.file == last]
+    assert told == [("warning", "F-106")]
+
+
+def test_a_batch_that_unpacks_to_much_is_read() -> None:
+    """A compressed batch of 1 MiB may hold very much more."""
+    storage, clock = MemoryStorage(), ManualClock()
+    storage.make_dir(LOG_DIR)
+    log = ReplicaLog.open(PARTITION, LogConfig(), storage=storage, clock=clock)
+    log.append([(b"", bytes(20 << 20))] * 2, compression=Compression.ZSTD)
+    log.crash()
+    assert check(storage, PARTITION).findings == []
+    told = check(storage, PARTITION, unpacked_max=16 << 20).findings
+    assert [(f.severity, f.rule) for f in told] == [("warning", "S-50")]
+
+
+def test_a_path_that_is_not_there() -> None:
+    report = verify(["/nowhere"], storage=MemoryStorage())
+    assert not report.clean
+    assert report.unusable == ["/nowhere: no such file or directory"]
+
+
+def test_progress_ends_at_the_total() -> None:
+    storage = log_dir()
+    calls: list[tuple[int, int]] = []
+    verify([LOG_DIR], storage=storage, progress=lambda done, total: calls.append((done, total)))
+    size = sum(len(storage.read_file(path)) for path in names(storage, ".log"))
+    assert calls[-1] == (size, size)
+
+
+def test_a_medium_that_refuses_is_told_and_the_rest_is_checked() -> None:
+    storage = FaultyStorage()
+    for name in ("orders-0", "orders-1"):
+        storage.make_dir(f"{LOG_DIR}/{name}")
+        storage.write_file(f"{LOG_DIR}/{name}/{0:020d}.log", bytes(100))
+    storage.fail("read", "*orders-0/*.log")
+    report = check(storage)
+    assert len(report.unusable) == 1
+    assert "orders-0" in report.unusable[0]
+    assert [part.partition for part in report.partitions] == [1]
+    assert not report.clean

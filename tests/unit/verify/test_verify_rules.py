@@ -1,0 +1,139 @@
+"""The table of rules is that of the source and of the documentation."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+import logstore.verify
+from logstore.cli import main
+from logstore.verify.common.explanations import EXPLANATIONS
+from logstore.verify.common.report import Finding, Severity, VerifyReport
+from logstore.verify.common.rules import RULES
+from logstore.verify.html import render
+
+SOURCES = Path(logstore.verify.__file__).parent
+DOCUMENT = SOURCES.parents[1] / "docs" / "verify.md"
+ID = r"(?:F|I|L|S)-\d+"
+
+
+def test_every_rule_that_is_told_has_a_row_and_every_row_is_told() -> None:
+    told = {
+        rule
+        for path in SOURCES.rglob("*.py")
+        if path.name not in ("rules.py", "explanations.py")
+        for rule in re.findall(rf'"({ID})"', path.read_text())
+    }
+    assert told == set(RULES)
+
+
+def test_every_rule_is_documented() -> None:
+    table = [line for line in DOCUMENT.read_text().splitlines() if re.match(rf"\| {ID}", line)]
+    documented = set()
+    for line in table:
+        cell = line.split("|")[1]
+        documented |= set(re.findall(ID, cell))
+        for kind, first, last in re.findall(r"([FILS])-(\d+) … \1-(\d+)", cell):
+            documented |= {f"{kind}-{number}" for number in range(int(first), int(last) + 1)}
+    assert set(RULES) == documented
+
+
+def test_a_row_is_one_sentence_on_one_line_of_a_terminal() -> None:
+    for rule in RULES.values():
+        assert rule.sentence.endswith(".")
+        assert len(f"{rule.id:6}{rule.sentence}") <= 80
+        assert list(rule.severities) == sorted(
+            set(rule.severities), key=["error", "warning", "info"].index
+        )
+
+
+# -- explanations ----------------------------------------------------------------------------------
+
+
+def explain(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *arguments])
+
+
+def test_every_rule_is_explained() -> None:
+    """Whoever adds a rule says in logstore/verify/common/explanations.py what its findings mean."""
+    assert set(EXPLANATIONS) == set(RULES)
+    for rule, texts in EXPLANATIONS.items():
+        for text in texts:
+            assert re.fullmatch(r"[A-Z`.-].*[.]", text, re.DOTALL), rule
+            assert "  " not in text, rule
+            assert text.isprintable(), rule
+        assert len(texts.meaning) > 40, rule
+
+
+def test_the_advice_names_commands_that_exist() -> None:
+    told = " ".join(text for texts in EXPLANATIONS.values() for text in texts)
+    context = click.Context(main)
+    named = re.findall(r"`logstore ([a-z]+)([^`]*)`", told)
+    assert len(named) > 5
+    for name, rest in named:
+        command = main.get_command(context, name)
+        assert command is not None
+        options = {option for param in command.params for option in param.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_by_command(rule: str) -> None:
+    shown = explain(rule.lower())
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith(f"{rule} (")
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    text = " ".join(shown.stdout.split())
+    for part in (RULES[rule].sentence, *EXPLANATIONS[rule]):
+        assert part in text
+    (told,) = json.loads(explain(rule, "--json").stdout)
+    assert told["rule"] == rule
+    assert told["meaning"] == EXPLANATIONS[rule].meaning
+
+
+def test_all_rules_by_command() -> None:
+    lines = explain().stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(RULES)
+    assert max(map(len, lines)) <= 80
+    assert [each["rule"] for each in json.loads(explain("--json").stdout)] == list(RULES)
+
+
+@pytest.mark.parametrize("rule", ["F-1", "nothing", "\x1b[2J", "F-53 ", "x" * 5000])
+def test_a_rule_that_does_not_exist(rule: str) -> None:
+    result = explain(rule)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "there is no such rule" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(result.stderr) < 200
+    assert result.stderr.rstrip("\n").isprintable()
+
+
+def test_the_page_explains_the_rules_of_its_findings() -> None:
+    found = [Finding(Severity.ERROR, rule, "f", "message") for rule in ("F-53", "I-11")]
+    page = " ".join(unescape(render(VerifyReport(findings=found))).split())
+    for rule, texts in EXPLANATIONS.items():
+        assert (texts.meaning in page) == (rule in ("F-53", "I-11"))
+    for text in (*EXPLANATIONS["F-53"], RULES["F-53"].sentence):
+        assert text in page
+
+
+def test_verify_explains_what_it_found(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020}.log").write_bytes(b"x" * 100)
+    result = CliRunner().invoke(main, ["verify", "--explain", str(tmp_path)])
+    assert result.exit_code == 1
+    rules = {line.split()[1] for line in result.stdout.splitlines() if " at " in line}
+    text = " ".join(result.stdout.split())
+    assert {rule for rule in RULES if EXPLANATIONS[rule].meaning in text} >= rules
+    assert rules
+    told = json.loads(
+        CliRunner().invoke(main, ["verify", "--explain", "--json", str(tmp_path)]).stdout
+    )
+    assert set(told["explanations"]) == {finding["rule"] for finding in told["findings"]}
+    assert CliRunner().invoke(main, ["verify", str(tmp_path)]).stdout.count("Meaning:") == 0
