@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         StorageFailedError,
     )
     from logstore.common.types import Record
+    from logstore.common.version import __version__
     from logstore.format.codecs.compression import Compression
     from logstore.kernels import AppendInfo
     from logstore.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from logstore.manager import LoadProgress, LogManager
     from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
     from logstore.segments.producer_state import AppendOrigin
-
-__version__ = "0.1.0"
 
 # Where each name lives; imported when first asked for, so that a command starts fast.
 _HOMES = {
@@ -65,6 +64,7 @@ _HOMES = {
     "logstore.segments.producer_state": ("AppendOrigin",),
     "logstore.recovery.recovery": ("RecoveryOptions", "RecoveryReport"),
     "logstore.common.types": ("Record",),
+    "logstore.common.version": ("__version__",),
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

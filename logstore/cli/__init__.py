@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import keyword
 import pkgutil
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,18 +25,15 @@ import click
 
 from checkpoints.errors import CheckpointError
 from checkpoints.printable import one_line
-from logstore import __version__, terminal
+from logstore import terminal
+from logstore.cli.common.exits import EXIT_ERROR, EXIT_HUNG_UP, EXIT_INTERRUPTED, fail
 from logstore.common.errors import InvariantError, LogstoreError
-from logstore.common.interrupts import INTERRUPTED
+from logstore.common.version import __version__
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP = "logstore.commands"
-EXIT_FINDINGS = 1
-EXIT_ERROR = 2
-EXIT_INTERRUPTED = INTERRUPTED
-EXIT_HUNG_UP = 128 + signal.SIGPIPE
 
 
 class LazyGroup(click.Group):
@@ -47,7 +43,7 @@ class LazyGroup(click.Group):
         built_in = {
             module.name.rstrip("_").replace("_", "-")
             for module in pkgutil.iter_modules(__path__)
-            if not module.name.startswith("_")
+            if not module.ispkg
         }
         return sorted(built_in | _points().keys())
 
@@ -56,7 +52,7 @@ class LazyGroup(click.Group):
         if keyword.iskeyword(name):
             name += "_"
         module = f"{__name__}.{name}"
-        if not name.startswith("_") and name.isidentifier():
+        if any(found.name == name and not found.ispkg for found in pkgutil.iter_modules(__path__)):
             try:
                 command = getattr(importlib.import_module(module), name)
             except ModuleNotFoundError as error:
@@ -111,12 +107,6 @@ class LazyGroup(click.Group):
             _fail_with_traceback(error)
 
 
-def fail(message: str) -> NoReturn:
-    """Print one line to stderr and end with ``EXIT_ERROR``."""
-    terminal.line(f"error: {message}", err=True)
-    raise click.exceptions.Exit(EXIT_ERROR)
-
-
 def _fail_with_traceback(error: Exception) -> NoReturn:
     """A mistake in logstore itself: where it happened is wanted, but not raw, as Python has it."""
     from checkpoints.loggers import traceback_text
@@ -150,10 +140,6 @@ def _points() -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points  # 60 ms: asked only when no module fits
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-"""The flag of every command that reports: parameter ``as_json``."""
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,8 +12,8 @@ import click
 from checkpoints.partition_metadata import random_topic_id
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import fail, json_option
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
 from logstore.cli.records.input import BadInputError, Parsed, records_as_they_come

@@ -6,8 +6,8 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import json_option
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.exits import json_option
 from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.common.topics import offline, print_topic
 

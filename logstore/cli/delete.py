@@ -6,7 +6,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import json_option
+from logstore.cli.common.exits import json_option
 from logstore.cli.common.topics import known, offline
 
 

@@ -12,7 +12,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import UnusableFileError
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.cli import json_option
+from logstore.cli.common.exits import json_option
 from logstore.cli.common.numbers import OFFSET
 from logstore.cli.dumping.log import dump_log
 from logstore.cli.dumping.output import Output

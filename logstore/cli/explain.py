@@ -6,7 +6,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import fail, json_option
+from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.explanations import explanation_lines
 from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import RULES

@@ -11,7 +11,7 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.reading import Note, PartitionReader, find_partitions

@@ -9,8 +9,8 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import fail, json_option
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.numbers import PARTITIONS, counted
 from logstore.cli.export import FORMATS

@@ -9,7 +9,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import fail, json_option
+from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
 from logstore.storage.local import LocalStorage
 

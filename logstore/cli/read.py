@@ -13,7 +13,7 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail
+from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
 from logstore.cli.records import positions as _positions
 from logstore.cli.records.format import BadTemplateError, Encoding, encoded, in_json, template

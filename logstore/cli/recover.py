@@ -12,7 +12,7 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
 

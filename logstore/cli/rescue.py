@@ -11,7 +11,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport
 from logstore.rescue import rescue as rescue_directories

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from logstore import terminal
-from logstore.cli import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import Number
 from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
 from logstore.verify import Progress, VerifyOptions, VerifyReport

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import logstore
 from logstore.common.errors import ConfigError
 from logstore.common.extras import Extra, requirement
+from logstore.common.version import __version__
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,10 +133,10 @@ def check_workers(spark: SparkSession) -> list[Worker]:
                 f"{where} have no package {worker.missing}: install {requirement(Extra.SPARK)} "
                 "there, or send it with session(master, conf=shipped(package_archive(path)))"
             )
-        if worker.version != logstore.__version__:
+        if worker.version != __version__:
             raise ConfigError(
                 f"{where} have logstore {worker.version} in {worker.directory}, "
-                f"the driver has {logstore.__version__}"
+                f"the driver has {__version__}"
             )
         if worker.kernels != "native":
             warnings.warn(

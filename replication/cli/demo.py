@@ -8,7 +8,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import WHOLE
 
 _PARTITIONS_MAX = 100

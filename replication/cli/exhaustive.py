@@ -7,7 +7,7 @@ import sys
 import click
 
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS
+from logstore.cli.common.exits import EXIT_FINDINGS
 from logstore.common.clock import SystemClock
 from replication.decisions.truncation import RULES
 from replication.simulator.exhaustive import (

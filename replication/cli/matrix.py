@@ -7,7 +7,7 @@ from pathlib import Path
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS
+from logstore.cli.common.exits import EXIT_FINDINGS
 from replication.simulator.matrix import (
     reasons_of,
     run_cells,

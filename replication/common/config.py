@@ -1,4 +1,4 @@
-"""Configuration of replication under Kafka's keys, with Kafka's defaults (``logstore.common.config``)."""
+"""Configuration of replication under Kafka's keys, with Kafka's defaults."""
 
 from __future__ import annotations
 

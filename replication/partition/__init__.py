@@ -1,9 +1,9 @@
 """One partition on one broker: leader or follower (Kafka's ``Partition``).
 
-The decisions are in ``replication.decisions.isr`` and ``replication.decisions.truncation``; here they meet the log.
-In reading order: ``role`` (what a replica is, as one immutable value), ``base`` (how it is looked
-at), ``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and ``partition``, which
-changes the role.
+The decisions are pure functions in ``replication.decisions``; here they meet the log. In reading
+order: ``role`` (what a replica is, as one immutable value), ``base`` (how it is looked at),
+``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and ``partition``, which changes
+the role.
 
 One lock guards the role and what is known of followers. It is never held while a caller is told
 something, nor while records are appended or read: appends go under the log's own lock, which

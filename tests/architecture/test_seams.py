@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("checkpoints", "logstore", "replication")
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
 
-FORBIDDEN = {
-    "checkpoints": {"logstore", "replication"},
-    "logstore": {"replication"},
-}
 # ``os`` calls that touch a disk; names and paths (os.path, os.fspath) are free.
 DISK_CALLS = {
     "open", "write", "pwrite", "read", "pread", "fsync", "fdatasync", "rename", "replace",
@@ -30,8 +25,6 @@ TERMINAL = "logstore/terminal/"
 LOGGERS = "checkpoints/loggers.py"
 PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "progressbar"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
-# An independent second reader: it may share the format, never the log's own read path.
-READ_PATH = {"log", "segment", "segments", "recovery", "producer_state", "epochs", "append"}
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -47,11 +40,21 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
-def test_imports_point_one_way(path: Path) -> None:
-    """checkpoints <- logstore <- replication."""
-    forbidden = FORBIDDEN.get(path.relative_to(ROOT).parts[0], set())
-    assert not [name for name in imports_of(path) if name.split(".")[0] in forbidden]
+def each_source(check: Callable[[Path], None]) -> Callable[[], None]:
+    """One test for all files, which names each that fails."""
+
+    @wraps(check)
+    def test() -> None:
+        failed = []
+        for path in SOURCES:
+            try:
+                check(path)
+            except AssertionError as error:
+                failed.append(f"{name_of(path)}: {error}")
+        assert not failed, "\n".join(failed)
+
+    del test.__wrapped__  # type: ignore[attr-defined]  # pytest would see the parameter
+    return test
 
 
 def calls_of(path: Path, module: str) -> set[str]:
@@ -65,7 +68,7 @@ def calls_of(path: Path, module: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_only_the_storage_seam_touches_the_disk(path: Path) -> None:
     """A simulated disk sees everything: nothing goes around ``Storage`` and ``Files``."""
     name = name_of(path)
@@ -74,7 +77,7 @@ def test_only_the_storage_seam_touches_the_disk(path: Path) -> None:
     assert not calls_of(path, "os") & DISK_CALLS
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_only_the_clock_seam_asks_for_the_time(path: Path) -> None:
     name = name_of(path)
     if name in CLOCK_MODULES or name.startswith(BESIDE):
@@ -82,15 +85,7 @@ def test_only_the_clock_seam_asks_for_the_time(path: Path) -> None:
     assert not calls_of(path, "time") & {"time", "time_ns", "monotonic", "monotonic_ns", "sleep"}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in SOURCES if name_of(p).startswith("logstore/verify/")], ids=name_of
-)
-def test_verify_is_an_independent_reader(path: Path) -> None:
-    used = {n.split(".")[1] for n in imports_of(path) if n.startswith("logstore.")}
-    assert not used & READ_PATH
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_values_of_the_format_do_no_io(path: Path) -> None:
     """``format/`` turns bytes into values: no storage, no clock."""
     if name_of(path).startswith("logstore/format/"):
@@ -98,7 +93,7 @@ def test_values_of_the_format_do_no_io(path: Path) -> None:
         assert not {n for n in used if n.startswith(("logstore.storage", "logstore.common.clock"))}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_only_the_terminal_prints(path: Path) -> None:
     """A name that clears the screen or forges a line comes by no other way."""
     if name_of(path).startswith(TERMINAL):
@@ -127,7 +122,7 @@ def uses_of_streams(tree: ast.AST) -> Iterator[str]:
                 yield text
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_loggers_escape_what_they_are_given(path: Path) -> None:
     if name_of(path) != LOGGERS:
         assert not calls_of(path, "logging") & {
@@ -136,7 +131,7 @@ def test_loggers_escape_what_they_are_given(path: Path) -> None:
         assert "logging.getLogger" not in set(imports_of(path))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_log_messages_are_constant(path: Path) -> None:
     """Foreign text is an argument, which is escaped as a value; and never ``%r`` of it."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -150,7 +145,7 @@ def test_log_messages_are_constant(path: Path) -> None:
             assert "%r" not in str(getattr(text, "value", "")), ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+@each_source
 def test_errors_leave_their_text_to_their_base(path: Path) -> None:
     """``PrintableError`` escapes what ``_text`` gives: no error defines ``__str__`` itself."""
     if name_of(path) == "checkpoints/printable.py":

@@ -1,7 +1,7 @@
 """The kernels of a verification: native and plain Python say the same, and what the rules say.
 
-The rules of ``logstore.verify.common.batch_rules`` look at one batch after the other; a kernel looks at a
-whole table, and may only pass over what they would pass over.
+The rules of ``logstore.verify.common.batch_rules`` look at one batch after the other; a kernel
+looks at a whole table, and may only pass over what they would pass over.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ try:
 except ImportError:  # the log as it was when files stayed open
     open_files = None  # type: ignore[assignment]
 
-_MODULES = ("logstore.log", "logstore.segments.segment", "logstore.segments.index", "logstore.segments.open_files",
-            "logstore.segments.producer_state", "logstore.segments.leader_epochs")  # fmt: skip
+_MODULES = ("logstore.log", "logstore.segments")
 
 _running: list[Scheduler] = []
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import kafka_tools
-from kafka_tools import CreateTopic, ProduceRecords
-
 from broker import KafkaBroker
+from kafka_tools import CreateTopic, ProduceRecords
 
 REPLICATED = "replicated"
 IN_TRANSACTIONS = "in-transactions"

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import kafka_tools
-from kafka_tools import CreateTopic, DeleteRecords, ProduceRecords, Step
-
 from broker import KafkaBroker
+from kafka_tools import CreateTopic, DeleteRecords, ProduceRecords, Step
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"

@@ -13,12 +13,12 @@ from pathlib import Path
 import kafka_logs
 import kafka_tools
 import reading
+from broker import RECOVERY_POINTS, KafkaBroker
 from kafka_logs import KafkaDirectory, LogDirectory
 from kafka_tools import CreateTopic, ProduceRecords
 from our_logs import BATCH_RECORDS, OurLog
 from reading import RecordFields
 
-from broker import RECOVERY_POINTS, KafkaBroker
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from logstore import Record, TopicPartition
 from logstore.storage.local import LocalStorage

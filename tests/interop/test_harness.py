@@ -16,10 +16,9 @@ import kafka_jars
 import kafka_logs
 import kafka_tools
 import pytest
+from broker import CLEAN_SHUTDOWN, BrokerFailed, KafkaBroker
 from kafka_logs import CODECS, COMPACTED, DELETED, SEGMENT_BYTES, TRANSACTIONAL, KafkaDirectory
 from kafka_tools import CreateTopic, ProduceRecords
-
-from broker import CLEAN_SHUTDOWN, BrokerFailed, KafkaBroker
 
 pytestmark = pytest.mark.kafka
 

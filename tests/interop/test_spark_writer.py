@@ -8,10 +8,10 @@ from typing import Any
 import kafka_tools
 import pytest
 import reading
+from broker import KafkaBroker
 from kafka_logs import CODECS
 from kafka_tools import CreateTopic
 
-from broker import KafkaBroker
 from logstore import LogManager
 
 pa = pytest.importorskip("pyarrow")

@@ -1,5 +1,5 @@
-"""For each scenario the guard that it is there for, removed: see ``replication.simulator.search.mutants``,
-and below what that does not have."""
+"""For each scenario the guard that it is there for, removed: those of the simulator's search
+(``replication.simulator.search.mutants``), and below what that does not have."""
 
 from __future__ import annotations
 

@@ -154,7 +154,8 @@ def test_an_unpacked_archive_is_all_that_a_task_needs(archive: Path, tmp_path: P
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(tmp_path)
     code = """
-import logstore.format.codecs.compression, logstore.format.codecs.zstd, logstore.verify, logstore.log
+import logstore.format.codecs.compression, logstore.format.codecs.zstd
+import logstore.verify, logstore.log
 from logstore import kernels
 print(kernels.IMPLEMENTATION, logstore.__file__)
 """

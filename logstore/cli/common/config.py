@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from checkpoints.printable import printable
-from logstore.cli import fail
+from logstore.cli.common.exits import fail
 
 config_option = click.option(
     "--config", multiple=True, metavar="KEY=VALUE",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from logstore.cli import fail
+from logstore.cli.common.exits import fail
 
 _DIGITS_MAX = 40
 

@@ -10,7 +10,7 @@ from checkpoints.printable import printable
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicPropertiesFile
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli import fail
+from logstore.cli.common.exits import fail
 from logstore.cli.common.interrupts import Interrupts
 from logstore.format import filenames
 from logstore.manager import LogManager

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from checkpoints.printable import printable
-from logstore.cli import fail
+from logstore.cli.common.exits import fail
 from logstore.cli.records.reading import PartitionReader
 from logstore.format.reader import MAX_OFFSET
 

@@ -17,9 +17,9 @@ from functools import cache
 from importlib.resources import files
 
 from checkpoints.files import OsFiles, replace_file
-from logstore import __version__
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.extras import Extra, missing
+from logstore.common.version import __version__
 
 try:
     from jinja2 import Environment, FunctionLoader, StrictUndefined

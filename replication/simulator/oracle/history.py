@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from checkpoints.types import TopicPartition
 from logstore.format.reader import read_records
 from replication.common.messages import ProduceRequest, Request
 from replication.simulator.oracle.unclean import Losses
+from replication.simulator.world.plan import Operation
 
-if TYPE_CHECKING:
-    from replication.simulator.workload.transactions import Transaction
+FIRST_ID = 10**9  # of transactional producers; no broker hands these out
 
 
 class Outcome(Enum):
@@ -20,6 +19,29 @@ class Outcome(Enum):
     OK = "ok"
     FAILED = "failed"  # every attempt was refused before an append: it is nowhere
     UNKNOWN = "unknown"
+
+
+class TransactionState(Enum):
+    OPEN = "open"
+    COMMITTING = "committing"  # from here on it counts as committed
+    ABORTING = "aborting"
+
+
+class Transaction:
+    """One, of one partition."""
+
+    def __init__(self, number: int, tp: TopicPartition, step: Operation) -> None:
+        self.tp = tp
+        self.producer_id = FIRST_ID + number
+        self.epoch = self.sequence = 0
+        self.batches = 1 + step.records
+        self.size = step.size
+        self.state = TransactionState.OPEN
+        self.ended = False
+
+    @property
+    def commits(self) -> bool:
+        return self.state is TransactionState.COMMITTING
 
 
 @dataclass(slots=True)

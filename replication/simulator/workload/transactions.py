@@ -5,7 +5,6 @@ the next producer epoch, so that a copy that comes late is refused.
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,39 +21,15 @@ from replication.common.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from replication.simulator.oracle.history import Outcome, Write
+from replication.simulator.oracle.history import Outcome, Transaction, TransactionState, Write
 from replication.simulator.world.plan import Operation
 from replication.simulator.world.scheduler import US_PER_MS
 
 if TYPE_CHECKING:
     from replication.simulator.workload.workload import Client, World
 
-FIRST_ID = 10**9  # of producers; no broker hands these out
 MARKER_TIMEOUT_MS = 600
 AGAIN_MS = 70
-
-
-class TransactionState(Enum):
-    OPEN = "open"
-    COMMITTING = "committing"  # from here on it counts as committed
-    ABORTING = "aborting"
-
-
-class Transaction:
-    """One, of one partition."""
-
-    def __init__(self, number: int, tp: TopicPartition, step: Operation) -> None:
-        self.tp = tp
-        self.producer_id = FIRST_ID + number
-        self.epoch = self.sequence = 0
-        self.batches = 1 + step.records
-        self.size = step.size
-        self.state = TransactionState.OPEN
-        self.ended = False
-
-    @property
-    def commits(self) -> bool:
-        return self.state is TransactionState.COMMITTING
 
 
 class Transactions:

@@ -36,9 +36,9 @@ from replication.common.messages import (
     Response,
 )
 from replication.coordination import nodes
-from replication.simulator.oracle.history import History, Outcome, Write
+from replication.simulator.oracle.history import History, Outcome, TransactionState, Write
 from replication.simulator.workload.lives import Lives
-from replication.simulator.workload.transactions import Transactions, TransactionState
+from replication.simulator.workload.transactions import Transactions
 from replication.simulator.world.admin_faults import targets
 from replication.simulator.world.cluster import SimCluster, rack_of
 from replication.simulator.world.network import SimTransport

@@ -428,7 +428,8 @@ def test_a_process_that_ends_in_the_middle_leaves_no_topic(
 ) -> None:
     file = exported(tmp_path, 100_000)
     slow = (
-        "import sys, time; from logstore.cli import main, _loading; a = _loading._append\n"
+        "import sys, time; from logstore.cli import main\n"
+        "from logstore.cli.records import loading as _loading; a = _loading._append\n"
         "def f(*x): a(*x); print('.', flush=True); time.sleep(0.02)\n"
         "_loading._append = f; _loading._BATCH_RECORDS = 100; main(sys.argv[1:])"
     )
@@ -453,7 +454,8 @@ def test_an_export_that_ends_in_the_middle_leaves_no_file(
 ) -> None:
     make(tmp_path / "a", counted(50_000))
     slow = (
-        "import sys, time; from logstore.cli import main, _files; w = _files.Export.write\n"
+        "import sys, time; from logstore.cli import main\n"
+        "from logstore.cli.records import files as _files; w = _files.Export.write\n"
         "def f(*x): w(*x); print('.', flush=True); time.sleep(0.2)\n"
         "_files.Export.write = f; main(sys.argv[1:])"
     )
