@@ -1,0 +1,6 @@
+"""Opening a log after a clean stop or a crash.
+
+In reading order: ``recovery`` (the steps), ``log_files`` (what lies in the directory),
+``replacements`` and ``provenance`` (half-finished swaps), ``clean_start``, ``crash_recovery``,
+``set_aside`` (what is cut is kept), ``report``.
+"""

@@ -1,0 +1,1 @@
+"""One broker: ``broker`` wires it together; its membership, and what it asks the controller."""

@@ -1,0 +1,3 @@
+"""What both sides of a request share: messages, error codes, state, and the seams for transport
+and threads.
+"""

@@ -1,0 +1,1 @@
+"""``Cluster``: several brokers in one process, for services and for tests."""

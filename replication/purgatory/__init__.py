@@ -1,0 +1,1 @@
+"""Requests that wait: for an offset, for bytes, or for their deadline."""

@@ -1,0 +1,6 @@
+"""What the commands share.
+
+``exits`` has the exit codes, ``numbers`` and ``config`` read arguments, ``interrupts`` handles
+Ctrl-C while a log is written, ``topics`` and ``listing`` look at a log directory that no broker
+uses.
+"""

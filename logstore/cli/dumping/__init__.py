@@ -1,0 +1,1 @@
+"""``logstore dump``, one module for each kind of file."""

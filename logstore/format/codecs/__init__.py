@@ -1,0 +1,3 @@
+"""The compression codecs of a batch. Start with ``compression``; each other module is one
+framing.
+"""

@@ -1,0 +1,3 @@
+"""What all parts of one log share: its place, its state of health, and the snapshot that readers
+see.
+"""

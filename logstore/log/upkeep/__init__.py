@@ -1,0 +1,1 @@
+"""Taking bytes out of a log, and closing it: truncation, retention, deletion, the clean stop."""

@@ -1,0 +1,4 @@
+"""The way of an append, in reading order: ``producing`` or ``extending``, then ``validation``
+and ``producer_checks`` (decisions), ``writer`` (the file), ``flushing`` (the disk), ``recent``
+(the copy in memory that followers are served from).
+"""

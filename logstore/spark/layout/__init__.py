@@ -1,0 +1,1 @@
+"""From paths to partitions and segments, by names and sizes alone."""

@@ -1,0 +1,1 @@
+"""Segments as the data source reads them: indexes, windows, the log's end, aborted transactions."""

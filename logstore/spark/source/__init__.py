@@ -1,0 +1,3 @@
+"""Batch reading: ``planning`` on the driver makes splits, ``segment_reader`` on executors reads
+them.
+"""

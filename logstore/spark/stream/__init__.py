@@ -1,0 +1,1 @@
+"""Streaming reads: micro-batches, and the offsets that a checkpoint keeps."""

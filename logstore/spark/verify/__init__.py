@@ -1,0 +1,1 @@
+"""``logstore verify`` as one Spark job."""

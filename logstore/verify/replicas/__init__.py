@@ -1,0 +1,5 @@
+"""Replicas of one partition, compared below their high watermarks.
+
+``replicas`` joins the digests, ``compare`` finds ranges that differ, ``range_diff`` reads those
+again down to the record, ``verdict`` says which replica is wrong.
+"""

@@ -1,0 +1,3 @@
+"""One segment: ``scan`` walks its batches in windows, ``checks`` applies the rules, ``indexes``
+compares the indexes as the batches pass by.
+"""

@@ -1,0 +1,1 @@
+"""The clients of a schedule: producers, consumers, transactions, an admin."""
