@@ -11,7 +11,7 @@ from logstore.common.config import MAX_INT
 from logstore.common.errors import CorruptBatchError, CorruptIndexError
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
-from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
+from logstore.kernels import SCAN_BAD_CRC, SCAN_BAD_OFFSET, SCAN_COLUMNS, SCAN_REASONS, RecoveryScan
 from logstore.recovery.log_files import LogFiles
 from logstore.recovery.replacements import Replacements, plan_split
 from logstore.recovery.report import RecoveryOptions
@@ -20,6 +20,7 @@ from logstore.segments.index import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.segments.leader_epochs import LeaderEpochCache
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import replay_from, scan_segment
+from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.segments.segment import Segment
 
 _LAST = SCAN_COLUMNS.index("last_offset")
@@ -273,6 +274,8 @@ class CrashRecovery:
             )
         cut = segment.size - scan.valid_bytes
         if cut:
+            if scan.status == SCAN_BAD_CRC:
+                confirm_bad_checksum(segment.log, segment.log_path, scan.valid_bytes, segment.size)
             self._remove_later(f"it follows a cut in segment {segment.base_offset}", later)
             flushed = scan.next_offset < self._flushed or bool(report.clean_doubt)
             self._remover.cut(segment, scan.valid_bytes, reason, flushed=flushed)

@@ -20,6 +20,7 @@ from logstore.kernels import (
     crc32c,
 )
 from logstore.segments.batch_search import WHOLE_BATCH_MAX
+from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC
 from logstore.verify.common.header_table import BatchTable
@@ -225,6 +226,9 @@ class _SegmentScan:
         """Tell of what is at ``position``; where to go on, or −1."""
         checks, result = self.checks, self.result
         expected = checks.order.expected
+        if status == SCAN_BAD_CRC:
+            path = self.job.path(filenames.LOG_SUFFIX)
+            confirm_bad_checksum(self.log, path, position, self.size)
         found = diagnose(self.log, self.size, position, status, expected)
         end = found.resume if found.resume >= 0 else self.size
         checks.skipped.add(position, end)
