@@ -96,7 +96,7 @@ def test_what_takes_too_long_is_left(tmp_path: Path) -> None:
     """A thread, or a library, that does not let go."""
     (tmp_path / "job.py").write_text("""
 import threading, time
-from logstore import interrupts
+from logstore.common import interrupts
 interrupts.guard()
 threading.Thread(target=time.sleep, args=(60,)).start()
 print("ready", flush=True)

@@ -72,7 +72,7 @@ def test_what_is_missing_is_told(
     )  # fmt: skip
     last = told.stderr.splitlines()[-1]
     sentence = re.fullmatch(
-        rf"logstore\.errors\.ConfigError: (.*) needs the package (\w+): "
+        rf"logstore\.common\.errors\.ConfigError: (.*) needs the package (\w+): "
         rf"pip install '{DISTRIBUTION}\[{extra}\]'",
         last,
     )
@@ -92,7 +92,7 @@ def test_the_extras_are_those_of_the_project() -> None:
 def test_nothing_else_writes_a_hint() -> None:
     """A name that is spelled in a second place is one day another name."""
     hints = [path for path in SOURCES if re.search(r"pip install|logstore\[", path.read_text())]
-    assert hints == [ROOT / "logstore" / "extras.py"]
+    assert hints == [ROOT / "logstore" / "common" / "extras.py"]
 
 
 def test_extras_of_the_project_name_the_project() -> None:
