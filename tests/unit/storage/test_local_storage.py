@@ -618,15 +618,6 @@ def test_a_read_only_directory_is_an_os_error(storage: LocalStorage, tmp_path: P
     tmp_path.chmod(0o755)
 
 
-def test_scanning_is_fast(storage: LocalStorage, tmp_path: Path) -> None:
-    """Opening a log directory lists thousands of partitions: one stat an entry."""
-    for index in range(1000):
-        os.close(os.open(tmp_path / f"{index:020d}.log", os.O_CREAT))
-    started = time.perf_counter()
-    assert len(storage.scan_dir(str(tmp_path))) == 1000
-    assert time.perf_counter() - started < 0.1
-
-
 def test_the_lockers_are_what_their_names_say() -> None:
     """portalocker before 4.0 gave LockfLocker the flock of its default: Java would not see it."""
     from portalocker.portalocker import FlockLocker, LockfLocker
