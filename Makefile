@@ -21,7 +21,7 @@ KERNEL_TESTS := tests/contract/test_kernels.py tests/contract/test_arrow_kernels
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow crash fuzz sanitize check lint types imports bench build clean need-compiler need-sanitizers need-jdk
+.PHONY: help demo test test-slow crash fuzz sanitize check lint types imports bench docs build clean need-compiler need-sanitizers need-jdk
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ bench: $(VENV)/.bench ## speed, against other libraries in the same run
 	@mkdir -p bench/results
 	$(PYTEST) bench --benchmark-only --benchmark-json=bench/results/run.json $(ARGS)
 
+docs: $(VENV)/.docs ## all pages and the reference of the API in build/docs; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/docs
+	@echo "begin with build/docs/docs/index.html"
+
 build: $(VENV)/.dev ## a wheel in dist/, tagged manylinux
 	rm -rf build dist
 	PYTHON=$(abspath $(BIN)/python) .ci/wheel . dist
@@ -108,7 +112,8 @@ EXTRAS_demo := demo
 EXTRAS_test := demo,test
 EXTRAS_dev := dev
 EXTRAS_bench := demo,test,bench
-$(VENV)/.flights $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: \
+EXTRAS_docs := docs
+$(VENV)/.flights $(VENV)/.demo $(VENV)/.test $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: \
 		pyproject.toml $(KERNEL_SOURCES) | need-compiler $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS_$*)]'
 	@touch $@

@@ -1,18 +1,18 @@
 """The small durable text files of a Kafka log directory.
 
-================================== =================================== ==========================
-file                               content                             here
-================================== =================================== ==========================
-recovery-point-offset-checkpoint   ``topic partition offset``: flushed `OffsetCheckpoint`
-log-start-offset-checkpoint        … first offset, where it moved      `OffsetCheckpoint`
-replication-offset-checkpoint      … high watermark                    `OffsetCheckpoint`
-cleaner-offset-checkpoint          … first offset not yet compacted    `OffsetCheckpoint`
-<partition>/leader-epoch-checkpoint ``epoch start_offset``             `LeaderEpochCheckpoint`
-<partition>/partition.metadata     topic id                            `PartitionMetadataFile`
-<partition>/topic.properties       configuration (not Kafka's)         `TopicPropertiesFile`
-meta.properties                    cluster, node and directory id      `MetaPropertiesFile`
-.kafka_cleanshutdown               JSON; its existence counts          `clean_shutdown`
-================================== =================================== ==========================
+=================================== =================================== ==========================
+file                                content                             here
+=================================== =================================== ==========================
+recovery-point-offset-checkpoint    ``topic partition offset``: flushed `OffsetCheckpoint`
+log-start-offset-checkpoint         … first offset, where it moved      `OffsetCheckpoint`
+replication-offset-checkpoint       … high watermark                    `OffsetCheckpoint`
+cleaner-offset-checkpoint           … first offset not yet compacted    `OffsetCheckpoint`
+<partition>/leader-epoch-checkpoint ``epoch start_offset``              `LeaderEpochCheckpoint`
+<partition>/partition.metadata      topic id                            `PartitionMetadataFile`
+<partition>/topic.properties        configuration (not Kafka's)         `TopicPropertiesFile`
+meta.properties                     cluster, node and directory id      `MetaPropertiesFile`
+.kafka_cleanshutdown                JSON; its existence counts          `clean_shutdown`
+=================================== =================================== ==========================
 
 Every file is replaced as a whole: write ``<name>.tmp``, fsync, rename, fsync the directory (F-26).
 A reader sees the old text or the new, also after a crash at any point (S-39). Reading answers with

@@ -16,7 +16,7 @@ from logstore import PartitionLog
 
 
 def take_orders(log: PartitionLog, lines: list[bytes]) -> None:
-    """Each line of the input once, however often this is begun anew: the log counts them."""
+    """Each line of the input once, however often this starts again: the log counts them."""
     producer = log.producer("orders")
     for number in range(producer.next_sequence, len(lines)):
         producer.append([(None, lines[number])], sync=True)  # on the disk when it returns

@@ -168,10 +168,12 @@ class LogConfig(Properties):
 
     @property
     def compact(self) -> bool:
+        """``cleanup.policy`` names ``compact``."""
         return "compact" in self.cleanup_policy
 
     @property
     def delete(self) -> bool:
+        """``cleanup.policy`` names ``delete``."""
         return "delete" in self.cleanup_policy
 
     @property

@@ -1,35 +1,37 @@
-"""Errors: the class says what to do next, the fields hold the facts, the text gives the values.
+"""Errors: the class says what to do next, the fields hold the facts, the text gives the values::
 
-LogstoreError
-├── CorruptDataError              the bytes are wrong: file, position, reason
-│   ├── CorruptBatchError         in a ``.log``: cut above the recovery point, reported below it
-│   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
-│   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
-├── LogUnavailableError           a log of the manager is too damaged to be opened; the reason
-├── StorageFailedError            the medium failed; the log directory is offline until reopened
-├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
-├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
-├── LogDirLockedError             another process, or this one, has the directory open
-├── OffsetOutOfRangeError         the caller asked for what is not here
-│   └── LogTruncatedError         what a reader already read was cut off
-├── PartialAppendError            ``extend`` stopped in the middle; says what was appended
-├── CursorError                   a cursor's name or its file is not usable
-├── ResultTooLargeError           the caller asked for more than one result can hold
-├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
-│   ├── CorruptMessageError       its checksum or structure is wrong
-│   ├── InvalidRecordError        a record or header field breaks a rule of the format
-│   ├── InvalidTimestampError     outside ``message.timestamp.{before,after}.max.ms``
-│   ├── RecordTooLargeError       a batch above ``max.message.bytes``
-│   ├── RecordListTooLargeError   one append above ``segment.bytes``
-│   ├── UnsupportedCompressionTypeError, UnsupportedForMessageFormatError
-│   ├── OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
-│   │   TransactionCoordinatorFencedError
-│   └── OffsetsOutOfOrderError, UnexpectedAppendOffsetError   follower appends
-├── PolicyViolationError          e.g. DeleteRecords on a log that is only compacted
-├── InconsistentTopicIdError      a log directory belongs to another topic id
-├── UnknownTopicOrPartitionError, TopicExistsError, InvalidTopicError
-├── ConfigError                   an unknown key, or a value outside its bounds
-└── InvariantError                logstore is wrong: stop, keep the files, report it
+    LogstoreError
+    ├── CorruptDataError              the bytes are wrong: file, position, reason
+    │   ├── CorruptBatchError         in a ``.log``: cut above the recovery point, reported below it
+    │   ├── CorruptIndexError         in an index: rebuilt from the ``.log``, never fatal
+    │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
+    ├── LogUnavailableError           a log of the manager is too damaged to be opened; the reason
+    ├── StorageFailedError            the medium failed; the log directory is offline until reopened
+    ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
+    ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
+    ├── LogDirLockedError             another process, or this one, has the directory open
+    ├── OffsetOutOfRangeError         the caller asked for what is not here
+    │   └── LogTruncatedError         what a reader already read was cut off
+    ├── PartialAppendError            ``extend`` stopped in the middle; says what was appended
+    ├── CursorError                   a cursor's name or its file is not usable
+    ├── ResultTooLargeError           the caller asked for more than one result can hold
+    ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
+    │   ├── CorruptMessageError       its checksum or structure is wrong
+    │   ├── InvalidRecordError        a record or header field breaks a rule of the format
+    │   ├── InvalidTimestampError     outside ``message.timestamp.{before,after}.max.ms``
+    │   ├── RecordTooLargeError       a batch above ``max.message.bytes``
+    │   ├── RecordListTooLargeError   one append above ``segment.bytes``
+    │   ├── UnsupportedCompressionTypeError, UnsupportedForMessageFormatError
+    │   ├── OutOfOrderSequenceError, InvalidProducerEpochError, InvalidTxnStateError,
+    │   │   TransactionCoordinatorFencedError
+    │   └── OffsetsOutOfOrderError, UnexpectedAppendOffsetError   follower appends
+    ├── PolicyViolationError          e.g. DeleteRecords on a log that is only compacted
+    ├── InconsistentTopicIdError      a log directory belongs to another topic id
+    ├── UnknownTopicOrPartitionError, TopicExistsError, InvalidTopicError
+    ├── ConfigError                   an unknown key, or a value outside its bounds
+    └── InvariantError                logstore is wrong: stop, keep the files, report it
+
+A cluster has more of them: ``replication.errors``.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ class CorruptDataError(LogstoreError):
 
 
 class CorruptBatchError(CorruptDataError):
-    pass
+    """A batch of a ``.log`` is damaged; see ``CorruptDataError``."""
 
 
 class CorruptIndexError(CorruptDataError):
-    pass
+    """An index is damaged; it is rebuilt from its ``.log``."""
 
 
 class CorruptSnapshotError(CorruptDataError):
@@ -128,6 +130,8 @@ class LogDirLockedError(LogstoreError):
 
 
 class OffsetOutOfRangeError(LogstoreError):
+    """``offset`` is outside ``[start, end]``, the range of the log ``name``."""
+
     def __init__(self, name: str, offset: int, start: int, end: int) -> None:
         super().__init__(name, offset, start, end)
         self.name, self.offset, self.start, self.end = name, offset, start, end

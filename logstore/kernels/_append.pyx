@@ -88,7 +88,11 @@ cdef inline int64_t batch_max_timestamp(const uint8_t* batch) noexcept nogil:
 @cython.final
 @cython.freelist(8)
 cdef class AppendInfo:
-    """What an append did; see ``_append_reference.AppendInfo``."""
+    """What an append did.
+
+    ``last_offset`` is inclusive; timestamps are in ms, −1 when there is none; ``size`` in bytes.
+    A ``duplicate`` was appended before: the offsets are those of then, nothing was written.
+    """
 
     cdef readonly int64_t first_offset, last_offset, max_timestamp, log_append_time
     cdef readonly int64_t log_start_offset, record_count, size

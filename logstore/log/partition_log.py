@@ -59,7 +59,12 @@ T = TypeVar("T", bound="PartitionLog")
 
 
 class PartitionLog(LogReads):
-    """Open with ``PartitionLog.open``; close with ``close`` (or use it as a context manager)."""
+    """The log of one partition. Open it with ``PartitionLog.open``; use it as a context manager.
+
+    Any thread may call any method. Reads wait for no one, appends only for each other, and what
+    waits for the disk waits apart. When an append returns, the records survive the end of the
+    process; after ``flush`` they survive the end of the machine too.
+    """
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take over another configuration of the topic, from the next operation on.
@@ -304,7 +309,7 @@ class PartitionLog(LogReads):
         return info
 
     def producer(self, producer: int | str) -> LogProducer:
-        """An idempotent producer, by its id or by a name of which the id is made.
+        """An idempotent producer, by its id or by a name from which the id is made.
 
         After a restart it goes on where the log ends. One of the same id that is still there is
         fenced: from here on its appends fail.

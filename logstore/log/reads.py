@@ -93,7 +93,7 @@ class LogReads(LogState):
         *,
         headers: bool = False,
     ) -> Iterator[Any]:
-        """``pyarrow.RecordBatch``es of all records in the range (see ``logstore.format.arrow``).
+        """All records in the range, as ``pyarrow.RecordBatch`` objects.
 
         Raises as ``records``; the record batches before the damage were given. Without the extra
         ``arrow`` it is a ``ConfigError``.

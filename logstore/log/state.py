@@ -117,7 +117,7 @@ class LogState:
 
     @property
     def version(self) -> int:
-        """How often something was removed: truncations, deletions of segments."""
+        """Counts removals, which are truncations and deletions of segments."""
         return self._core.snapshot.version
 
     @property

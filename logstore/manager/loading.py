@@ -33,7 +33,7 @@ Progress = Callable[["LoadProgress"], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Told after each partition: how many of ``total`` are open, and what the last one needed."""
+    """After each partition: how many of ``total`` are open, and what the last one needed."""
 
     directory: str
     done: int

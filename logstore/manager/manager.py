@@ -137,10 +137,12 @@ class LogManager:
     # -- finding and creating ------------------------------------------------------------------
 
     def topic_config(self, topic: str) -> LogConfig:
+        """The topic's own configuration, on top of the manager's."""
         return self._configs.of(topic)
 
     @property
     def live_directories(self) -> list[str]:
+        """The log directories that are in use, which are all but the offline ones."""
         return [log_dir.path for log_dir in self._directories.live()]
 
     @property
@@ -180,6 +182,7 @@ class LogManager:
 
     @property
     def recovery_reports(self) -> list[RecoveryReport]:
+        """What opening each log did, one report a log."""
         return [log.recovery_report for log in self.logs.values()]
 
     def topics(self) -> dict[str, list[int]]:
@@ -240,13 +243,13 @@ class LogManager:
     ) -> list[ReplicaLog]:
         """Create all partitions of a topic under one new topic id, or none of them.
 
-        Nobody finds a partition before all are there. After a crash half way the next start
+        No partition can be found before all are there. After a crash half way the next start
         removes what was made, with a warning.
 
         Args:
             config: stored with the topic; see ``alter_topic``.
             fill: appends the topic's first records to its logs, in order of partitions, before
-                anybody finds them: all of it or, after an error or a crash, no topic. For a
+                they can be found: all of it or, after an error or a crash, no topic. For a
                 manager of one directory.
         Raises:
             ConfigError: ``fill`` with several directories, or the configuration is wrong.
@@ -285,8 +288,8 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``.
 
-        Who has the log meets ``LogClosedError``. When this returns, nothing stored says anything
-        of the log any more, also after a crash, and the name is free.
+        Users of the log get ``LogClosedError``. When this returns, nothing that is stored speaks
+        of the log any more, even after a crash, and the name is free.
 
         Raises:
             UnknownTopicOrPartitionError: there is none in a live directory.
@@ -344,7 +347,7 @@ class LogManager:
     # -- periodic work -------------------------------------------------------------------------
 
     def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
-        """F-11, F-227; a directory whose checkpoint cannot be written goes offline.
+        """Write recovery points (F-11, F-227); a directory that refuses them goes offline.
 
         The log start offsets go first: a recovery point raised to one (F-222) would otherwise
         stand for records that a crash brings back.
@@ -369,11 +372,11 @@ class LogManager:
         self._keeper.checkpoint_cuts(tps)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """F-12: only logs that start inside their first segment."""
+        """Write the starts of logs that start inside their first segment (F-12)."""
         self._keeper.checkpoint_log_start_offsets()
 
     def checkpoint_high_watermarks(self) -> None:
-        """F-13."""
+        """Write the high watermark of every log (F-13)."""
         self._keeper.checkpoint_high_watermarks()
 
     def flush_dirty_logs(self) -> int:
@@ -385,6 +388,7 @@ class LogManager:
         return self._keeper.clean_up()
 
     def remove_expired_producers(self) -> int:
+        """Forget producers that were silent for too long; the number of producers forgotten."""
         return self._keeper.remove_expired_producers()
 
     def purge_deleted(self, *, at_once: bool = False) -> int:
@@ -419,7 +423,7 @@ class LogManager:
         """Stop, flush and close all logs, write the checkpoints, then the clean marker (F-48).
 
         A directory in which a log could not be closed gets no marker: its next start recovers.
-        Whoever still appends or reads meets ``LogClosedError``. A second call waits for the first.
+        Later appends and reads raise ``LogClosedError``. A second call waits for the first.
 
         Args:
             broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). Where a

@@ -72,4 +72,5 @@ class RecoveryReport:
         return bool(self.bytes_cut or self.warnings)
 
     def to_dict(self) -> dict[str, Any]:
+        """As ``logstore recover --json`` prints it."""
         return json_fields(self)

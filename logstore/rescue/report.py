@@ -108,6 +108,8 @@ class PartitionRescue:
 
 @dataclass(slots=True)
 class RescueReport:
+    """What a rescue brought to ``target``; ``notes`` are one line each."""
+
     target: str
     dry_run: bool
     partitions: list[PartitionRescue] = field(default_factory=list)

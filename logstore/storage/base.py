@@ -121,6 +121,8 @@ class File(Protocol):
 
 
 class DirLock(Protocol):
+    """A lock file that this process holds."""
+
     @property
     def held(self) -> bool:
         """False once it was released, or lost: in a forked child, on a disk after a power cut."""

@@ -63,6 +63,8 @@ EPOCHS_NAMED = 64  # of earlier sessions, in a registration
 
 
 class BrokerState(Enum):
+    """Where a broker is in its life."""
+
     STARTING = "starting"  # or between two sessions
     RUNNING = "running"
     STOPPING = "stopping"  # its leaderships move away
@@ -103,7 +105,11 @@ def next_state(state: BrokerState, event: BrokerEvent) -> BrokerState | None:
 
 
 class Broker:
-    """See the module.
+    """One broker: its log directories, its replicas, and perhaps the office of controller.
+
+    It opens the directories, joins the cluster, stands for controller, and serves until a stop, a
+    crash, or the loss of all log directories. If its session expires, a new one takes its place,
+    and the logs stay open.
 
     Args:
         connect: begins a session with the coordinator; called again after one expires.
@@ -112,7 +118,7 @@ class Broker:
         random_source, random_id: where ids and random choices come from; seeded in simulations.
         on_fatal: told when it cannot go on: no log directory is left, or another process has its
             id. ``fatal_error`` says it too.
-    Raises (constructor):
+    Raises:
         LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
 
@@ -380,7 +386,7 @@ class Broker:
     def crash(self) -> None:
         """Let go of everything at once, as the end of the process does; for tests.
 
-        Nothing is flushed or told to anybody; the session is left to expire.
+        Nothing is flushed and no one is notified; the session is left to expire.
         """
         self._die(None)
 

@@ -100,8 +100,9 @@ class _Answer(Generic[T]):
 class Client:
     """Sends requests and waits for the answers; knows who leads what. Safe for many threads.
 
-    ``close``, or the end of a ``with`` block, ends what waits, here and in every ``Producer`` and
-    ``Consumer`` of it, with BrokerUnavailableError, and so what is called later.
+    ``close``, or the end of a ``with`` block, ends every call that waits, here and in every
+    ``Producer`` and ``Consumer`` of the client, with BrokerUnavailableError. Later calls end so
+    too.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Client:
         self.runtime.close()
 
     def wait(self, ask: Callable[[Callable[[T], None]], None], timeout_s: float) -> T:
-        """What ``ask`` hands to the callback that it is given.
+        """Call ``ask`` with a callback; wait for the value that the callback is given.
 
         Raises:
             BrokerUnavailableError: nothing in time, or the client was closed.
@@ -235,7 +236,7 @@ class Client:
     def retry(self, call: Callable[[], R], timeout_s: float) -> R:
         """Call until it succeeds, fails for good, or the time is over; then the last error.
 
-        Whoever calls something that changes anything must bear that it is carried out twice.
+        ``call`` may be carried out twice, which matters if it changes anything.
         """
         deadline = self.now_s() + timeout_s
         failures = 0

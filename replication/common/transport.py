@@ -56,11 +56,12 @@ class LocalNetwork:
         self._lock = threading.Lock()  # no callback is called with it held
 
     def bind(self, broker_id: int, handler: Handler) -> None:
+        """From now on ``handler`` serves the requests to this broker."""
         with self._lock:
             self._handlers[broker_id] = handler
 
     def unbind(self, broker_id: int, handler: Handler | None = None) -> None:
-        """``handler``: nothing happens when another one serves by now, that of a later life."""
+        """Serve no more. With ``handler``, only if that one is still bound: a later life may be."""
         with self._lock:
             if handler is not None and self._handlers.get(broker_id) != handler:
                 return
@@ -83,6 +84,7 @@ class LocalNetwork:
         _fail(lost)
 
     def heal(self) -> None:
+        """Mend every link that was cut."""
         with self._lock:
             self._cut.clear()
 

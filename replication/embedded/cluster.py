@@ -20,7 +20,22 @@ from replication.partition import Partition
 class Cluster(TopicAdmin):
     """Brokers 0, 1, 2, … in one process, and what a service or a test asks of all of them.
 
-    Use as a context manager, or call ``close``. Arguments and errors: ``LocalBrokers``.
+    Use as a context manager, or call ``close``.
+
+    Args:
+        brokers: how many, or their ids.
+        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
+            its own; a temporary one, removed at the end, by default.
+        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
+            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
+        log_config, broker_config, config: defaults of topics, of log directories, of replication.
+        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
+        session_timeout_ms: how long a silent broker counts as alive. It is for a coordinator that
+            is named, not for a service.
+        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
+            already, else a random one.
+    Raises:
+        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
     """
 
     # -- reading and writing -------------------------------------------------------------------

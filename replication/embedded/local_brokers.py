@@ -38,20 +38,7 @@ def _new_cluster_id() -> str:
 class LocalBrokers:
     """See the module. Use as a context manager, or call ``close``.
 
-    Args:
-        brokers: how many, or their ids.
-        directory: where each broker gets a directory ``broker-N``, and the embedded coordinator
-            its own; a temporary one, removed at the end, by default.
-        coordinator: ``embedded`` (below ``directory``), or a URL for ``open_coordinator`` such as
-            ``zookeeper://127.0.0.1:2181/chroot``, or a service.
-        log_config, broker_config, config: defaults of topics, of log directories, of replication.
-        storage, storages: where files are; ``storages`` for single brokers in place of ``storage``.
-        session_timeout_ms: how long a broker that says nothing counts as alive; of a coordinator
-            that is named, not of a service.
-        cluster_id: for ``meta.properties`` of all brokers; by default the one that a directory has
-            already, else a random one.
-    Raises:
-        LogDirLockedError, StorageFailedError, ConfigError: as ``LogManager``.
+    Arguments and errors are those of ``Cluster``.
     """
 
     def __init__(
@@ -264,8 +251,7 @@ class LocalBrokers:
     def stop(self, broker_id: int, *, controlled: bool = True) -> None:
         """Stop a broker cleanly: its leaderships move, its logs are flushed and closed.
 
-        Also when it dies meanwhile, or when somebody else stops it too, this returns once it is
-        down.
+        This returns once the broker is down, even if it dies first or another thread stops it too.
         """
         broker = self.broker(broker_id)
         stopped = threading.Event()

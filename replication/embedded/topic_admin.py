@@ -272,8 +272,8 @@ class TopicAdmin(LocalBrokers):
         return tps
 
     def alter_topic(self, topic: str, config: Mapping[str, object]) -> None:
-        """Change keys of a topic, and wait until every live replica goes by them; or by what
-        somebody else has changed them to meanwhile.
+        """Change keys of a topic, and wait until every live replica follows them, or follows a
+        later change by another client.
 
         Args:
             config: the keys that change; None for the default again.

@@ -12,6 +12,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"flush.messages"}
 PAGES = ["a-record-travels.md"]
+# Packages and modules, a setting.
+ELSEWHERE = {
+    "checkpoints",
+    "deep",
+    "election",
+    "isr",
+    "logstore",
+    "replication",
+    "truncation",
+    "validation",
+}
+DIAGRAM_NAME = re.compile(r"\b[A-Z]\w+\.(_?[a-z]\w+)(?![\w.])")
 
 
 @cache
@@ -22,7 +34,8 @@ def _sources() -> tuple[Path, ...]:
 @cache
 def _defined() -> frozenset[str]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    trees = [ast.parse(path.read_text()) for path in _sources()]
+    stubs = ROOT.glob("*/kernels/*.pyi")
+    trees = [ast.parse(path.read_text()) for path in (*_sources(), *stubs)]
     return frozenset(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, kinds))
 
 
@@ -42,3 +55,12 @@ def test_the_files_of_a_page_are_there(page: str) -> None:
     assert len(files) > 10
     known = [str(path) for path in _sources()]
     assert {f for f in files if not any(path.endswith("/" + f) for path in known)} == set()
+
+
+def test_the_names_on_the_map_are_there() -> None:
+    """Its diagrams name functions as ``Class.method``, its table as code."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    names = set(DIAGRAM_NAME.findall(text))
+    names |= {name.split(".")[-1] for name in re.findall(r"`((?:\w+\.)*\w+)`", text)}
+    assert len(names) > 40
+    assert names - _defined() - ELSEWHERE == set()

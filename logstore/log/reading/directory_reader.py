@@ -91,7 +91,7 @@ class _Known(NamedTuple):
 
 
 class DirectoryReader:
-    """The log in a partition directory that somebody else may be writing.
+    """The log in a partition directory that another process may be writing.
 
     Any number of readers, in any process. Holds no file open.
     """

@@ -79,8 +79,11 @@ class LogProducer:
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the next record: how many are in the log, modulo 2³¹, since the epoch
-        began. A producer that was not fenced goes on after a restart where the log ends."""
+        """The number of records in the log since the epoch began, modulo 2³¹.
+
+        So it is the sequence of the next record. After a restart a producer that was not fenced
+        goes on where the log ends.
+        """
         with self._writer.lock:
             known = self._writer.producers.producers.get(self.producer_id)
             if known is None:

@@ -97,8 +97,8 @@ def test_all_of_it_fits_80_columns_and_nothing_is_said_beside_it(tmp_path: Path)
     assert shown.stderr == ""
 
 
-def test_the_readme_shows_what_fits() -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_page_shows_what_fits() -> None:
+    text = (ROOT / "docs" / "demo.md").read_text()
     block = text.partition("<!-- demo: begin -->")[2].partition("<!-- demo: end -->")[0]
     assert "All proven" in block
     assert max(map(len, block.splitlines())) <= WIDTH

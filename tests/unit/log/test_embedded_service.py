@@ -1,4 +1,4 @@
-"""The service of the README, killed again and again."""
+"""The service of docs/embedding.md, killed again and again."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_it_survives_kill_9(tmp_path: Path) -> None:
     assert invoices == {f"{n}.txt": b"Invoice for " + order for n, order in enumerate(ORDERS)}
 
 
-def test_the_readme_shows_it() -> None:
+def test_the_page_shows_it() -> None:
     body = SERVICE.read_text().partition('"""\n\n')[2].partition("import sys\n")[2]
-    assert body.strip() in (ROOT / "README.md").read_text()
+    assert body.strip() in (ROOT / "docs" / "embedding.md").read_text()
