@@ -11,6 +11,7 @@ from replication.simulator.oracle.excuses import PREFIX as EXCUSED
 from replication.simulator.world.fault_kinds import KINDS
 
 _WIDTH = 58  # of the words
+_ORDER = {kind: number for number, kind in enumerate(KINDS)}
 
 
 class Group(StrEnum):
@@ -56,14 +57,14 @@ def in_words(
 
 
 def _place(counter: tuple[str, int]) -> tuple[int, str]:
-    """Kinds of faults in the order of their numbers."""
+    """Kinds of faults in the order of ``KINDS``."""
     name = counter[0]
-    return (int(name[2:]), "") if name in KINDS else (0, name)
+    return (_ORDER[name], "") if name in KINDS else (0, name)
 
 
 def _described(name: str) -> tuple[Group, str]:
     if name in KINDS:
-        return Group.STRUCK, f"{name} {KINDS[name]}"
+        return Group.STRUCK, name
     for prefix, group in _PREFIXES.items():
         if name.startswith(prefix):
             return group, re.sub(r"%\w", "…", name.removeprefix(prefix))

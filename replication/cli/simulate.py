@@ -33,7 +33,7 @@ TRACE_LINES = 60  # of a shrunk schedule, the end
     "--truncation", type=click.Choice(TRUNCATION_RULES), help="Rule of the followers [fetch]."
 )
 @click.option("--faults", default="all", show_default=True,
-              help="Groups and kinds: net,disk,crash,clock,controller,all,none,F-1,…")  # fmt: skip
+              help="Groups and kinds, separated by commas; ? lists them.")  # fmt: skip
 @click.option("--flush", type=click.Choice(["ack", "os", "both"]), default="both",
               show_default=True, help="Sync before a replica counts, or not.")  # fmt: skip
 @click.option("--brokers", default=3, show_default=True, type=Number(1, 7))
@@ -79,12 +79,18 @@ def simulate(
     from replication.simulator.search.mutants import BASELINES, MUTANTS
     from replication.simulator.search.plan_generator import draw_plan
     from replication.simulator.search.run import run_plan
-    from replication.simulator.world.fault_kinds import expand
+    from replication.simulator.world.fault_kinds import GROUPS, KINDS, expand
     from replication.simulator.world.plan import Options, Plan
 
     if mutant == "?":
         for name, (what, _) in MUTANTS.items():
             terminal.line(f"{name:42} {what}")
+        return
+    if faults == "?":
+        for group, kinds in GROUPS.items():
+            terminal.line(f"{group:20} {', '.join(kinds) or 'no faults'}")
+        for kind, what in KINDS.items():
+            terminal.line(f"{kind:20} {what}")
         return
     try:
         chosen = tuple(faults.split(","))

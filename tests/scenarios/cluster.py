@@ -194,7 +194,7 @@ class StagedCluster:
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from one to the other any more."""
-        self.cluster.network.weather.cut[self.ids[source], self.ids[target]] = "F-6"
+        self.cluster.network.weather.cut[self.ids[source], self.ids[target]] = "one-way-partition"
 
     def cut_off(self, name: str, *, receives: bool = False, sends: bool = False) -> None:
         """From all other brokers, at most but for one way, and from the coordinator, whose sessions

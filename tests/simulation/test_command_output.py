@@ -62,9 +62,11 @@ def test_counters_are_words_of_80_columns() -> None:
     assert "%s" not in text
     for words in (
         "produce: not leader or follower", "delete-records: unknown topic or partition",
-        "reassign: done", "  a damaged disk", "broker …: … of word", "F-1 message loss",
+        "reassign: done", "  a damaged disk", "broker …: … of word", "message-loss ",
     ):  # fmt: skip
         assert words in text
     heads = [line for line in lines if line.endswith("in %")]
     assert len(heads) == 5
-    assert text.index("F-1 message loss") < text.index("F-2 delay") < text.index("F-10 ")
+    assert (
+        text.index("message-loss ") < text.index("message-delay ") < text.index("half-open-peer ")
+    )

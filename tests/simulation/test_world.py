@@ -24,11 +24,12 @@ def plan(*faults: Fault, operations: tuple[Operation, ...] = ()) -> Plan:
 
 
 @pytest.mark.parametrize("moment", CALLS)
-@pytest.mark.parametrize("kind", ["F-35", "F-36"])
+@pytest.mark.parametrize("kind", ["lost-call", "lost-answer"])
 def test_an_answer_is_lost_in_its_moment(kind: str, moment: str) -> None:
     """A broker and a controller die, so that others stand, register and elect."""
     faults = (
-        Fault(0, kind, moment=moment), Fault(100, "F-12", 0, 30), Fault(900, "F-32", -1, 30),
+        Fault(0, kind, moment=moment), Fault(100, "kill", 0, 30),
+        Fault(900, "controller-crash", -1, 30),
     )  # fmt: skip
     result = run_plan(plan(*faults))
     assert result.violations == []
@@ -39,18 +40,18 @@ def test_an_answer_is_lost_in_its_moment(kind: str, moment: str) -> None:
 @pytest.mark.parametrize("moment", [STANDS, REGISTERS, WRITTEN])
 def test_the_coordinator_crashes_in_a_call(moment: str, amount: float) -> None:
     faults = (
-        Fault(0, "F-37", -1, 60, amount, moment=moment), Fault(100, "F-12", 0, 30),
-        Fault(900, "F-32", -1, 30),
+        Fault(0, "coordinator-crash", -1, 60, amount, moment=moment), Fault(100, "kill", 0, 30),
+        Fault(900, "controller-crash", -1, 30),
     )  # fmt: skip
     result = run_plan(plan(*faults))
     assert result.violations == []
-    assert result.counters["F-37"] == 1
+    assert result.counters["coordinator-crash"] == 1
 
 
 def test_all_sessions_end_with_the_coordinators_process() -> None:
-    result = run_plan(plan(Fault(100, "F-37", -1, 50)), keep_trace=True)
+    result = run_plan(plan(Fault(100, "coordinator-crash", -1, 50)), keep_trace=True)
     assert result.violations == []
-    assert result.counters["F-37"] == 1
+    assert result.counters["coordinator-crash"] == 1
     assert any("the coordinator is back" in line for line in result.trace or [])
 
 
@@ -72,7 +73,7 @@ def test_transactions_end_and_a_topic_has_two_lives() -> None:
 
 def test_replicas_are_moved_while_one_of_them_is_down() -> None:
     moves = tuple(Operation(ms, "reassign", size=ms) for ms in (150, 700, 1300))
-    result = run_plan(plan(Fault(100, "F-12", 1, 900), operations=moves))
+    result = run_plan(plan(Fault(100, "kill", 1, 900), operations=moves))
     assert result.violations == []
     assert result.counters["reassign NONE"] == 3
 

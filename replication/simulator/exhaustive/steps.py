@@ -25,7 +25,7 @@ LATE_MS, LAG_MS = 2, 1  # a replica is behind as long as it takes to be thrown o
 
 
 def lead(replica: Replica, me: int, epoch: int, isr: tuple[int, ...]) -> Replica:
-    """R-13; within the same epoch only the ISR is new."""
+    """Lead (R-13); within the same epoch only the ISR is new."""
     if epoch == replica.leader_epoch:
         return replica._replace(isr=IsrState(isr))
     log = begin_epoch(replica.log, epoch)
@@ -33,7 +33,7 @@ def lead(replica: Replica, me: int, epoch: int, isr: tuple[int, ...]) -> Replica
 
 
 def follow(replica: Replica, leader: int, epoch: int, rule: TruncationRule) -> Replica:
-    """R-14, R-112, R-113; a follower whose leader is unknown leaves its log alone (R-16)."""
+    """Follow (R-14, R-112, R-113); without a known leader the log stays as it is (R-16)."""
     after = Replica(replica.log, replica.high_watermark, leader, epoch)
     latest = replica.log.latest_epoch
     if leader == NO_LEADER or not rule.begins_truncating(latest):
@@ -46,7 +46,7 @@ def follow(replica: Replica, leader: int, epoch: int, rule: TruncationRule) -> R
 
 
 def cut(replica: Replica, to: Truncation) -> Replica:
-    """R-137."""
+    """Truncate, and fetch again or ask again (R-137)."""
     return replica._replace(
         log=truncate(replica.log, to.offset),
         high_watermark=min(replica.high_watermark, to.offset),
@@ -66,7 +66,7 @@ def passes(check: EpochCheck, follower: Replica, leader: Replica, rule: Truncati
 
 
 def end_of(replica: Replica, epoch: int, decide: Decisions) -> EpochEndOffset:
-    """F-208 on a replica's log."""
+    """Where an epoch ends in a replica's log (F-208)."""
     log = replica.log
     return EpochEndOffset(*decide.end_offset_for(log.epochs, epoch, log.end_offset))
 
@@ -123,13 +123,13 @@ def fetch(
     if not passes(decide.epoch_to_read, follower, leader, rule):
         return None
     leader_end = leader.log.end_offset
-    if end > leader_end or (checked and found.end_offset < 0):  # R-102, R-105
+    if end > leader_end or (checked and found.end_offset < 0):  # out of range (R-102, R-105)
         # Out of range: cut to the leader's end if it is before ours, else try again (R-129).
         return cut(follower, Truncation(leader_end, finished=True)) if end > leader_end else None
     log = follower.log
     if end < leader_end:
         log = append(log, leader.log.records[end])
-    watermark = min(leader.high_watermark, log.end_offset)  # R-26
+    watermark = min(leader.high_watermark, log.end_offset)  # held inside the log (R-26)
     return follower._replace(log=log, high_watermark=watermark)
 
 

@@ -36,7 +36,7 @@ from replication.simulator.world.plan import Fault, Operation
 
 COORDINATOR = -1
 ENDING_RATE = 0.5  # of the stories in which no log is cut: a deposed leader follows
-CRASHES = ("F-12", "F-13", "F-14")
+CRASHES = ("kill", "power-loss", "partial-power-loss")
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Stage:
     def cut(
         self, at_ms: int, broker: int, duration_ms: int, *others: int, moment: str = ""
     ) -> None:
-        self.fault(at_ms, "F-5", broker, duration_ms, 0.0, others, moment)
+        self.fault(at_ms, "partition", broker, duration_ms, 0.0, others, moment)
 
     def crash(self, at_ms: int, broker: int, *, moment: str = "", kinds: tuple[str, ...] = CRASHES,
               within: int = 0) -> None:  # fmt: skip
@@ -120,30 +120,30 @@ def late_isr_change(stage: Stage) -> None:
     what = rng.randrange(6)
     if what == 0:  # who joins is another process by then, with less
         for _ in range(2):  # it is sent again after a while
-            stage.fault(armed, "F-2", -1, rng.choice((700, 1200, 1800)), moment=GROWS)
-        kind = rng.choice(("F-28", "F-28", "F-13", "F-12"))
+            stage.fault(armed, "message-delay", -1, rng.choice((700, 1200, 1800)), moment=GROWS)
+        kind = rng.choice(("wiped-disk", "wiped-disk", "power-loss", "kill"))
         stage.fault(armed, kind, JOINER, rng.choice((1, 50)), moment=GROWS)
         if rng.random() < 0.7:  # and has not fetched it again
             stage.cut(armed, JOINER, 1800, SENDER, moment=GROWS)
     elif what == 1:  # who joined has left since
-        stage.fault(armed, "F-3", -1, rng.randint(800, 1900), moment=GROWS)
+        stage.fault(armed, "message-twice", -1, rng.randint(800, 1900), moment=GROWS)
         stage.cut(armed, JOINER, 2500, *stage.brokers, moment=GROWS)
     elif what == 2:  # who sent it does not lead any more
-        stage.fault(armed, "F-2", -1, late_ms, moment=rng.choice((GROWS, SHRINKS)))
+        stage.fault(armed, "message-delay", -1, late_ms, moment=rng.choice((GROWS, SHRINKS)))
         stage.elect(stage.time(500, 1500))
         stage.cut(stage.time(400, 1500), leader, rng.randint(300, 900), *stage.others(leader))
     elif what == 3:
         moment = rng.choice((GROWS, SHRINKS))
-        stage.fault(armed, "F-2", -1, late_ms, moment=moment)
+        stage.fault(armed, "message-delay", -1, late_ms, moment=moment)
         stage.cut(armed, SENDER, rng.randint(500, 1200), COORDINATOR, *stage.brokers, moment=moment)
     elif what == 4:  # its leader or its answer is lost
         moment = rng.choice((GROWS, SHRINKS, ANSWERED))
         if rng.random() < 0.5:
-            stage.fault(armed, rng.choice(("F-1", "F-9")), -1, moment=moment)
+            stage.fault(armed, rng.choice(("message-loss", "connection-reset")), -1, moment=moment)
         stage.crash(armed, SENDER if moment != ANSWERED else RECEIVER, moment=moment)
     else:
         moment = rng.choice((GROWS, SHRINKS))
-        stage.fault(armed, "F-2", -1, late_ms, moment=moment)
+        stage.fault(armed, "message-delay", -1, late_ms, moment=moment)
         stage.cut(stage.time(600, 1500), other, rng.randint(300, 900), *stage.others(other))
     stage.time(2200, 2400)
 
@@ -179,7 +179,7 @@ def fast_failovers(stage: Stage) -> None:
         broker = rng.choice((order[number % len(order)], LEADER))
         at_ms = stage.time(at, at + 60)
         if rng.random() < 0.5:
-            stage.crash(at_ms, broker, kinds=("F-12", "F-12", "F-13"))
+            stage.crash(at_ms, broker, kinds=("kill", "kill", "power-loss"))
         else:
             stage.cut(at_ms, broker, rng.randint(450, 700), COORDINATOR, *stage.brokers)
         if rng.random() < 0.6:
@@ -194,9 +194,11 @@ def deaf_broker(stage: Stage) -> None:
     """One broker does not hear the controller while leaders change and come back (S-7, S-8)."""
     rng = stage.rng
     preferred, second, deaf = stage.brokers[:3]
-    stage.crash(stage.time(0, 20), preferred, kinds=("F-12",))
+    stage.crash(stage.time(0, 20), preferred, kinds=("kill",))
     whom = rng.choice((deaf, deaf, deaf, second))
-    stage.fault(stage.time(600, 850), "F-6", whom, rng.randint(700, 1700), 2.0, (CONTROLLER,))
+    stage.fault(
+        stage.time(600, 850), "one-way-partition", whom, rng.randint(700, 1700), 2.0, (CONTROLLER,)
+    )
     if rng.random() < 0.7:  # in the ISR, and behind, when it is elected
         stage.cut(stage.time(780, 850), preferred, rng.randint(150, 350), second)
     stage.elect(stage.time(880, 960))
@@ -221,7 +223,11 @@ def last_one_standing(stage: Stage) -> None:
     for broker, (first, latest) in ((one, (100, 250)), (two, (300, 800))):
         at_ms = stage.time(first, latest)
         stage.cut(at_ms, broker, length, COORDINATOR, *stage.brokers)
-    stage.crash(stage.time(850, 1400), last, kinds=("F-13", "F-13", "F-14", "F-12"))
+    stage.crash(
+        stage.time(850, 1400),
+        last,
+        kinds=("power-loss", "power-loss", "partial-power-loss", "kill"),
+    )
     stage.write(300, 2200, 6, (-1, 1))
     stage.time(2000, 2300)
 
@@ -239,12 +245,12 @@ def unclean_election(stage: Stage) -> None:
             Operation(stage.time(at_ms, at_ms + 100), "consume", rng.randrange(2), records=4)
         )
     away = rng.randint(700, 1300)
-    stage.fault(stage.time(800, 950), "F-12", other, away)
+    stage.fault(stage.time(800, 950), "kill", other, away)
     if rng.random() < 0.4:  # clients still reach it
         links = (COORDINATOR, other, stale)
         stage.cut(stage.time(850, 1000), leader, away, *links)
     else:
-        stage.fault(stage.time(850, 1000), "F-12", leader, away + rng.choice((-300, 0, 300)))
+        stage.fault(stage.time(850, 1000), "kill", leader, away + rng.choice((-300, 0, 300)))
     for at_ms in (1300, 1600):  # where the topic does not allow it by itself
         stage.fault(stage.time(at_ms, at_ms + 200), UNCLEAN_ELECTION, -1)
     stage.write(1000, 2400, 12, (-1, -1, 1))
@@ -263,7 +269,12 @@ def restarts(stage: Stage) -> None:
         if rng.random() < 0.45:
             stage.stop(at_ms, broker)
         else:
-            stage.crash(at_ms, broker, kinds=("F-14", "F-14", "F-13", "F-12"), within=12)
+            stage.crash(
+                at_ms,
+                broker,
+                kinds=("partial-power-loss", "partial-power-loss", "power-loss", "kill"),
+                within=12,
+            )
         at += rng.randint(250, 600)
     big = (8, 8, 500, 900) if stage.segment_bytes else (8,)
     stage.write(0, at, 16, (-1, 1), big)
@@ -279,8 +290,8 @@ def short_of_descriptors(stage: Stage) -> None:
     for broker in rng.sample(stage.brokers, 2):
         at_ms = stage.time(0, 700)
         first = rng.randint(0, 12)
-        stage.fault(at_ms, "F-25", broker, 0, float(first))
-        stage.fault(at_ms, "F-25", broker, 0, float(first + rng.choice((0, 0, 1))))
+        stage.fault(at_ms, "no-descriptors", broker, 0, float(first))
+        stage.fault(at_ms, "no-descriptors", broker, 0, float(first + rng.choice((0, 0, 1))))
     stage.time(1200, 1400)
 
 
@@ -296,7 +307,7 @@ def deleted_and_lost(stage: Stage) -> None:
         Operation(stage.time(320, 500), "delete-records", 0, 0, size=rng.randint(30, 100))
     )
     if rng.random() < 0.7:
-        stage.fault(stage.time(100, 700), "F-28", broker, rng.choice((1, 100, 400)))
+        stage.fault(stage.time(100, 700), "wiped-disk", broker, rng.choice((1, 100, 400)))
     else:
         stage.cut(stage.time(50, 250), broker, rng.randint(600, 900), *stage.others(broker))
     stage.write(500, 1100, 4)
@@ -330,7 +341,7 @@ def late_answers(stage: Stage) -> None:
     stage.write(0, 1300, 14, (-1, 1))
     for _ in range(rng.randint(1, 3)):
         stage.fault(
-            stage.time(0, 900), "F-2", -1, rng.choice((40, 150, 450)),
+            stage.time(0, 900), "message-delay", -1, rng.choice((40, 150, 450)),
             moment=rng.choice((RECORDS, RECORDS, DIVERGING)),
         )  # fmt: skip
     what = rng.randrange(3)
@@ -342,7 +353,9 @@ def late_answers(stage: Stage) -> None:
         stage.elect(stage.time(500, 1200))
     else:
         stage.crash(stage.time(0, 300), SENDER, moment=RECORDS)
-        stage.fault(stage.time(0, 500), "F-2", -1, rng.choice((50, 300, 600)), moment=ROLE_CHANGE)
+        stage.fault(
+            stage.time(0, 500), "message-delay", -1, rng.choice((50, 300, 600)), moment=ROLE_CHANGE
+        )
         stage.elect(stage.time(700, 1200))
     stage.time(1300, 1500)
 
@@ -360,8 +373,8 @@ def silent_coordinator(stage: Stage) -> None:
             stage.fault(stage.time(60, 500), rng.choice(lost), -1, rng.choice((0, 0, 60)),
                         float(rng.choice((0, 0, 1, 2, 3, 5, 8))),
                         moment=rng.choice((WRITTEN, WRITTEN, STANDS)))  # fmt: skip
-        stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("F-12",))
-        stage.fault(stage.time(10, 500), "F-32", -1, rng.choice((1, 150, 900)))
+        stage.crash(stage.time(10, 500), rng.choice((LEADER, *stage.brokers)), kinds=("kill",))
+        stage.fault(stage.time(10, 500), "controller-crash", -1, rng.choice((1, 150, 900)))
     elif what == 1:  # a broker comes back and does not learn who is controller; then it leads
         broker = stage.brokers[0]
         stage.fault(armed, rng.choice(lost), broker, rng.choice((0, 0, 0, 60)),
@@ -369,24 +382,24 @@ def silent_coordinator(stage: Stage) -> None:
         if rng.random() < 0.8:
             stage.stop(stage.time(10, 20), broker)
         else:
-            stage.crash(stage.time(10, 20), broker, kinds=("F-12",))
+            stage.crash(stage.time(10, 20), broker, kinds=("kill",))
         for first in (600, 750):  # the first broker that is asked may not know the controller
             stage.elect(stage.time(first, first + 150))
         other = rng.choice(stage.others(broker))
         if rng.random() < 0.7:
-            stage.crash(stage.time(950, 1300), other, kinds=("F-12",))
+            stage.crash(stage.time(950, 1300), other, kinds=("kill",))
         else:
             stage.cut(stage.time(950, 1200), other, rng.randint(600, 900), *stage.others(other))
     elif what == 4:  # a new controller finds that the last one of the ISR has come back
         one, two, last = rng.sample(stage.brokers[:3], 3)
         for broker in (one, two):
             stage.cut(stage.time(0, 100), broker, rng.randint(900, 1500), last)
-        stage.crash(stage.time(700, 900), last, kinds=("F-12", "F-13"))
+        stage.crash(stage.time(700, 900), last, kinds=("kill", "power-loss"))
         for number in range(rng.randint(1, 2)):
             amount = float(rng.choice((0, 0, 1, 2, 3, 5, 8)))
             stage.fault(stage.time(800, 1200), rng.choice(lost), -1, rng.choice((0, 0, 60)),
                         amount, moment=STANDS if number else WRITTEN)  # fmt: skip
-        stage.fault(stage.time(800, 1300), "F-32", -1, rng.choice((1, 150, 900)))
+        stage.fault(stage.time(800, 1300), "controller-crash", -1, rng.choice((1, 150, 900)))
     elif what == 2:  # it crashes in such a moment
         amount = rng.choice((BEFORE_THE_CALL, AFTER_THE_CALL, IN_THE_WRITE))
         stage.fault(armed, CRASH, -1, rng.choice((1, 60, 500)), amount,
@@ -421,7 +434,8 @@ def name_used_again(stage: Stage) -> None:
         stage.operations.append(Operation(stage.time(100, 1900), "produce-anew", client))
     for _ in range(4):  # of all leaders, and sent again after a while
         stage.fault(
-            stage.time(0, 0), rng.choice(("F-2", "F-3")), -1, rng.randint(300, 1500),
+            stage.time(0, 0), rng.choice(("message-delay", "message-twice")), -1,
+            rng.randint(300, 1500),
             moment=rng.choice((SHRINKS, SHRINKS, GROWS)),
         )  # fmt: skip
     for number in range(1, 3):  # the number of the life counts towards who leads

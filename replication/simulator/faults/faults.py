@@ -56,28 +56,39 @@ class Injector:
         admin = AdminFaults(cluster, scheduler, struck, followed)
         weather, disk = self._rate, self._disk_error
         self._kinds: dict[str, Callable[[Fault], None]] = {
-            **dict.fromkeys(("F-1", "F-2", "F-3", "F-4", "F-9", "F-10", "F-38"), weather),
-            **dict.fromkeys(("F-5", "F-6", "F-8"), self._cut),
-            "F-7": self._clog,
-            "F-11": self._slow_reader,
-            **dict.fromkeys(("F-12", "F-13", "F-14"), self._crash),
-            "F-19": self._flip,
-            "F-20": self._flip_reads,
-            **dict.fromkeys(("F-21", "F-22", "F-23", "F-25"), disk),
-            "F-24": self._disk_full,
-            "F-26": self._slow_disk,
-            "F-27": self._misdirect,
-            "F-28": self._wipe,
-            "F-29": self._pause,
-            "F-30": self._jump,
-            "F-31": self._drift,
-            "F-32": self._crash_controller,
-            "F-33": self._pause_controller,
-            "F-49": self._depose_controller,
+            **dict.fromkeys(
+                (
+                    "message-loss",
+                    "message-delay",
+                    "message-twice",
+                    "message-reorder",
+                    "connection-reset",
+                    "half-open-peer",
+                    "epoch-flip",
+                ),
+                weather,
+            ),
+            **dict.fromkeys(("partition", "one-way-partition", "lasting-cut"), self._cut),
+            "link-clog": self._clog,
+            "slow-reader": self._slow_reader,
+            **dict.fromkeys(("kill", "power-loss", "partial-power-loss"), self._crash),
+            "bit-rot": self._flip,
+            "flipped-read": self._flip_reads,
+            **dict.fromkeys(("read-error", "write-error", "sync-error", "no-descriptors"), disk),
+            "disk-full": self._disk_full,
+            "slow-disk": self._slow_disk,
+            "misdirected-write": self._misdirect,
+            "wiped-disk": self._wipe,
+            "pause": self._pause,
+            "clock-jump": self._jump,
+            "clock-drift": self._drift,
+            "controller-crash": self._crash_controller,
+            "controller-pause": self._pause_controller,
+            "controller-removed": self._depose_controller,
             UNCLEAN_ELECTION: admin.elect_uncleanly,
             ANOTHER_MINIMUM: admin.change_minimum,
             GIVEN_UP: admin.move_and_give_up,
-            "F-34": self._crash_in_recovery,
+            "crash-in-recovery": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,
         }
@@ -201,9 +212,9 @@ class Injector:
         atlas, broker = self._cluster.atlas, machine.broker_id
         if not machine.up or not atlas.may_stop(broker):
             return None
-        if kind == "F-12" or not atlas.may_lose_power(broker):
+        if kind == "kill" or not atlas.may_lose_power(broker):
             return "all_kept"
-        return "all_lost" if kind == "F-13" else "random"
+        return "all_lost" if kind == "power-loss" else "random"
 
     def _forgets(self, mode: CrashMode) -> bool:
         return mode != "all_kept" and not self._cluster.atlas.power_loss_is_safe
@@ -212,7 +223,7 @@ class Injector:
         if not machine.up:
             return
         broker = machine.broker_id
-        self._struck[kind if mode != "all_kept" else "F-12"] += 1
+        self._struck[kind if mode != "all_kept" else "kill"] += 1
         self._scheduler.note(f"b{broker} goes down: {kind} {mode}")
         self._cluster.atlas.stopped(broker, forgets=self._forgets(mode))
         self.count()
@@ -221,23 +232,23 @@ class Injector:
     def _wipe(self, fault: Fault) -> None:
         machine = self._cluster.machines[fault.broker]
         if machine.up and self._cluster.atlas.may_forget(fault.broker):
-            self._struck["F-28"] += 1
+            self._struck["wiped-disk"] += 1
             self.count()
             self._cluster.crash(fault.broker, "all_lost", fault.duration_ms, wipe=True)
 
     def _crash_controller(self, fault: Fault) -> None:
         controller = self._cluster.controller
         if controller is not None and self._cluster.atlas.may_stop(controller):
-            self._struck["F-32"] += 1
+            self._struck["controller-crash"] += 1
             machine = self._cluster.machines[controller]
-            self._go_down(machine, "F-12", "all_kept", fault.duration_ms)
+            self._go_down(machine, "kill", "all_kept", fault.duration_ms)
 
     def _crash_in_recovery(self, fault: Fault) -> None:
         """A kill, and a second one while the first is recovered from."""
         machine = self._cluster.machines[fault.broker]
-        if self._mode(machine, "F-12") is None:
+        if self._mode(machine, "kill") is None:
             return
-        self._go_down(machine, "F-12", "all_kept", fault.duration_ms)
+        self._go_down(machine, "kill", "all_kept", fault.duration_ms)
         machine.disk.crash_after(int(fault.amount))
         machine.at_disk_crash = partial(
             self._cluster.crash, fault.broker, "all_kept", fault.duration_ms
@@ -258,18 +269,18 @@ class Injector:
 
     def _disk_error(self, fault: Fault) -> None:
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
-        forgets = fault.kind == "F-23" and self._cluster.plan.flush == "os"
+        forgets = fault.kind == "sync-error" and self._cluster.plan.flush == "os"
         allowed = atlas.may_forget if forgets else atlas.may_stop
         if not machine.up or not allowed(fault.broker):
             return
         operation, error = {
-            "F-21": ("read", errno.EIO),
-            "F-22": ("write", errno.EIO),
-            "F-23": ("sync", errno.EIO),
-            "F-25": ("open", errno.EMFILE),
+            "read-error": ("read", errno.EIO),
+            "write-error": ("write", errno.EIO),
+            "sync-error": ("sync", errno.EIO),
+            "no-descriptors": ("open", errno.EMFILE),
         }[fault.kind]
         atlas.book(fault.broker, forgets=forgets)  # it ends the process, nobody knows when
-        machine.drops_pages |= fault.kind == "F-23"
+        machine.drops_pages |= fault.kind == "sync-error"
         self._watch_disk(machine, operation, fault.kind)
         machine.disk.fail(
             operation, f"/b{fault.broker}/*", after=int(fault.amount), error=error,
@@ -312,7 +323,7 @@ class Injector:
             return
         if machine.disk.flip_at_rest(random.Random(int(fault.amount))):
             atlas.damaged(fault.broker)
-            self._struck["F-19"] += 1
+            self._struck["bit-rot"] += 1
 
     def _misdirect(self, fault: Fault) -> None:
         machine, atlas = self._cluster.machines[fault.broker], self._cluster.atlas
@@ -357,7 +368,7 @@ class Injector:
     def _depose_controller(self, fault: Fault) -> None:
         """Its node is removed, as operators do who want another controller; its session lives."""
         if self._cluster.coordinator.remove(nodes.CONTROLLER):
-            self._struck["F-49"] += 1
+            self._struck["controller-removed"] += 1
 
     def _pause_controller(self, fault: Fault) -> None:
         controller = self._cluster.controller

@@ -22,9 +22,11 @@ from replication.simulator.world.scheduler import US_PER_MS, Process, Scheduler
 
 WARNED = "warned: "
 
-DAMAGES = frozenset({"F-19", "F-20", "F-27", "F-38"})
-FORGETS = frozenset({"F-19", "F-27", "F-28"})
-FORGETS_UNSYNCED = frozenset({"F-13", "F-14", "F-23"})  # only with flush=os
+DAMAGES = frozenset({"bit-rot", "flipped-read", "misdirected-write", "epoch-flip"})
+FORGETS = frozenset({"bit-rot", "misdirected-write", "wiped-disk"})
+FORGETS_UNSYNCED = frozenset(
+    {"power-loss", "partial-power-loss", "sync-error"}
+)  # only with flush=os
 
 
 class Reason(NamedTuple):

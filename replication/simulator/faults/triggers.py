@@ -41,7 +41,9 @@ SEEKS, WRITTEN = "controller sought", "leaders written"
 CALLS = (STANDS, REGISTERS, SEEKS, WRITTEN)
 MOMENTS = (GROWS, SHRINKS, ANSWERED, ROLE_CHANGE, RECORDS, DIVERGING, *CALLS)
 
-MESSAGE_KINDS = frozenset({"F-1", "F-2", "F-3", "F-9"})  # of the message itself
+MESSAGE_KINDS = frozenset(
+    {"message-loss", "message-delay", "message-twice", "connection-reset"}
+)  # of the message itself
 CALL_KINDS = frozenset({NOT_CARRIED_OUT, CARRIED_OUT, CRASH})  # of the call itself
 
 
@@ -147,12 +149,12 @@ class Moments:
     def _strike(self, fault: Fault, message: Message) -> None:
         self._struck[fault.kind] += 1
         self._scheduler.note(f"fault {fault}: {type(message.content).__name__}")
-        if fault.kind == "F-1":
+        if fault.kind == "message-loss":
             return  # whoever asked hears nothing
-        if fault.kind == "F-9":
+        if fault.kind == "connection-reset":
             message.lose()
             return
-        if fault.kind == "F-3":
+        if fault.kind == "message-twice":
             if isinstance(message.content, Request):
                 self._cluster.network.on_repeat(message.content)
             message.go(message.content)

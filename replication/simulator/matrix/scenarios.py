@@ -1,8 +1,8 @@
 """The rows: failures that a replication protocol must survive, as scripts.
 
 Each script stops where the harm is done; afterwards everything heals, and the logs are compared.
-A record is a batch of its own. Numbers T-… and S-… are those of the catalogue in
-``docs/replication.md``.
+A record is a batch of its own. The ids T-… and S-… are those of
+docs/rules/scenarios.md.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Scenario:
 
 
 def successive_fail_over(stage: Stage) -> None:
-    """T-A1. C follows a new leader for a moment, before it learned what was committed."""
+    """C follows a new leader for a moment, before it learned what was committed (T-A1)."""
     stage.begin("ABC")
     stage.produce("A", 10)
     stage.catch_up("B", "C")
@@ -62,8 +62,8 @@ def successive_fail_over(stage: Stage) -> None:
 
 
 def restart_before_high_watermark(stage: Stage) -> None:
-    """T-A2, S-1. A follower stops in order; it does not know yet that its last record is committed.
-    The leader dies before it has fetched anything again."""
+    """A follower stops in order; it does not know yet that its last record is committed.
+    The leader dies before it has fetched anything again (T-A2, S-1)."""
     stage.begin("BA")
     stage.produce("B")
     stage.catch_up("A")
@@ -80,7 +80,7 @@ def restart_before_high_watermark(stage: Stage) -> None:
 
 
 def power_loss_of_both(stage: Stage) -> None:
-    """T-A3, S-2. Power fails everywhere; on A, which comes back first, a record was not synced."""
+    """Power fails everywhere; A, which comes back first, had not synced a record (T-A3, S-2)."""
     stage.begin("BA")
     stage.produce("B")
     stage.catch_up("A")
@@ -98,7 +98,7 @@ def power_loss_of_both(stage: Stage) -> None:
 
 
 def fast_leader_changes(unreplicated: int) -> Callable[[Stage], None]:
-    """T-C1, KIP-279: A never hears that B led for a while, and wrote so many records."""
+    """A never hears that B led for a while, and wrote so many records (T-C1, KIP-279)."""
 
     def script(stage: Stage) -> None:
         stage.begin("BA", leader="A")
@@ -120,7 +120,7 @@ def fast_leader_changes(unreplicated: int) -> Callable[[Stage], None]:
 
 
 def several_rounds(stage: Stage) -> None:
-    """T-C2, S-4. A and B lead in turn while the other one is down: their logs part twice."""
+    """A and B lead in turn while the other one is down: their logs part twice (T-C2, S-4)."""
 
     def alone(leader: str, other: str, count: int) -> None:
         if stage.is_up(other):
@@ -143,8 +143,8 @@ def several_rounds(stage: Stage) -> None:
 
 
 def stale_leader_epoch(stage: Stage) -> None:
-    """T-D1, KIP-320. C fetches on as if nothing had happened, while the leader lost the leadership,
-    cut its log, and was elected again."""
+    """C fetches on as if nothing had happened, while the leader lost the leadership, cut its log,
+    and was elected again (T-D1, KIP-320)."""
     stage.begin("BAC", leader="A")
     stage.produce("A", 10)
     stage.catch_up("B", "C")
@@ -164,8 +164,8 @@ def stale_leader_epoch(stage: Stage) -> None:
 
 
 def join_at_lagging_high_watermark(stage: Stage) -> None:
-    """T-F1, KAFKA-7128. A new leader does not know yet what is committed; C has fetched as far as
-    it does know."""
+    """A new leader does not know yet what is committed; C has fetched as far as it does know
+    (T-F1, KAFKA-7128)."""
     stage.begin("BAC", leader="A")
     stage.kill("C")
     stage.produce("A", 5)
@@ -189,7 +189,7 @@ def join_at_lagging_high_watermark(stage: Stage) -> None:
 
 
 def last_replica_standing(stage: Stage) -> None:
-    """T-E1, S-20, KIP-966. The last member of the ISR loses its tail in a power failure."""
+    """The last member of the ISR loses its tail in a power failure (T-E1, S-20, KIP-966)."""
     stage.begin("ABC")
     stage.produce("A", 10)
     stage.catch_up("B", "C")
@@ -206,7 +206,7 @@ def last_replica_standing(stage: Stage) -> None:
 
 
 def nobody_in_sync(stage: Stage) -> None:
-    """S-18. Whoever is alive lacks records; the one that has them is down."""
+    """Whoever is alive lacks records; the one that has them is down (S-18)."""
     stage.begin("ABC")
     stage.produce("A", 4)
     stage.catch_up("B", "C")
@@ -228,8 +228,8 @@ def nobody_in_sync(stage: Stage) -> None:
 
 
 def leader_without_tail(stage: Stage) -> None:
-    """S-21. A leader loses power and is back before its session ends: the controller has not seen
-    that it was gone."""
+    """A leader loses power and is back before its session ends: the controller has not seen
+    that it was gone (S-21)."""
     stage.begin("ABC")
     stage.produce("A", 7)
     stage.catch_up("B", "C")
@@ -247,8 +247,8 @@ def leader_without_tail(stage: Stage) -> None:
 
 
 def stale_checkpoints(stage: Stage) -> None:
-    """S-22. Everybody restarts, in every order, with old high-watermark checkpoints; each replica
-    leads once. A consumer stands at offset 8."""
+    """Everybody restarts, in every order, with old high-watermark checkpoints; each replica
+    leads once. A consumer stands at offset 8 (S-22)."""
     stage.begin("ABC")
     stage.produce("A", 3)
     stage.catch_up("B", "C")
@@ -273,8 +273,8 @@ def stale_checkpoints(stage: Stage) -> None:
 
 
 def coordinated_power_loss(stage: Stage) -> None:
-    """S-28. Power fails everywhere in the middle of the load, again and again; each disk keeps
-    what it happens to keep."""
+    """Power fails everywhere in the middle of the load, again and again; each disk keeps
+    what it happens to keep (S-28)."""
     chance = stage.chance
     stage.begin("ABC")
     for _ in range(12):

@@ -19,7 +19,7 @@ from replication.simulator.oracle.oracle_log import Shadow
 from replication.simulator.world.cluster import Machine, SimCluster
 from replication.simulator.world.scheduler import Process
 
-SHORT = "F-25"  # of descriptors: what was appended may have to wait for its sync
+SHORT = "no-descriptors"  # of descriptors: what was appended may have to wait for its sync
 
 
 class Durability:

@@ -1,4 +1,5 @@
-"""What must hold after every event (I-2 … I-5, I-7 … I-13). The numbers are those of the catalogue.
+"""What must hold after every event (I-2 … I-5, I-7 … I-13). The ids are those of
+docs/rules/invariants.md.
 
 The oracle looks only at the broker whose event it was, and does nothing where nothing changed. It
 keeps one *committed* log for each partition: whatever any leader's high watermark has passed. A
@@ -194,7 +195,7 @@ class Oracle:
     def _note_entry(
         self, machine: Machine, tp: TopicPartition, entry: Entry, previous: Entry | None
     ) -> None:
-        """I-4: offset and epoch determine the bytes, and all before them.
+        """Offset and epoch determine the bytes, and all before them (I-4).
 
         What is on a damaged disk says nothing: a misdirected batch is whole wherever it landed.
         """
@@ -271,7 +272,7 @@ class Oracle:
                     )  # fmt: skip
 
     def _cut(self, machine: Machine, tp: TopicPartition, partition: Partition, view: View) -> None:
-        """I-12: not below the point where the two logs part."""
+        """A cut is not below the point where the two logs part (I-12)."""
         shadow = view.shadow
         before, end = shadow.entries, shadow.end
         start = view.state[3] if view.state else 0
@@ -364,8 +365,8 @@ class Oracle:
     def _commit(
         self, machine: Machine, tp: TopicPartition, partition: Partition, view: View, end: int
     ) -> None:
-        """I-2, I-3: what a leader counts as committed is one thing, and both ISRs have it: the
-        leader's own, and with the ELR that of the controller, which may have elected another."""
+        """What a leader counts as committed is one thing, and both ISRs have it: the leader's own
+        (I-3), and with the ELR that of the controller, which may have elected another (I-2)."""
         committed, shadow = self.committed[tp], view.shadow
         new = []
         offsets = range(max(shadow.start, view.high_watermark if view.leads else 0), end)
@@ -536,7 +537,7 @@ class Oracle:
     def _check_joined(
         self, tp: TopicPartition, before: PartitionRegistration, now: PartitionRegistration
     ) -> None:
-        """I-10: nobody joins the ISR from afar."""
+        """Nobody joins the ISR from afar (I-10)."""
         if now.leader < 0 or now.leader_epoch != before.leader_epoch:
             return
         leader = self._live_view(now.leader, tp)

@@ -94,7 +94,8 @@ class Content:
         )
 
     def check_offsets(self, tp: TopicPartition, broker_id: int) -> list[str]:
-        """I-11, from the log start on: below it a cut inside a batch leaves a gap (F-272)."""
+        """Offsets follow each other from the log start on (I-11): below it a cut inside a batch
+        leaves a gap (F-272)."""
         held = [batch for batch in self.batches if batch.last_offset >= self.start]
         expected = min(self.start, held[0].base_offset) if held else self.start
         for batch in held:
@@ -107,7 +108,7 @@ class Content:
 
 
 def _check_equal(tp: TopicPartition, contents: dict[int, Content]) -> list[str]:
-    """I-22."""
+    """Replicas are equal from the highest log start on (I-22)."""
     start = max(content.start for content in contents.values())
     first_id, first = next(iter(contents.items()))
     for broker_id, content in contents.items():
@@ -117,7 +118,7 @@ def _check_equal(tp: TopicPartition, contents: dict[int, Content]) -> list[str]:
 
 
 def _check_acknowledged(tp: TopicPartition, content: Content, history: History) -> list[str]:
-    """I-1."""
+    """Every acknowledged record is where it was acknowledged (I-1)."""
     for offset, value in history.acknowledged.get(tp, {}).items():
         if offset < max(content.start, history.deleted_below.get(tp, 0)):
             continue
@@ -137,7 +138,7 @@ def _check_acknowledged(tp: TopicPartition, content: Content, history: History) 
 
 
 def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[str]:
-    """I-6."""
+    """What a consumer read is still there (I-6)."""
     for offset, value in history.seen.get(tp, {}).items():
         if offset < content.start or history.losses.took(tp, offset, value):
             continue
@@ -149,7 +150,7 @@ def _check_seen(tp: TopicPartition, content: Content, history: History) -> list[
 def _check_outcomes(
     tp: TopicPartition, content: Content, history: History, excuses: Excuses
 ) -> list[str]:
-    """I-21."""
+    """What was refused is not there (I-21)."""
     held = {value: offset for offset, value in content.values.items()}
     for write in history.writes:
         if write.tp == tp and write.outcome is Outcome.FAILED:
@@ -166,7 +167,8 @@ def _check_outcomes(
 def _check_copies(
     tp: TopicPartition, content: Content, deleted_below: int, excuses: Excuses
 ) -> list[str]:
-    """I-20. A producer may be forgotten with the last of its records, and then heard again."""
+    """Nothing is there twice (I-20). A producer may be forgotten with the last of its records, and
+    then heard again."""
     seen: dict[tuple[int, int, int], int] = {}
     for batch in content.batches:
         if isinstance(batch, BatchHeader) and batch.producer_id >= 0:
@@ -185,7 +187,7 @@ def _check_copies(
 
 
 def _check_producers(tp: TopicPartition, content: Content, history: History) -> list[str]:
-    """I-20: what an idempotent producer wrote is there once, and in its order."""
+    """What an idempotent producer wrote is there once, and in its order (I-20)."""
     offsets: dict[bytes, int] = {}
     for offset, value in content.values.items():
         if value in offsets and _is_of_idempotent(history, value):
@@ -212,7 +214,7 @@ def _is_of_idempotent(history: History, value: bytes) -> bool:
 
 
 def check_read(oracle: Oracle, cluster: SimCluster, history: History) -> list[str]:
-    """I-6: once a consumer has come to the end, it has passed over nothing."""
+    """Once a consumer has come to the end, it has passed over nothing (I-6)."""
     for (reader, tp), read in history.read_by.items():
         if tp in history.deleted_below:
             continue  # it may have come too late

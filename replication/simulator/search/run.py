@@ -33,7 +33,14 @@ TOPIC = "t"
 BOOT_LIMIT_MS = 5_000
 HEAL_LIMIT_MS = 30_000  # of virtual time: within it everybody is in sync again (I-24)
 LAST_TRIES = 3
-LATE = ("F-2", "F-3", "F-4", "F-7", "F-29", "F-33")  # faults that keep requests on their way
+LATE = (
+    "message-delay",
+    "message-twice",
+    "message-reorder",
+    "link-clog",
+    "pause",
+    "controller-pause",
+)  # faults that keep requests on their way
 
 
 def run_seed(seed: int, options: Options, *, keep_trace: bool = False) -> Result:
@@ -177,7 +184,7 @@ class _Run:
         self.scheduler.note("the topic is there")
 
     def _converge(self, when: str) -> None:
-        """I-24."""
+        """Wait until the cluster is whole again (I-24)."""
         self.events.wait(
             lambda: not self._missing(), HEAL_LIMIT_MS, lambda: f"I-24 {when}: {self._missing()}",
         )  # fmt: skip

@@ -172,7 +172,7 @@ class Consumer(Client):
             self._poll()
 
     def _check_isolation(self, tp: TopicPartition, offset: int, value: bytes) -> None:
-        """I-6: who reads committed transactions only gets nothing of others."""
+        """Who reads committed transactions only gets nothing of others (I-6)."""
         if self.isolation is IsolationLevel.READ_COMMITTED:
             transaction = self.world.history.write_of(value).transaction
             if transaction is not None and transaction.state is not TransactionState.COMMITTING:

@@ -34,12 +34,12 @@ LAG_MS = 500
 POWER_LOSS_AFTER_STOP = 0.3  # of the clean stops; nothing may be lost by it
 START_AGAIN_MS = 100  # a supervisor starts a broker again that did not come up
 
-DISK_FAILS = frozenset({"F-21", "F-22", "F-23", "F-24", "F-25"})
+DISK_FAILS = frozenset({"read-error", "write-error", "sync-error", "disk-full", "no-descriptors"})
 STORM_KINDS = {  # what a power cut in mode ``random`` did to the disk, and its fault kind
-    "torn_sector": "F-15",
-    "zero_fill": "F-16",
-    "lost_name": "F-17",
-    "lost_truncation": "F-18",
+    "torn_sector": "torn-write",
+    "zero_fill": "zero-fill",
+    "lost_name": "lost-name",
+    "lost_truncation": "lost-truncation",
 }
 
 
@@ -213,7 +213,7 @@ class SimCluster:
                 on_fatal=lambda error: self._on_fatal(machine, process),
             )  # fmt: skip
         except SimulatedCrash:
-            self.struck["F-34"] += 1
+            self.struck["crash-in-recovery"] += 1
             self.disk_crashed(machine)
             return
         except LogstoreError as error:

@@ -24,7 +24,7 @@ from replication.coordination.embedded import CoordinatorStore, EmbeddedCoordina
 from replication.coordination.tree import Tree
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler, SimClock
 
-NOT_CARRIED_OUT, CARRIED_OUT, CRASH = "F-35", "F-36", "F-37"
+NOT_CARRIED_OUT, CARRIED_OUT, CRASH = "lost-call", "lost-answer", "coordinator-crash"
 DIRECTORY = "/coordinator"
 
 T = TypeVar("T")

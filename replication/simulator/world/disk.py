@@ -95,7 +95,7 @@ class SimDisk(FaultyStorage):
 
     def read_truly(self) -> None:
         """No read is wrong any more. A bit that flips while a log is recovered looks like a torn
-        end: that is damage, and belongs to F-19."""
+        end: that is damage, and belongs to ``bit-rot``."""
         self._wrong_reads.clear()
 
     def on_read(self, file: MemoryFile, position: int, size: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The fault kinds, by number, and their groups for ``--faults``."""
+"""The fault kinds, by words, and their groups for ``--faults``."""
 
 from __future__ import annotations
 
@@ -6,73 +6,95 @@ from collections.abc import Iterable
 
 from logstore.common.errors import ConfigError
 
-KINDS: dict[str, str] = {
-    "F-1": "message loss",
-    "F-2": "delay",
-    "F-3": "duplicate",
-    "F-4": "reorder",
-    "F-5": "symmetric partition",
-    "F-6": "one-way partition",
-    "F-7": "link clog",
-    "F-8": "cut for good",
-    "F-9": "connection reset in mid-request",
-    "F-10": "half-open peer",
-    "F-11": "slow reader",
-    "F-12": "kill",
-    "F-13": "power loss, all unsynced lost",
-    "F-14": "power loss, random subset lost",
-    "F-15": "torn write",
-    "F-16": "zero-filled extension",
-    "F-17": "lost directory entry",
-    "F-18": "lost truncation",
-    "F-19": "bit flip at rest",
-    "F-20": "bit flip on read",
-    "F-21": "read error",
-    "F-22": "write error",
-    "F-23": "fsync error with pages dropped",
-    "F-24": "disk full",
-    "F-25": "descriptor exhaustion",
-    "F-26": "slow disk",
-    "F-27": "misdirected write",
-    "F-28": "wiped disk",
-    "F-29": "pause",
-    "F-30": "clock jump",
-    "F-31": "clock drift",
-    "F-32": "controller crash",
-    "F-33": "controller pause with stale answers",
-    "F-34": "crash inside recovery",
-    "F-35": "coordinator's answer lost, not carried out",
-    "F-36": "coordinator's answer lost, carried out",
-    "F-37": "coordinator crash",
-    "F-38": "leader epoch flipped in transit",
-    "F-49": "controller removed by hand",
-    "F-50": "unclean election",
-    "F-51": "min.insync.replicas changed",
-    "F-52": "reassignment given up",
+NET = {
+    "message-loss": "a message never arrives",
+    "message-delay": "a message arrives late",
+    "message-twice": "a message arrives a second time",
+    "message-reorder": "a message overtakes the ones before it",
+    "partition": "brokers, the coordinator or clients do not reach each other",
+    "one-way-partition": "messages pass one way only",
+    "link-clog": "a link holds everything back, then delivers all of it",
+    "lasting-cut": "a partition that lasts until all faults end",
+    "connection-reset": "a connection ends in the middle of a request",
+    "half-open-peer": "a request is carried out, its answer goes nowhere",
+    "slow-reader": "a peer takes its answers slowly",
+}
+CRASH = {
+    "kill": "a process ends; what it wrote to files stays",
+    "power-loss": "power fails; everything that was not synced is lost",
+    "partial-power-loss": "power fails; a random part of what was not synced is lost",
+    "torn-write": "power loss left a part of a write",
+    "zero-fill": "power loss left zeros in place of a write",
+    "lost-name": "power loss undid a name that was made, changed or removed",
+    "lost-truncation": "power loss undid a truncation",
+}
+DISK = {
+    "bit-rot": "a bit of a file flips on the disk",
+    "flipped-read": "a bit flips while it is read",
+    "read-error": "a read fails (EIO)",
+    "write-error": "a write fails (EIO)",
+    "sync-error": "a sync fails (EIO), and its pages count as clean",
+    "disk-full": "the disk has no room (ENOSPC)",
+    "no-descriptors": "a file cannot be opened (EMFILE)",
+    "slow-disk": "operations of the disk take long",
+    "misdirected-write": "a write lands at another place",
+    "wiped-disk": "a broker comes back with an empty disk",
+}
+CLOCK = {
+    "pause": "a process stands still for a while",
+    "clock-jump": "a wall clock jumps, forward or back",
+    "clock-drift": "a clock runs too fast or too slow",
+}
+CONTROLLER = {
+    "controller-crash": "the process that is controller ends",
+    "controller-pause": "the controller stands still, and then acts on what it knew",
+}
+COORDINATOR = {
+    "lost-call": "the coordinator's answer is lost, and the call was not carried out",
+    "lost-answer": "the coordinator's answer is lost, and the call was carried out",
+    "coordinator-crash": "the coordinator ends, and all sessions with it",
+}
+ADMIN = {
+    "min-isr-change": "somebody changes min.insync.replicas",
+    "abandoned-move": "somebody moves a partition, and gives the move up",
 }
 
+# Their order is part of what a seed stands for.
+KINDS: dict[str, str] = {
+    **NET,
+    **CRASH,
+    **DISK,
+    **CLOCK,
+    **CONTROLLER,
+    "crash-in-recovery": "a process ends while it recovers its logs",
+    **COORDINATOR,
+    "epoch-flip": "a leader epoch flips on its way to a follower",
+    "controller-removed": "somebody removes the controller from its office by hand",
+    "unclean-election": "somebody elects a replica that may lack records",
+    **ADMIN,
+}
+"""What each kind does."""
 
-def _range(first: int, last: int) -> tuple[str, ...]:
-    return tuple(f"F-{number}" for number in range(first, last + 1))
-
-
-UNCLEAN_ELECTION = "F-50"
-ANOTHER_MINIMUM, GIVEN_UP = "F-51", "F-52"
+UNCLEAN_ELECTION = "unclean-election"
+ANOTHER_MINIMUM, GIVEN_UP = ADMIN
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "all": (*_range(1, 38), "F-49"),  # after which nothing acknowledged may be lost
-    "net": (*_range(1, 11), "F-38"),
-    "crash": (*_range(12, 18), "F-34"),
-    "disk": _range(19, 28),
-    "clock": _range(29, 31),
-    "controller": ("F-32", "F-33", "F-49"),
-    "coordinator": _range(35, 37),
+    # after which nothing acknowledged may be lost
+    "all": tuple(kind for kind in KINDS if kind not in {UNCLEAN_ELECTION, *ADMIN}),
+    "net": (*NET, "epoch-flip"),
+    "crash": (*CRASH, "crash-in-recovery"),
+    "disk": tuple(DISK),
+    "clock": tuple(CLOCK),
+    "controller": (*CONTROLLER, "controller-removed"),
+    "coordinator": tuple(COORDINATOR),
     "unclean": (UNCLEAN_ELECTION,),
-    "admin": (ANOTHER_MINIMUM, GIVEN_UP),
+    "admin": tuple(ADMIN),
     "none": (),
 }
 # Kinds that are not asked for but happen inside another one.
-PART_OF = {"F-15": "F-14", "F-16": "F-14", "F-17": "F-14", "F-18": "F-14"}
+PART_OF = dict.fromkeys(
+    ("torn-write", "zero-fill", "lost-name", "lost-truncation"), "partial-power-loss"
+)
 
 
 def expand(names: Iterable[str]) -> tuple[str, ...]:
@@ -88,6 +110,5 @@ def expand(names: Iterable[str]) -> tuple[str, ...]:
         elif name in KINDS:
             wanted.add(PART_OF.get(name, name))
         else:
-            known = ", ".join([*GROUPS, *KINDS])
-            raise ConfigError(f"no fault or group {name!r}; known are {known}")
+            raise ConfigError(f"no fault or group {name!r}; --faults ? lists them")
     return tuple(kind for kind in KINDS if kind in wanted)

@@ -1,4 +1,4 @@
-"""The network of a simulation: delays, losses, repetitions, cuts (F-1 … F-11, F-38).
+"""The network of a simulation: delays, losses, repetitions, cuts (the kinds of the group ``net``).
 
 Each message travels alone. A request that is lost, or whose answer is, ends with None after the
 sender's socket timeout; one to a process that is not there, or that dies, ends soon.
@@ -160,19 +160,19 @@ class Network:
             self._struck[weather.cut[link]] += 1
             return None
         if weather.rates:
-            if self._hits("F-1"):
+            if self._hits("message-loss"):
                 return None
-            if self._hits("F-2"):
+            if self._hits("message-delay"):
                 at_us += self._late()
         if weather.clogged:
             until = weather.clogged.get(link, 0)
             if until > at_us:
-                self._struck["F-7"] += 1
+                self._struck["link-clog"] += 1
                 at_us = until
         latest = self._latest_us.get(link, 0)
         if at_us < latest:
-            if weather.rates.get("F-4"):
-                self._struck["F-4"] += 1
+            if weather.rates.get("message-reorder"):
+                self._struck["message-reorder"] += 1
                 return at_us
             at_us = latest
         self._latest_us[link] = at_us
@@ -217,7 +217,7 @@ class Network:
             return
         process = self._bound[receiver][0]
         scheduler.at(at_us, process, name, lambda: self._arrive(call, request))
-        if self.weather.rates and self._hits("F-3"):
+        if self.weather.rates and self._hits("message-twice"):
             self.on_repeat(request)
             again = at_us + self._late()
             self._note_late(call.sender.node, receiver, again)
@@ -245,10 +245,10 @@ class Network:
         if not call.open:
             return
         if self.weather.rates:
-            if self._hits("F-9"):
+            if self._hits("connection-reset"):
                 self._fail_soon(call)
                 return
-            if self._hits("F-10"):
+            if self._hits("half-open-peer"):
                 return
         if self.gate is None:
             self._return(call, response)
@@ -268,13 +268,13 @@ class Network:
         if (
             self.weather.rates
             and _carries_records(response, call.sender.node)
-            and self._hits("F-38")
+            and self._hits("epoch-flip")
         ):
             assert isinstance(response, FetchResponse)
             response = with_flipped_header(response, self._scheduler.random)
         slow = self.weather.slow.get(call.sender.node)
         if slow:
-            self._struck["F-11"] += 1
+            self._struck["slow-reader"] += 1
             at_us += slow
         label = f"{call.receiver}>{call.sender.name} {type(response).__name__}"
         self._scheduler.at(at_us, call.sender, label, lambda: call.finish(response))

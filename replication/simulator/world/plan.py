@@ -27,7 +27,7 @@ class Options:
 
     Attributes:
         truncation: the rule of ``replication.decisions.truncation``.
-        faults: kinds of ``faults.KINDS`` or its groups; ``("all",)``.
+        faults: kinds of ``fault_kinds.KINDS`` or its groups; ``("all",)``.
         flush: ``ack``, ``os`` or ``both``.
         brokers, events: how many brokers; about how many events the safety phase has.
     """
@@ -58,7 +58,7 @@ class Fault:
     Attributes:
         at_ms, duration_ms: virtual time from the start of the safety phase; what is over at once
             has no duration, and a broker that goes down comes back after it.
-        kind: ``F-…``.
+        kind: a key of ``fault_kinds.KINDS``.
         broker: whom it meets; −1 where that is everybody, or whoever is controller then.
         amount: a rate, a number of operations, ms: what the kind says.
         moment: from ``at_ms`` on it waits for such a message (``moments``). ``broker`` and
