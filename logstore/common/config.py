@@ -2,8 +2,8 @@
 
 ``LogConfig`` holds the topic keys; ``BrokerConfig`` those of a whole set of log directories.
 Both take a mapping of Kafka keys (``LogConfig.from_properties({"segment.bytes": "1048576"})``)
-or Python names (``LogConfig(segment_bytes=1 << 20)``). Source: section 20 of the format rules;
-where Kafka 4.x differs from that baseline its value is used.
+or Python names (``LogConfig(segment_bytes=1 << 20)``). The defaults are Kafka's;
+where those of 4.x differ from earlier ones they are used.
 """
 
 from __future__ import annotations

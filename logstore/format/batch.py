@@ -197,7 +197,7 @@ def _finish(
 ) -> bytearray:
     """Compress the records where asked, and put the header before them."""
     if not encoded.count:
-        return bytearray()  # F-75
+        return bytearray()  # without records there is no batch (F-75)
     _check_producer(producer_id, producer_epoch, base_sequence, transactional, control)
     attributes = int(compression)
     attributes |= bits.TRANSACTIONAL if transactional else 0

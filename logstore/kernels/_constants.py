@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from logstore.common.errors import CorruptBatchError, InvalidRecordError
 
 HEADER_SIZE: Final = 61
-"""Bytes before the records of a magic-2 batch (section 3.1)."""
+"""Bytes before the records of a magic-2 batch (F-61)."""
 
 RECORD_SIZE_MIN: Final = 7
 """One byte for each field of an empty record (F-71): what bounds a claimed record count."""

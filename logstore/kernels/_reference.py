@@ -58,7 +58,7 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _OK = -1
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")  # section 3.1
+_HEADER = struct.Struct(">qiibIhiqqqhii")  # its fields: F-49 … F-61
 assert _HEADER.size == HEADER_SIZE
 
 _crc32c = crcmod.mkCrcFun(0x1_1EDC_6F41, initCrc=0, rev=True, xorOut=0xFFFF_FFFF)
@@ -274,7 +274,7 @@ def scan_batches(
         Rows written; the position of the first batch not taken; and why it ended, a ``SCAN_``
         number. ``position`` in the rows counts from ``data[0]``.
 
-    Legacy entries (section 4): first and last offset are both the stored one (F-103); no epoch
+    Legacy entries (F-98): first and last offset are both the stored one (F-103); no epoch
     and producer; ``record_count`` is 1, or −1 when compression hides it.
     """
     view = _bytes_of(data)
@@ -420,7 +420,7 @@ class RecoveryScan:
                     self.status, self.needed_bytes = SCAN_INCOMPLETE, 17
                 return consumed
             if position + b.end > _INT32_MAX:
-                self.status = SCAN_BAD_SIZE  # F-110: no segment reaches there
+                self.status = SCAN_BAD_SIZE  # no segment reaches there (F-110)
                 return consumed
             status = _check(view, b, check_crc=True)
             if status == _OK:
@@ -490,7 +490,8 @@ class RecoveryScan:
         return _OK
 
     def _add_index_entries(self, b: _Batch, position: int) -> int:
-        """F-133; the time entry as F-118 has it. Kafka's indexes refuse what descends (F-114)."""
+        """An entry for each interval (F-133), of times only where they grow (F-118). Kafka's
+        indexes refuse what descends (F-114)."""
         if b.last_offset <= self._last_indexed_offset:
             return SCAN_BAD_OFFSET
         if self.max_timestamp > self._last_indexed_timestamp:
@@ -983,7 +984,7 @@ def seal_batch(
     base_sequence: int = -1,
     record_count: int,
 ) -> None:
-    """Write the batch header (section 3.1) over the first 61 bytes of ``buffer``, crc included.
+    """Write the batch header (F-49 … F-61) over the first 61 bytes of ``buffer``, crc included.
 
     Raises:
         OverflowError: a value does not fit its field.

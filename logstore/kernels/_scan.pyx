@@ -243,7 +243,8 @@ cdef class RecoveryScan:
         discard(&self.epoch_rows)
 
     cdef inline int offsets_fit(self, const ls_batch *b) noexcept nogil:
-        """F-232, and with ``strict`` the order of offsets, which no crc covers (F-62)."""
+        """What recovery asks of a batch (F-232); with ``strict`` also that offsets follow each
+        other, which no crc covers (F-62)."""
         cdef int64_t first = b.base_offset
         if unlikely(b.last_offset < self.base_offset
                     or b.last_offset - self.base_offset > INT32_LAST):
@@ -260,7 +261,7 @@ cdef class RecoveryScan:
         return LS_OK
 
     cdef int add_index_entries(self, const ls_batch *b, int64_t position) noexcept nogil:
-        """F-133; the time entry as F-118 has it."""
+        """An entry for each interval (F-133), of times only where they grow (F-118)."""
         cdef uint8_t *entry
         if b.last_offset <= self.last_indexed_offset:
             return LS_BAD_OFFSET
@@ -406,7 +407,7 @@ cdef class RecoveryScan:
                 return status
             batch_position = position + (p - data)
             if unlikely(batch_position + b.size > INT32_LAST):
-                return LS_BAD_SIZE  # F-110: no segment reaches there
+                return LS_BAD_SIZE  # no segment reaches there (F-110)
             status = ls_check(&b, end, True, &ahead)
             if likely(status == LS_OK):
                 status = self.offsets_fit(&b)
@@ -593,7 +594,7 @@ cdef class BatchAnalysis:
         self.size = position + b.size
 
     cdef int walk_records(self, const ls_batch *b, const uint8_t **at) noexcept nogil:
-        """F-73 over one uncompressed section; ``at`` is where the violation starts."""
+        """Whether the records of an uncompressed section fill it as they say (F-73); ``at`` is where the violation starts."""
         cdef const uint8_t *p = b.data + LS_HEADER_SIZE
         cdef const uint8_t *end = b.data + b.size
         cdef ls_record r

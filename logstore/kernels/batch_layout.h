@@ -275,7 +275,7 @@ typedef struct {
     int8_t magic;
 } ls_batch;
 
-/* F-106: is there a whole batch at p?  LS_OK fills data, size, base_offset and magic. */
+/* Whether there is a whole batch at p (F-106).  LS_OK fills data, size, base_offset and magic. */
 static inline int ls_frame(const uint8_t *p, const uint8_t *end, ls_batch *b)
 {
     int64_t left = end - p, size;
@@ -320,11 +320,11 @@ static inline int ls_fields(ls_batch *b)
     b->producer_epoch = -1;
     b->base_sequence = -1;
     b->record_count = -1;
-    b->last_offset = b->base_offset; /* F-103: the identity of a legacy entry */
+    b->last_offset = b->base_offset; /* what a legacy entry is known by (F-103) */
     if (b->magic < 0 || b->magic > 2)
-        return LS_BAD_MAGIC; /* F-108, stricter than Kafka's file scan: the crc does not cover it */
+        return LS_BAD_MAGIC; /* no crc covers it; stricter than F-108 */
     if (b->magic == 2 || b->size < (b->magic ? 34 : 26))
-        return LS_BAD_HEADER; /* F-99, F-109 */
+        return LS_BAD_HEADER; /* below the least size (F-99, F-109) */
     b->crc = (uint32_t)ls_load32(p + 12);
     b->attributes = (int8_t)p[17];
     if (b->magic == 1)
@@ -408,7 +408,7 @@ static inline int ls_check(ls_batch *b, const uint8_t *end, int check_crc, ls_ah
     return ls_values(b);
 }
 
-/* ---- records: section 3.3 ---- */
+/* ---- records (F-71 to F-73) ---- */
 
 enum {
     LS_RECORD_OK = 0,

@@ -61,7 +61,7 @@ class Directories:
             return dict(self._offline)
 
     def fail(self, path: str, failure: LogstoreError) -> None:
-        """F-224: the whole directory is offline until it is opened again; the others go on.
+        """The whole directory is offline until it is opened again; the others go on (F-224).
 
         A log that met the failure may hold its locks, so nothing here waits for a disk.
         """

@@ -37,7 +37,8 @@ class Housekeeper:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
-        """F-11, F-227, with the log starts; a directory that refuses goes offline.
+        """Write recovery points and log starts (F-11, F-227); a directory that refuses goes
+        offline.
 
         Args:
             only: paths of the directories concerned; all of them by default.
@@ -75,7 +76,7 @@ class Housekeeper:
                 self._fail(log_dir, error)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """F-12: only logs that start inside their first segment."""
+        """Write the starts of logs that start inside their first segment (F-12)."""
         for log_dir in self._directories.live():
             try:
                 log_dir.offsets.write(LOG_START, log_dir.items, moved_start)
@@ -83,7 +84,7 @@ class Housekeeper:
                 self._fail(log_dir, error)
 
     def checkpoint_high_watermarks(self) -> None:
-        """F-13."""
+        """Write the high watermark of every log (F-13)."""
         for log_dir in self._directories.live():
             try:
                 log_dir.offsets.write(HIGH_WATERMARK, log_dir.items, high_watermark)

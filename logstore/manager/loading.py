@@ -98,7 +98,7 @@ class Loader:
                 self._directories.fail(path, error)
 
     def check_meta(self, cluster_id: str | None, node_id: int) -> tuple[str, int]:
-        """F-39 … F-45: the directories agree on these two; one without the file gets it.
+        """The directories agree on these two; one without the file gets it (F-39 … F-45).
 
         Raises:
             ConfigError: they do not agree.

@@ -93,7 +93,7 @@ class LogDir:
 
     @classmethod
     def open(cls, path: str, storage: Storage) -> LogDir:
-        """F-236, steps 1 to 4: create, lock, and remove the marker of a clean stop.
+        """Create, lock, and remove the marker of a clean stop: the first steps of F-236.
 
         Raises:
             LogDirLockedError: somebody else has it.

@@ -137,7 +137,7 @@ class OffsetCheckpoints:
             self._write_locked(name, self._collect_locked(name, logs, offset_of))
 
     def write_recovery_points(self, logs: Logs) -> Offsets:
-        """F-11, F-227; what was written.
+        """Write the recovery points (F-11, F-227); what was written.
 
         The log starts go first. A recovery point that stands at a log start says that nothing
         below it is needed (F-222); with an older start it would stand for records that were never
@@ -197,7 +197,7 @@ def recovery_point(log: ReplicaLog) -> int:
 
 
 def moved_start(log: ReplicaLog) -> int | None:
-    """F-12: None for a log that starts where its first segment does."""
+    """The log start, or None where it is the base of the first segment (F-12)."""
     start = log.log_start_offset
     return start if start > log.segments[0].base_offset else None
 

@@ -55,7 +55,7 @@ class CrashRecovery:
     # -- indexes -------------------------------------------------------------------------------
 
     def check_indexes(self, segment: Segment) -> None:
-        """F-242: a missing offset index, or a bad transaction index, means a rebuild."""
+        """A missing offset index, or a bad transaction index, means a rebuild (F-242)."""
         bad = None
         found = self._files.segments[segment.base_offset]
         if filenames.INDEX_SUFFIX not in found:
@@ -124,7 +124,7 @@ class CrashRecovery:
     # -- segments that span too many offsets ---------------------------------------------------
 
     def split_wide_segments(self) -> None:
-        """F-243 without a scan of records: only a segment far from the next one is looked at."""
+        """Split what reaches too far (F-243); only a segment far from the next one is looked at."""
         segments = self.segments
         for at in reversed(range(len(segments) - 1)):
             segment, limit = segments[at], segments[at + 1].base_offset
@@ -164,7 +164,7 @@ class CrashRecovery:
     # -- after a crash -------------------------------------------------------------------------
 
     def recover(self, first: int, epochs: LeaderEpochCache, log_start_offset: int) -> list[Segment]:
-        """F-245: recover the segments from ``first`` on, in order, up to the first cut.
+        """Recover the segments from ``first`` on, in order, up to the first cut (F-245).
 
         Then the segments of rolls that the crash left unsettled, as long as each begins where the
         one before it ends.
@@ -237,7 +237,7 @@ class CrashRecovery:
     def _scan(
         self, segment: Segment, producers: ProducerStateManager, end: int | None = None
     ) -> RecoveryScan:
-        """F-232: look at every batch, and replay producers and transactions."""
+        """Look at every batch, and replay producers and transactions (F-232)."""
         producers.map_end_offset = segment.base_offset
         producers.snapshots = self._producers.snapshots
         producers.take_snapshot(sync=False)  # due behind a gap, or where one could not be read
@@ -258,7 +258,7 @@ class CrashRecovery:
         producers: ProducerStateManager,
         later: Iterable[Segment],
     ) -> int:
-        """F-233: rebuild, cut; the bytes cut. A cut takes the ``later`` segments along."""
+        """Rebuild, cut; the bytes cut (F-233). A cut takes the ``later`` segments along."""
         report = self._report
         report.segments_scanned += 1
         report.bytes_scanned += segment.size

@@ -317,7 +317,8 @@ class _Loader:
 
     @staticmethod
     def _end_of_log(segments: list[Segment], deleting: bool) -> int:
-        """F-252, after recovery; of a log that is to be deleted as far as headers go."""
+        """The log end after recovery (F-252); of a log that is to be deleted as far as headers
+        go."""
         if not segments:
             return 0
         active = segments[-1]
@@ -327,7 +328,7 @@ class _Loader:
         return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
-        """F-246: nothing at or above the log start is left. What there is goes out of the log."""
+        """Nothing at or above the log start is left (F-246): what there is goes out of the log."""
         self.files.act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
         for segment in segments:
             self.remover.remove(
@@ -337,7 +338,7 @@ class _Loader:
         return []
 
     def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
-        """F-251, F-253: rebuild to the log end; a clean start without snapshots forgets."""
+        """Rebuild to the log end (F-251); a clean start without snapshots forgets (F-253)."""
         producers = self.producers
         if clean and not producers.snapshots:
             for base in [*segments.bases[-2:], leo]:

@@ -293,7 +293,7 @@ class Replacements:
             self._storage.sync_dir(self._directory)
 
     def _replace_swapped(self, files: dict[str, SegmentFile]) -> None:
-        """F-239, F-240: drop what the complete ``.swap`` files replace, then rename them."""
+        """Drop what the complete ``.swap`` files replace (F-239), then rename them (F-240)."""
         swaps = {name: p for name, p in files.items() if p.transition == SWAP_SUFFIX}
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:

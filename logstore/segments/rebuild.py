@@ -133,7 +133,7 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """F-201, steps 2 to 4: state at ``end_offset`` from the newest snapshot and a replay."""
+    """State at ``end_offset`` from the newest snapshot and a replay (F-201)."""
     was_empty_at = producers.empty and producers.map_end_offset >= end_offset
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
     if end_offset > producers.map_end_offset and not was_empty_at:

@@ -301,7 +301,7 @@ class Broker:
         self._actor.post(lambda: self._directory_failed(path, error))
 
     def _directory_failed(self, path: str, error: LogstoreError) -> None:
-        """R-151 … R-153."""
+        """Close what is in the directory and report it; without any left, stop (R-151 … R-153)."""
         if self.state in (BrokerState.CLOSING, BrokerState.STOPPED):
             return
         self.replica_manager.on_directory_failure(path, error)

@@ -177,7 +177,7 @@ class Membership:
         self._stage = Stage.WATCHING
 
     def _register(self) -> None:
-        """R-63."""
+        """Register this broker: the coordinator gives it its epoch (R-63)."""
         session = self._living()
         path = nodes.broker_path(self._broker_id)
         try:

@@ -95,7 +95,7 @@ def samples_of(broker: Broker) -> Iterator[Sample]:
 
 
 def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
-    """R-157."""
+    """Leaders, partitions and ISRs of the broker (R-157)."""
     partitions = list(manager.partitions.values())
     online = [p for p in partitions if not p.offline]
     stats = manager.stats
@@ -120,7 +120,7 @@ def _replica_manager(manager: ReplicaManager) -> Iterator[Sample]:
 
 
 def _partition(partition: Partition) -> Iterator[Sample]:
-    """R-158, R-159."""
+    """ISR, segments and offsets of one partition (R-158, R-159)."""
     labels = (("topic", partition.tp.topic), ("partition", str(partition.tp.partition)))
     log = partition.log
     leads = partition.is_leader
@@ -147,7 +147,7 @@ def _partition(partition: Partition) -> Iterator[Sample]:
 
 
 def _waiting(manager: ReplicaManager) -> Iterator[Sample]:
-    """R-163, R-164."""
+    """Requests that wait, and those that ended by their deadline (R-163, R-164)."""
     sizes: dict[str, list[int]] = {}
     for purgatory in manager.waiting.purgatories:
         size = sizes.setdefault(purgatory.name, [0, 0])
@@ -172,7 +172,7 @@ def _waiting(manager: ReplicaManager) -> Iterator[Sample]:
 
 
 def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
-    """R-166, R-167."""
+    """Bytes and messages, of clients and of replication (R-166, R-167)."""
     stats = manager.stats
     counts = {
         "BytesIn": stats.bytes_in,
@@ -189,7 +189,7 @@ def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
 
 
 def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
-    """R-165."""
+    """Fetch sessions, and the partitions in them (R-165)."""
     sessions = manager.fetch_sessions
     prefix = "server_FetchSessionCache"
     yield Sample(f"{prefix}_NumIncrementalFetchSessions", len(sessions))
@@ -198,7 +198,7 @@ def _fetch_sessions(manager: ReplicaManager) -> Iterator[Sample]:
 
 
 def _fetchers(fetchers: FetcherManager) -> Iterator[Sample]:
-    """R-160 … R-162."""
+    """Lag and traffic of the fetchers (R-160 … R-162)."""
     replica = (("clientId", "Replica"),)
     values = {
         "MaxLag": fetchers.max_lag,
@@ -219,7 +219,7 @@ def _fetchers(fetchers: FetcherManager) -> Iterator[Sample]:
 
 
 def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
-    """R-168."""
+    """Which log directories are offline (R-168)."""
     offline = log_manager.offline_directories
     yield Sample("log_LogManager_OfflineLogDirectoryCount", len(offline))
     for path in sorted({*log_manager.live_directories, *offline}):
@@ -228,7 +228,7 @@ def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
 
 
 def _controller(stats: ControllerStats) -> Iterator[Sample]:
-    """R-172, R-173."""
+    """What the controller knows of the cluster, and its elections (R-172, R-173)."""
     values = {
         "ActiveControllerCount": stats.active_controller_count,
         "OfflinePartitionsCount": stats.offline_partitions_count,

@@ -122,5 +122,5 @@ class ReplicationQuota:
             return self._measured.per_second(self._now_ms())
 
     def must_wait(self, tp: TopicPartition, in_sync: bool) -> bool:
-        """R-145."""
+        """Listed, not in sync, and above the rate (R-145)."""
         return not in_sync and self.is_throttled(tp) and self.is_exceeded()

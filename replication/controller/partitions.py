@@ -286,7 +286,8 @@ class Decisions:
         wanted: Iterable[TopicPartition] | None,
         tried: Collection[TopicPartition] = (),
     ) -> tuple[Changes, tuple[tuple[TopicPartition, ErrorCode], ...]]:
-        """R-60. Of all partitions (``wanted`` is None) those that need none are not listed.
+        """Elect where it is asked for (R-60). Of all partitions (``wanted`` is None) those that
+        need none are not listed.
 
         Args:
             tried: what this very request has elected before, with an outcome that nobody knows.

@@ -159,7 +159,7 @@ class ControllerTerm:
         self._commit(self._decisions.elect_leaderless())
 
     def controlled_shutdown(self, request: ControlledShutdownRequest, reply: OnReply) -> None:
-        """R-65."""
+        """Move the broker's leaderships away, and say when it may go (R-65)."""
         broker, context = request.broker_id, self.context
         if not self._is_current(broker, request.broker_epoch):
             reply(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH))
@@ -171,7 +171,7 @@ class ControllerTerm:
         reply(ControlledShutdownResponse(ErrorCode.NONE, self._decisions.led_by(broker)))
 
     def on_log_dir_events(self) -> None:
-        """R-66: the brokers' answers tell which replicas are lost."""
+        """Ask the brokers which replicas are lost with a directory (R-66)."""
         paths, brokers = self._store.log_dir_events()
         for broker in dict.fromkeys(brokers):
             self._outbox.all_roles_to(broker)
@@ -208,7 +208,7 @@ class ControllerTerm:
     # -- partitions ------------------------------------------------------------------------------
 
     def alter_partition(self, request: AlterPartitionRequest, reply: OnReply) -> None:
-        """R-42 … R-49."""
+        """Judge the proposals of a leader, and write those that hold (R-42 … R-49)."""
         if not self._is_current(request.broker_id, request.broker_epoch):
             reply(AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH))
             return
@@ -220,7 +220,7 @@ class ControllerTerm:
         reply(AlterPartitionResponse(ErrorCode.NONE, answers))
 
     def election(self, request: ElectLeadersRequest, reply: OnReply) -> Task:
-        """R-60: an event that remembers what it has tried to elect."""
+        """An event that remembers what it has tried to elect (R-60)."""
         tried: set[TopicPartition] = set()
 
         def elect() -> None:
@@ -234,18 +234,18 @@ class ControllerTerm:
         return elect
 
     def retry_elections(self) -> None:
-        """R-59, periodically; and what a request began that nobody waits for any more."""
+        """Elect where no one leads, periodically (R-59); and what a request began and left."""
         self._commit(self._decisions.first_states())
         self._commit(self._decisions.elect_leaderless())
 
     def rebalance(self) -> None:
-        """R-61, periodically."""
+        """Elect preferred replicas that do not lead, periodically (R-61)."""
         self._commit(self._decisions.rebalance())
 
     def reassignment(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None], reply: Reassigned
     ) -> Task:
-        """R-62: an event that remembers what it has tried to begin or to give up."""
+        """An event that remembers which moves it has tried to begin or to give up (R-62)."""
         tried: set[TopicPartition] = set()
 
         def reassign() -> None:

@@ -98,7 +98,7 @@ def change(
     target_isr = tuple(r for r in wanted if r not in unclean_replicas and r in target_replicas)
     target_elr: tuple[int, ...] = ()
     if elr_enabled:
-        if len(target_isr) < min_isr:
+        if len(target_isr) < min_isr:  # only then there is an ELR
             former = dict.fromkeys((*now.elr, *now.isr))
             target_elr = tuple(
                 r

@@ -56,7 +56,8 @@ def after_fetch(
     known: Progress, fetch_offset: int, log_start: int, now_ms: int, leader_end: int,
     broker_epoch: int,
 ) -> Progress:  # fmt: skip
-    """R-7. ``leader_end`` is our log end before the fetch was read."""
+    """What a fetch proves of its follower (R-7). ``leader_end`` is our log end before it was
+    read."""
     known = settled(known)
     caught_up_ms = known.caught_up_ms
     if fetch_offset >= leader_end:
@@ -72,7 +73,7 @@ def after_fetch(
 def after_election(
     known: Progress, now_ms: int, leader_end: int, *, in_isr: bool, led_before: bool
 ) -> Progress:
-    """R-11: a new leader epoch begins; members of the ISR get one lag time to show up."""
+    """A new leader epoch begins (R-11): members of the ISR get one lag time to show up."""
     seen_ms = now_ms if in_isr else NEVER_MS
     if not led_before:
         return Progress(leader_end_at_fetch=-1, caught_up_ms=seen_ms)
@@ -84,14 +85,14 @@ def after_election(
 
 
 def is_caught_up(known: Progress, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
-    """R-10."""
+    """Whether a follower is at our log end, or was within the lag time (R-10)."""
     if known.log_end == leader_end:
         return True
     return now_ms - settled(known).caught_up_ms <= max_lag_ms
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """R-20."""
+    """The setting, but never more than there are replicas (R-20)."""
     return min(min_insync_replicas, replica_count)
 
 

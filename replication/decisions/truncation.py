@@ -101,7 +101,7 @@ def cannot_be_compared(found: EpochEndOffset, fetch_offset: int, log_start: int)
 
 
 def check_leader_epoch(requested: int, current: int) -> ErrorCode:
-    """R-99, R-100: a request of another leadership is refused; −1 is not checked."""
+    """A request of another leadership is refused; −1 is not checked (R-99, R-100)."""
     if requested in (UNKNOWN_EPOCH, current):
         return ErrorCode.NONE
     if requested < current:

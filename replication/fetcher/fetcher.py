@@ -162,7 +162,7 @@ class Fetcher:
             self.dead = True
 
     def _step(self) -> None:
-        """R-114: send what comes next, or rest until there is something."""
+        """Send what comes next, or rest until there is something (R-114)."""
         while True:
             with self._lock:
                 if self._closed:
@@ -214,7 +214,7 @@ class Fetcher:
             if response is None:
                 if isinstance(request, FetchRequest):
                     self._session.reset()  # the leader may have heard it
-                self._troubles.delay(self._states)  # R-127
+                self._troubles.delay(self._states)  # all of them (R-127)
             else:
                 moved = apply(response)
         if moved:
@@ -247,7 +247,7 @@ class Fetcher:
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
     def _cut_alone(self) -> None:
-        """R-130, where the leader need not be asked."""
+        """Truncate where the leader need not be asked (R-130)."""
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
         for state in alone:
@@ -339,7 +339,7 @@ class Fetcher:
                 with self._troubles.applying(state):
                     if self._append(state, part):
                         moved.append(state.tp)
-        for state, answer, log_start in diverging:  # R-120
+        for state, answer, log_start in diverging:  # when all else is done (R-120)
             if self._states.holds(state):
                 self._truncate_as_told(state, answer, log_start)
                 moved.append(state.tp)
@@ -348,7 +348,7 @@ class Fetcher:
         return moved
 
     def _is_current(self, state: FetchState, part: FetchPartitionResponse) -> bool:
-        """R-117: nothing else happened to the partition while the request was on its way."""
+        """Nothing else happened to the partition while the request was on its way (R-117)."""
         if self._states.holds(state):
             return True
         newer = self._states.get(part.tp)
@@ -357,7 +357,7 @@ class Fetcher:
             and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
             and newer.leader_epoch != state.leader_epoch
         ):
-            self._troubles.delay([newer])  # R-125
+            self._troubles.delay([newer])  # its epoch has moved (R-125)
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
@@ -383,7 +383,7 @@ class Fetcher:
         for part in answers:
             state = asked.pop(part.tp, None)
             if state is None or not self._states.holds(state):
-                continue  # R-131
+                continue  # gone, or in another epoch (R-131)
             if part.error_code:
                 self._troubles.refused(state, part.error_code)
             else:

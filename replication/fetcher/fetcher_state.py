@@ -151,7 +151,7 @@ class FetchState:
     # -- our part of a request ---------------------------------------------------------------------
 
     def fetch_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
-        """R-116.
+        """What a fetch asks of this partition (R-116).
 
         The log start is that of our latest change; what retention deletes here in between is of
         no concern to the leader, who waits only for log starts that it raised itself (R-96).
@@ -163,13 +163,13 @@ class FetchState:
         )  # fmt: skip
 
     def epoch_part(self, rule: TruncationRule) -> OffsetForLeaderPartition:
-        """R-130."""
+        """The question where our latest epoch ends in the leader's log (R-130)."""
         return OffsetForLeaderPartition(
             self.tp, self.last_epoch, self._sent_epoch(rule), self.topic_id
         )
 
     def ends_part(self, rule: TruncationRule) -> ListOffsetsPartition:
-        """R-129."""
+        """The question for the leader's log end, and then for its log start (R-129)."""
         which = LATEST if self.leader_end is None else EARLIEST
         return ListOffsetsPartition(self.tp, which, self._sent_epoch(rule), self.topic_id)
 

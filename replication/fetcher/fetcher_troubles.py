@@ -69,7 +69,7 @@ class Troubles:
         try:
             yield
             return
-        except (CorruptMessageError, InvalidRecordError) as error:  # R-121
+        except (CorruptMessageError, InvalidRecordError) as error:  # fetched again (R-121)
             logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
             state.resume()  # a log that has to begin inside a batch did so before it was looked at
             self.delay([state])
@@ -79,7 +79,7 @@ class Troubles:
             self.delay([state])
         except NotLeaderOrFollowerError:
             self.delay([state])  # its role changed; who changed it removes it or adds it anew
-        except Exception as error:  # R-122
+        except Exception as error:  # given up (R-122)
             if self._states.holds(state):
                 self.fail(state.tp, error)
         self._session.doubt(state.tp)
@@ -119,7 +119,7 @@ class Troubles:
         self._env.failed[tp] = error
 
     def delay(self, states: Iterable[FetchState], backoff_ms: int | None = None) -> None:
-        """R-128."""
+        """Leave these partitions alone for ``replica.fetch.backoff.ms`` (R-128)."""
         now_ms = self._env.runtime.now_ms()
         if backoff_ms is None:
             backoff_ms = max(1, self._env.config.replica_fetch_backoff_ms)  # never a circle

@@ -96,7 +96,7 @@ class Replica:
 
     @property
     def min_isr(self) -> int:
-        """R-20."""
+        """``min.insync.replicas``, at most as many as there are replicas (R-20)."""
         role = self.role
         if isinstance(role, Leadership):
             return role.min_isr
@@ -105,7 +105,7 @@ class Replica:
 
     @property
     def under_replicated(self) -> bool:
-        """R-174, as the next two."""
+        """The ISR lacks a replica; R-174 has this and the next two."""
         role = self.role
         return isinstance(role, Leadership) and len(role.isr.committed) < len(role.replicas)
 

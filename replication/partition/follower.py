@@ -39,7 +39,7 @@ class Follower(Replica):
         return log is None or log.config.flush_messages < MAX_LONG
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
-        """F-208 on this replica's log."""
+        """Where an epoch ends in this replica's log (F-208)."""
         return EpochEndOffset(*self.local_log().end_offset_for_epoch(epoch))
 
     def append_as_follower(
@@ -103,8 +103,8 @@ class Follower(Replica):
         self._storage(self.local_log().flush_what_is_due)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """R-138. The caller sees to it that the checkpoints learn of it before anything is fetched
-        behind the cut (``LogManager.checkpoint_cuts``)."""
+        """Cut the log (R-138). The caller sees to it that the checkpoints learn of it before
+        anything is fetched behind the cut (``LogManager.checkpoint_cuts``)."""
         with self._lock:
             self._storage(self._following(leader_epoch).truncate_to, offset)
 

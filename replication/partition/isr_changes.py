@@ -110,7 +110,8 @@ class IsrChanges(Replica):
         self, leading: Leadership, replica_id: int, replica_epoch: int, part: FetchPartition,
         leader_end: int,
     ) -> tuple[bool, Proposal | None]:  # fmt: skip
-        """R-7; the caller holds the lock. Whether the high watermark moved, and what to submit."""
+        """Note progress (R-7); the caller holds the lock. Whether the high watermark moved, and
+        what to submit."""
         known = leading.followers.get(replica_id)
         if known is None:  # left the assignment while the log was read
             return False, None
@@ -202,7 +203,7 @@ class IsrChanges(Replica):
     def _on_result(
         self, item: AlterPartitionItem, pending: IsrState, result: AlterPartitionResult
     ) -> None:
-        """R-35 … R-40."""
+        """Take the controller's answer to a proposal (R-35 … R-40)."""
         code, moved, kind = result.error_code, False, "failed"
         with self._lock:
             leading = self.role

@@ -171,7 +171,8 @@ class Leader(IsrChanges):
     def _readable(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
     ) -> tuple[Role, ReplicaLog]:
-        """R-8, R-97 … R-101; a follower here serves consumers too (KIP-392, R-149)."""
+        """Whether this fetch may read here (R-8, R-97 … R-101). A follower serves consumers too
+        (KIP-392, R-149)."""
         role = self.role if replica_id == CONSUMER else self._leading()
         log = self.local_log()
         self.check_topic(part.topic_id)

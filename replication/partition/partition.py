@@ -32,8 +32,8 @@ class Partition(Leader, Follower):
     """
 
     def make_leader(self, change: PartitionChange) -> bool:
-        """R-12, R-13; True when requests that wait here have to look again: a new leadership began,
-        or the high watermark moved.
+        """Lead (R-12, R-13); True when requests that wait here have to look again: a new leadership
+        began, or the high watermark moved.
 
         Raises:
             KafkaStorageError: the log could not be opened, or the epoch not be written.
@@ -95,8 +95,8 @@ class Partition(Leader, Follower):
         return True
 
     def make_follower(self, change: PartitionChange) -> bool:
-        """R-12, R-14; True when the leader epoch rose: the fetcher must begin anew. What may not
-        stay unsynced any more waits for ``ReplicaLog.flush_what_is_due``.
+        """Follow (R-12, R-14); True when the leader epoch rose: the fetcher must begin anew. What
+        may not stay unsynced any more waits for ``ReplicaLog.flush_what_is_due``.
 
         Raises:
             KafkaStorageError, InconsistentTopicIdError, ResourceBusyError: as ``make_leader``; the

@@ -98,7 +98,8 @@ class FullFetch(SessionlessFetch):
 
 
 class IncrementalFetch:
-    """Active partitions of a session are looked at, and answered where there is something new."""
+    """Active partitions of a session are looked at, and answered where there is something new
+    (R-142)."""
 
     def __init__(
         self, request: FetchRequest, session: FetchSession, now_ms: int, may_redirect: bool
@@ -190,7 +191,7 @@ def open_context(
     request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int],
     may_redirect: bool,
 ) -> FetchContext | ErrorCode:  # fmt: skip
-    """R-141; a code: the session is not as the request says."""
+    """The session of a request (R-141); a code where it is not as the request says."""
     if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
         if request.session_id != NO_SESSION:
             sessions.close(request)

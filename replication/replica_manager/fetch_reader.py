@@ -179,7 +179,7 @@ class FetchReader:
         return None if limit.done else limit.available
 
     def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
-        """R-145, R-146."""
+        """Whether a quota gives this replica nothing now (R-145, R-146)."""
         quota = self._quota
         return (
             replica_id >= 0
@@ -190,7 +190,7 @@ class FetchReader:
     # -- other replicas ------------------------------------------------------------------------
 
     def _preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
-        """R-147: the leader, and members of its ISR that hold the offset, are candidates."""
+        """Candidates are the leader, and members of its ISR that hold the offset (R-147)."""
         log = partition.log
         if not rack or not partition.is_leader or log is None:
             return None

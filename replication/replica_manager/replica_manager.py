@@ -145,7 +145,9 @@ class ReplicaManager:
     def startup(self) -> None:
         """Begin the periodic work."""
         lag_ms = self._config.replica_lag_time_max_ms
-        self._isr_expiration.every(max(1, lag_ms // 2), self._look_at_leaderships)  # R-32
+        self._isr_expiration.every(
+            max(1, lag_ms // 2), self._look_at_leaderships
+        )  # who lags (R-32)
         self._background.care_for(self.log_manager)
         retention_ms = self.log_manager.broker_config.log_retention_check_interval_ms
         self._background.every(retention_ms, self._clean_up)
@@ -170,7 +172,7 @@ class ReplicaManager:
         self.fetch_sessions.shutdown()
 
     def begin_controlled_shutdown(self) -> None:
-        """R-17: what this broker loses from now on it does not follow any more."""
+        """What this broker loses from now on it does not follow any more (R-17)."""
         self._roles.shutting_down = True
 
     def _clean_up(self) -> None:
@@ -263,7 +265,7 @@ class ReplicaManager:
         return response
 
     def _throttle(self, topic: str, config: Mapping[str, str]) -> None:
-        """R-145: which of a topic's replicas here the quotas hold back."""
+        """Which of a topic's replicas here the quotas hold back (R-145)."""
         for quota, side in ((self.leader_quota, "leader"), (self.follower_quota, "follower")):
             value = config.get(f"{side}.replication.throttled.replicas", "")
             try:

@@ -86,7 +86,8 @@ class RoleChanges:
         return self._latest[1]
 
     def _refusal(self, request: ControlRequest) -> ErrorCode:
-        """R-52. A higher broker epoch than ours is right: the controller knew it before us."""
+        """Why a late order is refused (R-52). A higher broker epoch than ours is right: the
+        controller knew it before us."""
         if request.controller_epoch < self.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         own = self._broker_epoch()
@@ -115,7 +116,8 @@ class RoleChanges:
     # -- lead and follow -----------------------------------------------------------------------
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """R-18; a repetition changes nothing. Leaders come first, so that they serve early."""
+        """Take the controller's orders (R-18); a repetition changes nothing. Leaders come first, so
+        that they serve early."""
         ended: list[TopicPartition] = []
         with self._lock:
             refused = self._refusal(request)
@@ -237,13 +239,13 @@ class RoleChanges:
         return not self.shutting_down or self._broker_id in new.isr
 
     def _initial_state(self, change: PartitionChange) -> InitialFetchState:
-        """R-112."""
+        """Where a follower begins to fetch (R-112)."""
         log = self._partitions.find(change.tp).local_log()
         offset = self._rule.initial_offset(log.latest_epoch, log.high_watermark, log.log_end_offset)
         return InitialFetchState(change.topic_id, change.registration.leader_epoch, offset)
 
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
-        """R-19: one that fails does not stop the others."""
+        """One that fails does not stop the others (R-19)."""
         code = answer_code(partition.tp, error)
         if isinstance(error, ResourceBusyError):
             code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller asks again, after a pause

@@ -337,7 +337,7 @@ class TestSplitCrash:
 
 @pytest.fixture
 def stopped() -> Disk:
-    """Segments 0, 8, 16 with two-record batches, LEO 24, stopped cleanly (section 15.3)."""
+    """Segments 0, 8, 16 with two-record batches, LEO 24, stopped cleanly (F-253 … F-267)."""
     disk = Disk()
     filled(disk, 8, 16).close()
     return disk

@@ -104,7 +104,7 @@ class LogFlusher:
         return offset <= writer.synced and writer.segments.active.name_durable
 
     def flush_flush_locked(self, *, everything: bool = False) -> None:
-        """F-220: sync all above the recovery point, then move it up.
+        """Sync all above the recovery point, then move it up (F-220).
 
         Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
         because the segment that holds the recovery point is always recovered whole. They are

@@ -184,7 +184,7 @@ def _records_of(batch: memoryview, header: BatchHeader) -> list[Record]:
 def _validate_records(
     records: list[Record], header: BatchHeader, config: LogConfig, now_ms: int
 ) -> None:
-    """F-171 … F-176: one bad record fails the whole batch."""
+    """One bad record fails the whole batch (F-171 … F-176)."""
     if config.compact:
         why = "a compacted topic needs a key"
         missing = [(i, why) for i, record in enumerate(records) if record.key is None]
@@ -244,7 +244,7 @@ def parse_legacy_codec(data: Buffer) -> Compression:
 
 
 def check_follower(analysis: BatchAnalysis, log_end_offset: int) -> None:
-    """F-163, F-164: offsets ascend, and nothing below the log end offset."""
+    """Offsets ascend, and none is below the log end offset (F-163, F-164)."""
     if not analysis.ascending:
         raise OffsetsOutOfOrderError("offsets of the batches do not ascend")
     if analysis.first_offset < log_end_offset:

@@ -471,8 +471,8 @@ class LogWriter:
         )
 
     def roll_locked(self, new_base: int) -> None:
-        """F-146, F-147. The new segment keeps the suffix ``.swap`` until the old one is durable:
-        otherwise a crash may keep the new one and lose the end of the old, a hole (S-36).
+        """Begin a new segment (F-146, F-147). It keeps the suffix ``.swap`` until the old one is
+        durable: otherwise a crash may keep the new one and lose the end of the old, a hole (S-36).
 
         Raises:
             OSError: nothing has changed but stray files, if a resource is short.

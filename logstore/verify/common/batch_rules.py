@@ -82,7 +82,8 @@ def check_header(row: Row) -> Iterator[Problem]:
 
 
 def _check_producer(row: Row) -> Iterator[Problem]:
-    """F-75; a batch of the Raft metadata log is a control batch without a producer."""
+    """Producer fields fit each other (F-75); a batch of the Raft metadata log is a control batch
+    without a producer."""
     at = row.position, row.base_offset
     if row.producer_id >= 0:
         if row.producer_epoch < 0:
