@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,7 @@ def simulate(
     from replication.simulator.search.mutants import BASELINES, MUTANTS
     from replication.simulator.search.plan_generator import draw_plan
     from replication.simulator.search.run import run_plan
-    from replication.simulator.world.fault_kinds import GROUPS, KINDS, expand
+    from replication.simulator.world.fault_kinds import expand
     from replication.simulator.world.plan import Options, Plan
 
     if mutant == "?":
@@ -87,10 +88,7 @@ def simulate(
             terminal.line(f"{name:42} {what}")
         return
     if faults == "?":
-        for group, kinds in GROUPS.items():
-            terminal.line(f"{group:20} {', '.join(kinds) or 'no faults'}")
-        for kind, what in KINDS.items():
-            terminal.line(f"{kind:20} {what}")
+        terminal.lines(_kinds())
         return
     try:
         chosen = tuple(faults.split(","))
@@ -126,6 +124,18 @@ def simulate(
         if result.failed and shrink and replay is None:
             _show_failure(plan, options, save)
     ctx.exit(EXIT_FINDINGS if result.failed else 0)
+
+
+def _kinds() -> Iterator[str]:
+    """Groups and their kinds of faults, as a list for people."""
+    from replication.simulator.world.fault_kinds import GROUPS, KINDS
+
+    yield f"{'all':24}every kind but those of unclean and admin"
+    yield f"{'none':24}no faults"
+    for group, kinds in GROUPS.items():
+        if group not in ("all", "none"):
+            yield group
+            yield from (f"    {kind:20}{KINDS[kind]}" for kind in kinds)
 
 
 def _search(

@@ -379,6 +379,15 @@ class TestCommand:
     def test_bad_arguments_are_told(self, arguments: list[str]) -> None:
         assert CliRunner().invoke(simulate, arguments).exit_code == 2
 
+    def test_kinds_of_faults_are_listed(self) -> None:
+        done = CliRunner().invoke(simulate, ["--faults", "?"])
+        lines = done.stdout.splitlines()
+        assert [line.split()[0] for line in lines if line[0] != " "] == [
+            "all", "none", *(group for group in GROUPS if group not in ("all", "none")),
+        ]  # fmt: skip
+        assert {line.split()[0] for line in lines if line[0] == " "} == {*KINDS}
+        assert max(map(len, lines)) <= 80
+
     def test_mutants_are_listed(self) -> None:
         done = CliRunner().invoke(simulate, ["--mutant", "?"])
         assert "no-truncation" in done.stdout

@@ -11,7 +11,7 @@ NET = {
     "message-delay": "a message arrives late",
     "message-twice": "a message arrives a second time",
     "message-reorder": "a message overtakes the ones before it",
-    "partition": "brokers, the coordinator or clients do not reach each other",
+    "partition": "brokers, coordinator or clients are cut off from others",
     "one-way-partition": "messages pass one way only",
     "link-clog": "a link holds everything back, then delivers all of it",
     "lasting-cut": "a partition that lasts until all faults end",
@@ -22,10 +22,10 @@ NET = {
 CRASH = {
     "kill": "a process ends; what it wrote to files stays",
     "power-loss": "power fails; everything that was not synced is lost",
-    "partial-power-loss": "power fails; a random part of what was not synced is lost",
+    "partial-power-loss": "power fails; some of what was not synced is lost",
     "torn-write": "power loss left a part of a write",
     "zero-fill": "power loss left zeros in place of a write",
-    "lost-name": "power loss undid a name that was made, changed or removed",
+    "lost-name": "power loss undid a create, rename or unlink",
     "lost-truncation": "power loss undid a truncation",
 }
 DISK = {
@@ -47,11 +47,11 @@ CLOCK = {
 }
 CONTROLLER = {
     "controller-crash": "the process that is controller ends",
-    "controller-pause": "the controller stands still, and then acts on what it knew",
+    "controller-pause": "the controller stands still, then acts on what it knew",
 }
 COORDINATOR = {
-    "lost-call": "the coordinator's answer is lost, and the call was not carried out",
-    "lost-answer": "the coordinator's answer is lost, and the call was carried out",
+    "lost-call": "a call to the coordinator fails, and was not carried out",
+    "lost-answer": "a call to the coordinator fails, and was carried out",
     "coordinator-crash": "the coordinator ends, and all sessions with it",
 }
 ADMIN = {
