@@ -154,8 +154,7 @@ class Oracle:
         broker_id = machine.broker_id
         for tp, view in self._views[broker_id].items():
             log = view.shadow.log
-            hosted = machine.broker is not None and machine.broker.log_manager.logs.get(tp) is log
-            if view.incarnation == machine.starts and hosted:
+            if view.incarnation == machine.starts and _is_kept(machine, tp, log):
                 if view.leads:  # the event that it dies in may have told others
                     self._highest[tp] = max(self._highest[tp], log.high_watermark)
                 self._recoveries.ended(machine, tp, view.shadow, view.undone)
@@ -568,3 +567,11 @@ class Oracle:
 
     def view(self, broker_id: int, tp: TopicPartition) -> View | None:
         return self._views.get(broker_id, {}).get(tp)
+
+
+def _is_kept(machine: Machine, tp: TopicPartition, log: ReplicaLog) -> bool:
+    """Whether the next process will find the log: it is hosted, or was when its disk failed."""
+    assert machine.broker is not None
+    if machine.broker.log_manager.logs.get(tp) is log:
+        return True
+    return log.failed and machine.disk.peek(log.segments[-1].log_path) is not None

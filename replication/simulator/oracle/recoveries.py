@@ -48,10 +48,6 @@ class Recoveries:
             log.failed or machine.disk.stopped, machine.disk.wipes,
         )  # fmt: skip
 
-    def forget(self, broker_id: int, tp: TopicPartition) -> None:
-        """The log was deleted."""
-        self._remains.pop((broker_id, tp), None)
-
     def opened(
         self, machine: Machine, tp: TopicPartition, shadow: Shadow, *, damaged: bool
     ) -> tuple[str, dict[int, Entry]]:
