@@ -19,7 +19,6 @@ from replication.simulator.search.run import run_seed
 from replication.simulator.world.plan import Options, Result
 
 CHUNK = 24  # schedules in one task of a worker
-COLLECTED_AFTER = 8  # schedules
 
 
 @dataclass(slots=True)
@@ -63,8 +62,7 @@ def run_seeds(
     try:
         for seed in range(first, first + count):
             results.append(run_seed(seed, options))
-            if len(results) % COLLECTED_AFTER == 0:
-                gc.collect()
+            gc.collect()  # at once: the next cluster finds its memory in the caches
             if stop_early and results[-1].failed:
                 break
     finally:
