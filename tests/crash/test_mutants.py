@@ -93,7 +93,7 @@ class _Shifted:
 
 def tail_not_cut(patch: pytest.MonkeyPatch) -> None:
     """Recovery finds the end of the good batches, and leaves the rest in the file."""
-    patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason: None)
+    patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason, **options: None)
 
 
 def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:

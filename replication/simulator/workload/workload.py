@@ -39,7 +39,7 @@ from replication.coordination import nodes
 from replication.simulator.oracle.history import History, Outcome, TransactionState, Write
 from replication.simulator.workload.lives import Lives
 from replication.simulator.workload.transactions import Transactions
-from replication.simulator.world.admin_faults import targets
+from replication.simulator.world.admin_faults import move, targets
 from replication.simulator.world.cluster import SimCluster, rack_of
 from replication.simulator.world.network import SimTransport
 from replication.simulator.world.plan import Operation, Plan
@@ -273,13 +273,8 @@ class World:
 
     def reassign(self, tp: TopicPartition, number: int) -> None:
         """To one of the sets of brokers that are large enough, in one of their orders."""
-        controller = self.cluster.controller
-        broker = None if controller is None else self.cluster.machines[controller].broker
-        if broker is not None:
-            choices = targets(self.cluster.plan)
-            target = choices[number % len(choices)]
-            self.scheduler.note(f"{tp} is to be on {target}")
-            broker.controller.reassign({tp: target}, self._reassigned)
+        choices = targets(self.cluster.plan)
+        move(self.cluster, tp, choices[number % len(choices)], self._reassigned)
 
     def _reassigned(self, verdicts: Mapping[TopicPartition, ErrorCode]) -> None:
         for code in verdicts.values():

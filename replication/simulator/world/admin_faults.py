@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import permutations
 
 from checkpoints.types import TopicPartition
 from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
 from replication.common.messages import (
     AlterableConfig,
     ElectionType,
     ElectLeadersRequest,
     IncrementalAlterConfigsRequest,
 )
+from replication.coordination import nodes
 from replication.simulator.world.cluster import SimCluster
 from replication.simulator.world.plan import Fault, Plan
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
@@ -25,6 +28,31 @@ def targets(plan: Plan) -> list[tuple[int, ...]]:
     least = max(min(2, most), plan.min_isr)
     sizes = range(least, most + 1)
     return [target for size in sizes for target in permutations(range(plan.brokers), size)]
+
+
+def move(
+    cluster: SimCluster, tp: TopicPartition, target: tuple[int, ...] | None,
+    reply: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+) -> bool:  # fmt: skip
+    """Ask the controller for a move; None gives up the one that is under way. True if it was asked.
+
+    New replicas of a move that is given up leave, and what they alone kept beside the leader is on
+    one disk less: they count as replicas that forget. Where too many have, nothing is asked.
+    """
+    controller, tree = cluster.controller, cluster.coordinator.tree
+    broker = None if controller is None else cluster.machines[controller].broker
+    node = None if tree is None else tree.get(nodes.topic_path(tp.topic))
+    if broker is None or node is None:
+        return False
+    adding = nodes.decode_topic(tp.topic, node.data).adding.get(tp.partition, ())
+    leaving = set(adding).difference(target or ())
+    if leaving and not cluster.atlas.may_stop(*leaving):
+        return False
+    for replica in leaving:
+        cluster.atlas.stopped(replica, forgets=True)
+    cluster.scheduler.note(f"{tp} is to be on {target or 'where it was'}")
+    broker.controller.reassign({tp: target}, reply)
+    return True
 
 
 class AdminFaults:
@@ -72,8 +100,6 @@ class AdminFaults:
         )  # fmt: skip
 
     def _move(self, fault: Fault, target: tuple[int, ...] | None) -> None:
-        broker = self._controller(fault)
-        if broker is not None:
-            tp = self._followed[int(fault.amount) % len(self._followed)]
-            self._scheduler.note(f"{tp} is to be on {target or 'where it was'}")
-            broker.controller.reassign({tp: target}, lambda verdicts: None)
+        tp = self._followed[int(fault.amount) % len(self._followed)]
+        if move(self._cluster, tp, target, lambda verdicts: None):
+            self._struck[fault.kind] += 1

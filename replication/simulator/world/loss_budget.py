@@ -24,9 +24,9 @@ class Atlas:
         self._damaged: set[int] = set()
         self._booked: dict[int, bool] = {}  # faults that wait in a disk -> whether they forget
 
-    def may_stop(self, broker: int) -> bool:
-        """Its process may die, with all that it wrote intact."""
-        return not self._lossy or len(self._unclean | {broker}) <= self._tolerated
+    def may_stop(self, *brokers: int) -> bool:
+        """Their processes may die, with all that they wrote intact."""
+        return not self._lossy or len(self._unclean.union(brokers)) <= self._tolerated
 
     def may_lose_power(self, broker: int) -> bool:
         return self.may_stop(broker) if self.power_loss_is_safe else self.may_forget(broker)
