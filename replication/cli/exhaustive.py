@@ -7,7 +7,7 @@ import sys
 import click
 
 from logstore import terminal
-from logstore.cli.common.exits import EXIT_FINDINGS
+from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.common.clock import SystemClock
 from replication.decisions.truncation import RULES
 from replication.simulator.exhaustive import (
@@ -20,6 +20,13 @@ from replication.simulator.exhaustive import (
     to_dict,
     to_text,
 )
+
+FINISH = (
+    Bounds(1, 6, 6, 6), Bounds(2, 4, 4, 4), Bounds(3, 1, 1, 3), Bounds(3, 2, 2, 2),
+    Bounds(3, 3, 3, 1), Bounds(4, 1, 1, 1), Bounds(4, 3, 3, 0), Bounds(5, 2, 2, 0),
+)  # fmt: skip
+"""The largest bounds that end within minutes and a gigabyte. Each step beyond multiplies the states
+by ten and more, so that whatever exceeds all of these is refused instead of begun."""
 
 
 def run_exhaustive(
@@ -38,7 +45,12 @@ def run_exhaustive(
         mutant: a key of ``MUTANTS``; the search ends where the property breaks that it is about.
     Raises:
         click.UsageError: a name that is not known, or bounds with nothing in them.
+        click.exceptions.Exit: bounds with more than can be searched (``FINISH``), which is told.
     """
+    if not any(Bounds(*bounds).within(most) for most in FINISH):
+        largest = ", ".join(" ".join(map(str, most)) for most in FINISH)
+        asked = " ".join(map(str, bounds))
+        fail(f"--exhaustive {asked} does not finish; the largest that do are {largest}")
     if truncation is not None and truncation not in RULES:
         raise click.UsageError(f"no truncation rule {truncation!r}; there are {', '.join(RULES)}")
     if mutant is not None and mutant not in MUTANTS:

@@ -12,9 +12,11 @@ from itertools import permutations
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from logstore.segments import leader_epochs as epochs
-from replication.cli.exhaustive import run_exhaustive
+from replication.cli.exhaustive import FINISH, run_exhaustive
+from replication.cli.simulate import simulate
 from replication.decisions import election, isr, truncation
 from replication.decisions.truncation import (
     EPOCH_RULE,
@@ -250,3 +252,17 @@ def test_the_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_refuses_names_it_does_not_know(names: dict[str, str]) -> None:
     with pytest.raises(click.UsageError, match="there are"):
         run_exhaustive((2, 1, 1, 1), **names)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("most", FINISH, ids=str)
+def test_the_command_refuses_what_does_not_finish(most: Bounds) -> None:
+    """In one sentence, one step beyond the largest bounds in each direction."""
+    beyond = (most._replace(**{name: getattr(most, name) + 1}) for name in Bounds._fields)
+    refused = [bounds for bounds in beyond if not any(bounds.within(other) for other in FINISH)]
+    assert refused
+    for bounds in [*refused, Bounds(50, 50, 50, 50)]:
+        done = CliRunner().invoke(simulate, ["--exhaustive", *map(str, bounds)])
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1
+        assert "does not finish; the largest that do are 1 " in done.stderr

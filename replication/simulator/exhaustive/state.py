@@ -25,6 +25,9 @@ class Bounds(NamedTuple):
     records: int  # that producers write in all
     max_epoch: int  # of leadership; the first is 0
 
+    def within(self, other: Bounds) -> bool:
+        return all(mine <= most for mine, most in zip(self, other, strict=True))
+
 
 class Record(NamedTuple):
     id: int  # in the order in which producers wrote
