@@ -50,7 +50,9 @@ def run_exhaustive(
     if not any(Bounds(*bounds).within(most) for most in FINISH):
         largest = ", ".join(" ".join(map(str, most)) for most in FINISH)
         asked = " ".join(map(str, bounds))
-        fail(f"--exhaustive {asked} does not finish; the largest that do are {largest}")
+        fail(
+            f"--exhaustive {asked} would not end within minutes; the largest that do are {largest}"
+        )
     if truncation is not None and truncation not in RULES:
         raise click.UsageError(f"no truncation rule {truncation!r}; there are {', '.join(RULES)}")
     if mutant is not None and mutant not in MUTANTS:

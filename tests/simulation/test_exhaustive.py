@@ -265,4 +265,4 @@ def test_the_command_refuses_what_does_not_finish(most: Bounds) -> None:
         assert done.exit_code == 2
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1
-        assert "does not finish; the largest that do are 1 " in done.stderr
+        assert "would not end within minutes; the largest that do are 1 " in done.stderr
