@@ -23,7 +23,7 @@ FOUND = {
     "append-wakes-no-follower": 312013650,
     "asks-on-without-settling": 312014433,
     "broker-epoch-not-checked": 312013887,
-    "clean-marker-kept": 312014416,
+    "clean-marker-kept": 312014444,
     "committed-writes-time-out": 312013650,
     "configuration-change-not-applied": 312013669,
     "consumers-read-uncommitted": 312013655,
@@ -40,7 +40,7 @@ FOUND = {
     "high-watermark-wakes-no-consumer": 312013652,
     "high-watermark-without-followers": 312013650,
     "high-watermark-without-min-isr": 312013652,
-    "isr-change-of-any-topic-id": 312013742,
+    "isr-change-of-any-topic-id": 312014029,
     "isr-change-wakes-nobody": 312013805,
     "isr-change-without-compare-and-set": 312013947,
     "isr-never-shrinks": 312013718,
@@ -66,7 +66,7 @@ FOUND = {
 FOUND_WHERE_RECORDS_MAY_BE_LOST = {
     "unclean-election-before-isr": 312013692,
     "unclean-election-beside-a-leader-that-stops": 60085,
-    "unclean-election-of-whoever-is-back-first": 312013650,
+    "unclean-election-of-whoever-is-back-first": 312013692,
 }
 TRIES = 300
 REGRESSIONS = Path(__file__).parent / "regressions"
