@@ -98,7 +98,7 @@ class LazyGroup(click.Group):
         except InvariantError as error:
             _fail_with_traceback(error)
         except (LogstoreError, CheckpointError) as error:
-            fail(f"{type(error).__name__}: {error}")
+            fail(str(error) or type(error).__name__)
         except OSError as error:
             fail(str(error))
         except MemoryError as error:

@@ -56,6 +56,7 @@ def import_(
       logstore import /var/lib/kafka-logs orders.parquet --config retention.ms=-1
     """
     load("pyarrow", Extra.ARROW, "logstore import")
+    from logstore.cli.common.topics import known
     from logstore.cli.records.files import Format, check_digest
     from logstore.cli.records.loading import survey
     from logstore.manager import LogManager
@@ -81,6 +82,7 @@ def import_(
         else:
             with LogManager([directory], background=False) as manager:
                 if to_existing:
+                    known(manager, directory, name)
                     rows = source.append(manager, name)
                 else:
                     rows = source.create(manager, name, partitions, settings)

@@ -13,7 +13,6 @@ from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
 from logstore.storage.local import LocalStorage
 
-_WIDTH = 160  # columns where nobody watches
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -85,24 +84,20 @@ def _print(directories: list[LogDirectory], replicas: list[Replica]) -> None:
 
     several = len(directories) > 1
     apart = len({each.broker for each in directories}) == len(directories)
-    table = tables.plain_table()
-    table.add_column("partition", overflow="fold")
-    if several:
-        table.add_column("broker", overflow="fold")
-    numbers = ["start", "end", "hw", *(["lag"] if several else []), "epoch", "segments", "size"]
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
+    listing = tables.Listing(
+        ["partition", *(["broker"] if several else [])],
+        ["start", "end", "hw", *(["lag"] if several else []), "epoch", "segments", "size"],
+    )
     for each in replicas:
         lag = [_number(each.offset_lag)] if several else []
         home = each.broker if apart else os.path.dirname(each.directory)
         broker = [printable(home) + ("*" if each.is_leader else "")] if several else []
-        table.add_row(
+        listing.add_row(
             printable(str(each.topic_partition)), *broker, str(each.log_start_offset),
             str(each.log_end_offset), _number(each.high_watermark), *lag,
             _number(each.leader_epoch), str(each.segments), _size(each.size),
         )  # fmt: skip
-    if replicas:
-        tables.print_tables(table, width=_WIDTH)
+    listing.print()
     topics = len({each.topic_partition.topic for each in replicas})
     total = _size(sum(each.size for each in replicas))
     logs = _counted(len(replicas), "replica" if several else "partition")

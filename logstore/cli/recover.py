@@ -217,20 +217,20 @@ def _offset(path: str, tp: Any, storage: Any) -> int | None:
 def _print(reports: list[Any], dry_run: bool) -> None:
     from logstore.terminal import tables
 
-    table = tables.plain_table()
-    table.add_column("partition", no_wrap=True)
-    for name in ("segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut",
-                 "kept", "lost"):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    listing = tables.Listing(
+        ["partition"],
+        ["segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut", "kept",
+         "lost"],
+    )  # fmt: skip
     for report in reports:
-        table.add_row(
+        listing.add_row(
             _name(report),
             f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
             f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
             f"{report.log_end_offset}", f"{report.bytes_cut:,}", f"{report.bytes_set_aside:,}",
             "[{}, {})".format(*report.offsets_lost) if report.offsets_lost else "-",
         )  # fmt: skip
-    tables.print_tables(table, width=160)
+    listing.print()
     for report in reports:
         for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):
             terminal.line(f"{_name(report)}: {line}")

@@ -91,18 +91,18 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
 def _print(report: RescueReport) -> None:
     from logstore.terminal import tables
 
-    table = tables.plain_table()
-    table.add_column("partition", no_wrap=True)
-    for name in ("from", "start", "end", "records", "MB", "mended", "lost", "aside"):
-        table.add_column(name, justify="right", no_wrap=True)
+    listing = tables.Listing(
+        ["partition"],
+        ["from", "start", "end", "records", "MB", "mended", "lost", "aside"],
+    )
     for found in report.partitions:
-        table.add_row(
+        listing.add_row(
             _name(found), f"{len(found.sources)}", f"{found.start}", f"{found.end}",
             f"{found.records:,}", f"{found.bytes / 1e6:,.1f}", f"{found.mended:,}",
             f"{sum(gap.next - gap.first for gap in found.gaps):,}",
             f"{sum(aside.batches for aside in found.set_aside):,}",
         )  # fmt: skip
-    tables.print_tables(table, width=100)
+    listing.print()
     for found in report.partitions:
         for line in _lines(found):
             terminal.line(f"{_name(found)}: {line}")

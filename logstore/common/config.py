@@ -89,6 +89,9 @@ def _integers(kind: type[Properties]) -> tuple[tuple[str, str, int | None, int],
     )
 
 
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
 def _parse(key: str, value: object, default: object) -> object:
     if not isinstance(value, str):
         return value
@@ -101,7 +104,7 @@ def _parse(key: str, value: object, default: object) -> object:
                 raise ValueError
             return int(text) if isinstance(default, int) else float(text)
     except (KeyError, ValueError):
-        raise ConfigError(f"{key} = {value!r} is not a {type(default).__name__}") from None
+        raise ConfigError(f"{key} = {value!r} is not {_KINDS[type(default)]}") from None
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text

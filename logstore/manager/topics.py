@@ -211,7 +211,11 @@ class Topics:
             self._refuse_unavailable(topic)
             for tp in (*self._directories.logs(), *self._directories.unavailable()):
                 if filenames.topics_collide(tp.topic, topic):
-                    raise TopicExistsError(f"topic {topic!r} collides with {tp.topic!r}")
+                    raise TopicExistsError(
+                        f"topic {topic!r} is there already"
+                        if tp.topic == topic
+                        else f"topic {topic!r} collides with {tp.topic!r}"
+                    )
             stored = None
             if config is not None and wanted is not None:
                 stored = self._configs.next(topic, config)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,6 +22,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from checkpoints.printable import one_line
+
+_GAP = 2  # columns between two of a listing
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -49,6 +53,75 @@ def print_tables(*tables: Table, width: int) -> None:
     """Print to stdout, ``width`` columns wide where that is no terminal."""
     terminal = sys.stdout.isatty()
     _Console(width=None if terminal else width, highlight=False).print(*tables)
+
+
+class Listing:
+    """A line for each thing with a name, such as a partition. No name or number is ever cut off.
+
+    Where names and numbers do not fit side by side on a terminal, the names stand above the
+    numbers, on one line or, if they do not fit there either, on one each. Elsewhere each thing has
+    one line.
+    """
+
+    def __init__(self, names: Sequence[str], numbers: Sequence[str]) -> None:
+        self._names, self._numbers = len(names), len(numbers)
+        self._rows: list[tuple[str, ...]] = []
+        self.add_row(*names, *numbers)
+
+    def add_row(self, *cells: str) -> None:
+        """Names first."""
+        if len(cells) != self._names + self._numbers:
+            raise ValueError(f"{len(cells)} cells in a row of {self._names + self._numbers}")
+        self._rows.append(tuple(map(one_line, cells)))
+
+    def print(self) -> None:
+        """To stdout. Without rows: nothing, also no heading."""
+        if len(self._rows) == 1:
+            return
+        console = _Console(highlight=False)
+        for number, lines in enumerate(self._rendered(console)):
+            for text in lines:
+                console.print(Text(text, "" if number else "bold"), soft_wrap=True)
+
+    def _rendered(self, console: Console) -> Iterator[list[str]]:
+        """The lines of each row."""
+        widths = [max(map(cell_len, column)) for column in zip(*self._rows, strict=True)]
+        names = slice(0, self._names)
+        numbers = slice(self._names, None)
+        needed = sum(widths) + _GAP * (len(widths) - 1)
+        beside = needed <= console.width or not console.is_terminal
+        for row in self._rows:
+            left = [_padded(text, size) for text, size in zip(row[names], widths, strict=False)]
+            right = [
+                _padded(text, size, right=True)
+                for text, size in zip(row[numbers], widths[numbers], strict=True)
+            ]
+            if beside:
+                parts = [[*left, *right]]
+            elif sum(widths[names]) + _GAP * (self._names - 1) <= console.width:
+                parts = [left, ["", *right]]
+            else:
+                parts = [*([text] for text in left), ["", *right]]
+            yield [(" " * _GAP).join(part).rstrip() for part in parts]
+
+
+def _padded(text: str, width: int, right: bool = False) -> str:
+    room = " " * (width - cell_len(text))
+    return room + text if right else text + room
+
+
+def print_paragraph(text: str, style: str) -> None:
+    """Print a text wrapped at words, below its first line set in; its first word in ``style``."""
+    console = _Console(highlight=False)
+    wrapped = textwrap.wrap(
+        one_line(text), console.width, subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    for number, part in enumerate(wrapped):
+        shown = Text(part)
+        if number == 0:
+            shown.stylize(style, 0, len(part.partition(" ")[0]))
+        console.print(shown, soft_wrap=True)
 
 
 def counted() -> tuple[ProgressColumn, ...]:

@@ -10,7 +10,9 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import WHOLE
+from logstore.common.extras import Extra, load
 
+_OF_SPARK = ("pyspark", "pyarrow", "jinja2")
 _PARTITIONS_MAX = 100
 
 
@@ -77,6 +79,9 @@ def demo(
     if not 1 <= partitions <= _PARTITIONS_MAX:
         fail(f"--partitions {partitions}: from 1 to {_PARTITIONS_MAX} are possible")
     data_file()  # first of all, since it needs an extra
+    if not no_spark:
+        for module in _OF_SPARK:
+            load(module, Extra.DEMO, "the demo with Spark")
     show = Show(quiet=as_json)
     seed = random.SystemRandom().randrange(1000) if seed is None else seed
     outcome = run(directory, records, partitions, seed, show, spark=not no_spark)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +16,6 @@ from logstore.verify.common.rules import RULES
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 _MIB = 1 << 20
-_WIDTH = 180  # columns of the table of partitions, where nobody watches
 
 
 @contextmanager
@@ -73,31 +71,26 @@ def _print_partitions(partitions: list[PartitionReport]) -> None:
     several = len({part.broker for part in partitions}) > 1
     alike = Counter((part.broker, part.topic, part.partition) for part in partitions)
     compared = any(part.compared_end >= 0 for part in partitions)
-    table = tables.plain_table()
-    table.add_column("partition", no_wrap=True)
-    if several:
-        table.add_column("broker", overflow="fold")
-    for name in ("segments", "batches", "records", "MiB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("offsets", no_wrap=True)
-    if compared:
-        table.add_column("compared", no_wrap=True)
-    table.add_column("fingerprint", overflow="fold")  # gives way to counts
+    hashed = any(part.fingerprint for part in partitions)
+    listing = tables.Listing(
+        ["partition", *(["broker"] if several else []), *(["fingerprint"] if hashed else [])],
+        ["segments", "batches", "records", "MiB", "offsets", *(["compared"] if compared else [])],
+    )
     for part in partitions:
-        table.add_row(
+        listing.add_row(
             printable(
                 f"{part.topic}-{part.partition}"
                 if part.topic and alike[part.broker, part.topic, part.partition] == 1
                 else part.directory
             ),
             *([printable(part.broker)] if several else []),
+            *([part.fingerprint] if hashed else []),
             f"{part.segments:,}", f"{part.batches:,}", f"{part.records:,}",
             f"{part.bytes / _MIB:,.1f}",
             f"{part.log_start_offset}…{part.log_end_offset}",
             *([_range(part.compared_from, part.compared_end)] if compared else []),
-            part.fingerprint,
         )  # fmt: skip
-    tables.print_tables(table, width=_WIDTH)
+    listing.print()
 
 
 def _range(start: int, end: int) -> str:
@@ -113,18 +106,5 @@ def _print_findings(report: VerifyReport) -> None:
         return
     from logstore.terminal import tables
 
-    table = tables.plain_table()
-    for name in ("severity", "rule", "file", "position", "offset", "finding"):
-        right = name in ("position", "offset")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
     for finding in ordered:
-        # The last of the three tells brokers apart.
-        table.add_row(
-            tables.cell(str(finding.severity), _STYLES[finding.severity]),
-            finding.rule,
-            printable(os.path.join(*finding.file.split(os.sep)[-3:])),
-            str(finding.position) if finding.position >= 0 else "",
-            str(finding.offset) if finding.offset >= 0 else "",
-            finding.message,
-        )
-    tables.print_tables(table, width=_WIDTH)
+        tables.print_paragraph(str(finding), _STYLES[finding.severity])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.format import attributes as bits
 from logstore.format.codecs.compression import Compression
-from logstore.spark.common.splits import Split
 from logstore.spark.segments.batch_table import BatchTable
+
+if TYPE_CHECKING:  # needs pyspark, and `logstore export` uses this module without it
+    from logstore.spark.common.splits import Split
 
 _CODECS = pa.array(
     [str(codec) for codec in Compression]

@@ -212,7 +212,7 @@ def test_partitions_of_one_topic_share_its_id(tmp_path: Path) -> None:
         (["t", "--header", "\udcff=1"], "the name is not Unicode"),
         (["t", "--format", "json", "--key-separator", ","], "for lines only"),
         (["t", "--key-separator", ""], "--key-separator is empty"),
-        (["no good"], "InvalidTopicError"),
+        (["no good"], "topic name 'no good' has characters outside"),
         (["old", "--partitions", "7"], "old has 1 partitions here, not 7"),
     ],
 )

@@ -321,8 +321,8 @@ class FakePoint:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (ConfigError("no such key"), "error: ConfigError: no such key\n"),
-        (CheckpointFailedError("x", "read", "gone"), "error: CheckpointFailedError: x: read"),
+        (ConfigError("no such key"), "error: no such key\n"),
+        (CheckpointFailedError("x", "read", "gone"), "error: x: read"),
         (OSError(5, "Input/output error", "x.log"), "error: [Errno 5]"),
     ],
     ids=lambda value: type(value).__name__,

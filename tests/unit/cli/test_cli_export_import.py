@@ -349,8 +349,8 @@ def rows_of(count: int = 3, **columns: pa.Array) -> pa.Table:
         (rows_of(partition=pa.array([0, -1, 0], pa.int32())), "a row has partition -1"),
         (rows_of(partition=pa.array([0, 2**31 - 1, 0], pa.int32())), "from 1 to 10000"),
         (rows_of(topic=pa.array(["t", "u", "t"])), "holds several topics: t, u"),
-        (rows_of(topic=pa.array(["../x"] * 3)), "InvalidTopicError"),
-        (rows_of(topic=pa.array(["\x1b[2J"] * 3)), "InvalidTopicError"),
+        (rows_of(topic=pa.array(["../x"] * 3)), "has characters outside"),
+        (rows_of(topic=pa.array(["\x1b[2J"] * 3)), "has characters outside"),
         (rows_of(timestamp=pa.array([1, -9, 1], pa.timestamp("ms", "UTC"))), "offsets 0 to 2"),
         (rows_of(headers=pa.array([None, None, [{"key": None, "value": b""}]],
                                   SCHEMA.field("headers").type)), "header without a name"),
@@ -479,10 +479,10 @@ def test_an_import_into_what_is_there(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "--append adds to it" in result.stderr
     for options, message in [
-        (["--append", "--topic", "none"], "UnknownTopicOrPartitionError"),
+        (["--append", "--topic", "none"], "there is no topic 'none'"),
         (["--append", "--config", "segment.ms=1"], "are for a new topic"),
         (["--partitions", "1"], "the file has records of partition 1"),
-        (["--topic", "no good"], "InvalidTopicError"),
+        (["--topic", "no good"], "has characters outside"),
         (["--config", "message.timestamp.type=LogAppendTime", "--topic", "u"], "would be lost"),
     ]:
         result = run("import", tmp_path / "a", file, *options)
@@ -493,7 +493,7 @@ def test_an_import_into_what_is_there(tmp_path: Path) -> None:
         assert manager.topics() == {"t": [0, 1]}
         result = run("import", tmp_path / "a", file, "--append")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert "LogDirLockedError" in result.stderr
+        assert "is locked by" in result.stderr
     good("import", tmp_path / "a", file, "--topic", "u", "--partitions", "4")
     assert (tmp_path / "a" / "u-3").is_dir()
 

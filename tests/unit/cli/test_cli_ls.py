@@ -171,17 +171,6 @@ def test_hostile_names_and_files(tmp_path: Path) -> None:
     assert (found["t"]["logEndOffset"], found["t"]["highWatermark"]) == (2, None)
 
 
-def test_eighty_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is cut off: long names fold."""
-    monkeypatch.setattr("logstore.cli.ls._WIDTH", 80)
-    name = "a.topic.with-a-very-long-name." + "x" * 60
-    fill(tmp_path / "0", name, 1)
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
-    table = ls(tmp_path / "0", tmp_path / "1").stdout
-    assert max(map(len, table.splitlines())) <= 80
-    assert "…" not in table
-
-
 @pytest.mark.slow
 def test_a_directory_that_changes_meanwhile(tmp_path: Path) -> None:
     """Topics come, roll and go while it is listed: every answer is of some moment."""

