@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
+from glob import glob
 from types import FrameType
 from typing import NoReturn
 
@@ -23,8 +25,22 @@ def guard() -> None:
 
 
 def leave(*_: object) -> NoReturn:
-    """End the process; nothing is waited for."""
+    """End the process and its children; nothing is waited for."""
+    for child in _children():
+        with suppress(OSError):  # it has ended
+            os.kill(child, signal.SIGTERM)
     os._exit(INTERRUPTED)
+
+
+def _children() -> list[int]:
+    """Processes that this one started. Not all end with it: a JVM that Spark was just starting, and
+    whose start was interrupted, would wait for its driver for ever.
+    """
+    found: list[int] = []
+    for path in glob("/proc/self/task/*/children"):  # of Linux; elsewhere there are none to end
+        with suppress(OSError), open(path) as file:  # a thread has ended
+            found += map(int, file.read().split())
+    return found
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -74,6 +74,39 @@ def test_a_search_ends_with_its_workers(attempt: int) -> None:
 
 
 @pytest.mark.slow
+def test_no_child_is_left(tmp_path: Path) -> None:
+    """Not even one that Ctrl-C does not reach, as the JVM of Spark while it starts."""
+    (tmp_path / "job.py").write_text("""
+import signal, subprocess, sys, threading, time
+from logstore import interrupts
+interrupts.guard()
+code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+children = []
+def start():
+    children.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True).pid)
+    time.sleep(60)
+threading.Thread(target=start, daemon=True).start()
+while not children:
+    time.sleep(0.01)
+print(*children, flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    interrupts.leave()
+""")
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "job.py")], stdout=subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None
+    child = psutil.Process(int(process.stdout.readline()))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(AT_ONCE_SECONDS) == INTERRUPTED
+    process.communicate()
+    _gone, alive = psutil.wait_procs([child], timeout=AT_ONCE_SECONDS)
+    assert not [c for c in alive if c.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     with command("simulate", "--schedules", 100_000, "--workers", 2) as process:
         found = psutil.Process(process.pid)
