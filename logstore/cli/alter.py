@@ -6,6 +6,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
+from logstore.cli.common import completion as _completion
 from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.numbers import PARTITIONS
@@ -13,8 +14,8 @@ from logstore.cli.common.topics import known, offline, print_topic, stored_confi
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
-@click.argument("topic")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
+@click.argument("topic", shell_complete=_completion.topics)
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
 @click.option("--delete-config", "removed", multiple=True, metavar="KEY",

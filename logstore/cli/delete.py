@@ -6,13 +6,14 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
+from logstore.cli.common import completion as _completion
 from logstore.cli.common.exits import json_option
 from logstore.cli.common.topics import known, offline
 
 
 @click.command()
-@click.argument("directory", metavar="DIR")
-@click.argument("topic")
+@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
+@click.argument("topic", shell_complete=_completion.topics)
 @json_option
 def delete(directory: str, topic: str, as_json: bool) -> None:
     """Delete TOPIC of the log directory DIR, with all its partitions and records, at once.

@@ -9,6 +9,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
+from logstore.cli.common import completion as _completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
 from logstore.storage.local import LocalStorage
@@ -17,7 +18,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @click.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIR…")
+@click.argument(
+    "directories", nargs=-1, required=True, metavar="DIR…", shell_complete=_completion.directories
+)
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @json_option
 def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:

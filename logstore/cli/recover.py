@@ -12,13 +12,14 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
+from logstore.cli.common import completion as _completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
 
 
 @click.command()
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", shell_complete=_completion.directories)
 @click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
 @click.option(
     "--keep-cut",
