@@ -189,7 +189,8 @@ class ResponseError(ReplicationError):
 
 
 def error_for(code: ErrorCode, message: str = "") -> ReplicationError:
-    """The exception that stands for an error code."""
+    """The exception that stands for an error code; ``message`` may begin with its name."""
+    message = message.removeprefix(f"{code.name}: ")
     kind = _CLASSES.get(code)
     if kind is None:
         return ResponseError(code, message)

@@ -17,6 +17,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     BrokerUnavailableError,
     NotControllerError,
+    ReplicationError,
     UnknownPartitionError,
     error_for,
 )
@@ -173,6 +174,7 @@ class TopicAdmin(LocalBrokers):
         *,
         assignment: Sequence[Sequence[int]] | None = None,
         config: Mapping[str, object] | None = None,
+        if_not_exists: bool = False,
     ) -> list[TopicPartition]:
         """Create a topic and wait until each partition has a leader that all brokers know.
 
@@ -180,6 +182,8 @@ class TopicAdmin(LocalBrokers):
             replication_factor: three, or as many as there are brokers, by default.
             assignment: the replicas of each partition, the preferred leader first.
             config: topic keys, such as ``{"min.insync.replicas": 2}``.
+            if_not_exists: a topic that is there already is left as it is, whatever it was asked to
+                be, and its partitions are returned.
         Raises:
             ReplicationError: the controller refuses; ``code`` says why.
             UnknownPartitionError: the topic was deleted meanwhile.
@@ -197,9 +201,14 @@ class TopicAdmin(LocalBrokers):
             found = self._topic(topic)
             return found is not None and _is_made_by(found, request)
 
-        self._ask_for_topic(request, ErrorCode.TOPIC_ALREADY_EXISTS, is_as_asked)
-        tps = [TopicPartition(topic, p) for p in range(request.partitions)]
-        self._wait_for_leaders(topic, self._present(topic).topic_id, tps)
+        try:
+            self._ask_for_topic(request, ErrorCode.TOPIC_ALREADY_EXISTS, is_as_asked)
+        except ReplicationError as error:
+            if not if_not_exists or error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        found = self._present(topic)
+        tps = [TopicPartition(topic, p) for p in sorted(found.partitions)]
+        self._wait_for_leaders(topic, found.topic_id, tps)
         return tps
 
     def delete_topic(self, topic: str) -> None:

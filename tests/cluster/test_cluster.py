@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from replication.common.errors import (
     LogTruncationError,
     NotEnoughReplicasError,
     ReplicationError,
+    ResponseError,
     TopicMadeAnewError,
     UnknownPartitionError,
 )
@@ -459,3 +461,27 @@ def test_all_brokers_carry_one_cluster_id_and_keep_it(tmp_path: Path) -> None:
     with Cluster(3, tmp_path):
         pass
     assert ids() == first
+
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs_twice(tmp_path: Path) -> None:
+    """On one directory, as a program that is started again does."""
+    examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (example,) = (each for each in examples if "with Cluster(3" in each)
+    example = example.replace('"/var/lib/orders-cluster"', repr(str(tmp_path / "c")))
+    for _ in range(2):
+        exec(compile(example, "README.md", "exec"), {})
+
+
+def test_a_topic_that_is_there_already(tmp_path: Path) -> None:
+    with Cluster(1, tmp_path) as cluster:
+        made = cluster.create_topic("t", partitions=2)
+        assert cluster.create_topic("t", partitions=5, if_not_exists=True) == made
+        with pytest.raises(ResponseError) as refused:
+            cluster.create_topic("t")
+        assert str(refused.value) == "TOPIC_ALREADY_EXISTS: topic 't' already exists"
+        with pytest.raises(ReplicationError):
+            cluster.create_topic("no good", if_not_exists=True)
