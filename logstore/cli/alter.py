@@ -13,7 +13,7 @@ from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.common.topics import known, offline, print_topic, stored_config
 
 
-@click.command()
+@click.command(short_help="Give a topic more partitions, or another configuration.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic", shell_complete=_completion.topics)
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")

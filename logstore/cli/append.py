@@ -31,7 +31,7 @@ _RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
 _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-@click.command()
+@click.command(short_help="Append lines of stdin to a topic.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic", shell_complete=_completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Append to this partition.")

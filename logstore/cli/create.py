@@ -13,7 +13,7 @@ from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.common.topics import offline, print_topic
 
 
-@click.command()
+@click.command(short_help="Create a topic.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic")
 @click.option("--partitions", type=PARTITIONS, default=1, show_default=True, metavar="P")

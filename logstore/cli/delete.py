@@ -11,7 +11,7 @@ from logstore.cli.common.exits import json_option
 from logstore.cli.common.topics import known, offline
 
 
-@click.command()
+@click.command(short_help="Delete a topic with all its records.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic", shell_complete=_completion.topics)
 @json_option

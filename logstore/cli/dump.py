@@ -32,7 +32,7 @@ from logstore.storage import Storage
 from logstore.storage.local import LocalStorage
 
 
-@click.command()
+@click.command(short_help="Print segments, indexes, snapshots and checkpoint files.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=_completion.files)
 @click.option(
     "--from", "from_offset", type=OFFSET, default=0, metavar="OFFSET", help="First offset to print."

@@ -13,7 +13,7 @@ from logstore.verify.common.explanations import EXPLANATIONS
 from logstore.verify.common.rules import RULES
 
 
-@click.command()
+@click.command(short_help="Say what a finding of verify means, and what to do.")
 @click.argument("rules", nargs=-1, metavar="[RULE]…", shell_complete=_completion.rules)
 @json_option
 def explain(rules: tuple[str, ...], as_json: bool) -> None:

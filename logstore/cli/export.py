@@ -31,7 +31,7 @@ class LogChangedError(LogstoreError):
     """Records that were to be exported were deleted or cut off meanwhile."""
 
 
-@click.command()
+@click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic", shell_complete=_completion.topics)
 @click.option("--to", "target", required=True, metavar="FILE", shell_complete=_completion.files,

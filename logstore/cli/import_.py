@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-@click.command(name="import")
+@click.command(name="import", short_help="Append the records of a file that export wrote.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("file", metavar="FILE", shell_complete=_completion.files)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")

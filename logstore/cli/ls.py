@@ -17,7 +17,7 @@ from logstore.storage.local import LocalStorage
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-@click.command()
+@click.command(short_help="List topics and partitions with offsets, sizes, leaders, lag.")
 @click.argument(
     "directories", nargs=-1, required=True, metavar="DIR…", shell_complete=_completion.directories
 )

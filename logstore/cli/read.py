@@ -26,7 +26,7 @@ from logstore.storage.local import LocalStorage
 POLL_SECONDS = 0.2
 
 
-@click.command()
+@click.command(short_help="Print the records of a topic.")
 @click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
 @click.argument("topic", shell_complete=_completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Only this one; else all, in order.")

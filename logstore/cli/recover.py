@@ -18,7 +18,7 @@ from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 _MIB = 1 << 20
 
 
-@click.command()
+@click.command(short_help="Do what a start after a crash does, or show it.")
 @click.argument("path", metavar="PATH", shell_complete=_completion.directories)
 @click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
 @click.option(

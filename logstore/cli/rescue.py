@@ -18,7 +18,7 @@ from logstore.rescue import PartitionRescue, RescueReport
 from logstore.rescue import rescue as rescue_directories
 
 
-@click.command()
+@click.command(short_help="Salvage damaged directories, or replicas, into a new one.")
 @click.argument(
     "sources", nargs=-1, required=True, metavar="SRC…", shell_complete=_completion.directories
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
-@click.command()
+@click.command(short_help="Check directories or files, and compare replicas.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=_completion.files)
 @click.option("--shallow", is_flag=True, help="Headers and checksums only; records not decoded.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the replicas of a partition.")

@@ -16,7 +16,7 @@ _OF_SPARK = ("pyspark", "pyarrow", "jinja2")
 _PARTITIONS_MAX = 100
 
 
-@click.command()
+@click.command(short_help="Write real flights, with crashes, and prove that none is lost.")
 @click.option(
     "--dir", "directory", default="demo-data", show_default=True, metavar="DIR",
     help="Directory. That of an earlier demo is begun afresh; any other must be empty.",

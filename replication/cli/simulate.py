@@ -24,7 +24,7 @@ FAILURES_SHOWN = 10
 TRACE_LINES = 60  # of a shrunk schedule, the end
 
 
-@click.command()
+@click.command(short_help="Run clusters in virtual time through schedules of faults.")
 @click.option(
     "--seed", type=WHOLE, default=1, show_default=True, help="Seed of the first schedule."
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -85,6 +86,15 @@ def test_tables_fit(command: list[str], log_dirs: list[Path]) -> None:
     assert sorted(names) == sorted([f"{LONG}-0", "short-0"] * (2 if several else 1))
     if several:
         assert "broker" in shown
+
+
+@pytest.mark.slow
+def test_help_has_a_line_for_each_command() -> None:
+    lines = fits(on_a_terminal("--help"))
+    commands = lines[lines.index("Commands:") + 1 :]
+    assert len(commands) >= 15
+    assert all(re.fullmatch(r"  [a-z]+ +[A-Z].*\.", line) for line in commands)
+    assert not [line for line in commands if line.endswith("...")]
 
 
 @pytest.mark.slow
