@@ -83,7 +83,7 @@ class CheckedLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         held: list[CheckedLock] = self._held.__dict__.setdefault("locks", [])
         highest = max((lock.rank for lock in held), default=0)
-        if self.rank <= highest:
+        if blocking and self.rank <= highest:  # who does not wait cannot deadlock
             raise LockOrderError(
                 f"{self.rank.name} taken by a thread that holds "
                 f"{', '.join(lock.rank.name for lock in held)}"

@@ -30,6 +30,7 @@ from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics
 from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
+from logstore.segments.open_files import raise_limit
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 
@@ -85,6 +86,7 @@ class LogManager:
             StorageFailedError: every directory failed.
             ConfigError: the directories do not belong together (F-45), or one is given twice.
         """
+        raise_limit()
         self.config = config or LogConfig()
         self.broker_config = broker_config or BrokerConfig()
         self._storage = storage or LocalStorage()

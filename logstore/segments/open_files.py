@@ -1,9 +1,11 @@
-"""The ``.log`` files of segments: opened when somebody reads, closed when room is needed.
+"""Descriptors of a process that has more segments than it may open files.
+
+The ``.log`` files of segments are opened when somebody reads, and closed when room is needed.
 
 A descriptor that is closed under a ``pread`` may by then name another file, whose bytes would look
 just as valid. So whoever works on a file holds it meanwhile; nobody else closes it. Files that
-nobody holds stay open up to a number that all logs of the process share: a broker has more
-segments than descriptors.
+nobody holds stay open up to a number that all logs of the process share. So do the segments that
+are open for appends: the log that was opened longest ago rests, until its next append.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import resource
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import contextmanager, suppress
+from itertools import islice
+from typing import Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from logstore.common.errors import ResourceBusyError
 from logstore.format.filenames import SWAP_SUFFIX
@@ -22,12 +26,61 @@ from logstore.storage.base import File, Storage
 
 T = TypeVar("T")
 
-# A quarter of what the process may open, as sockets, indexes and active segments need the rest.
-_IDLE_MAX = max(16, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+_OF_ACTIVE = 5  # descriptors of an active segment: its .log, and two for each mapped index
 
 # Nothing is opened or closed under it, so it is held for a moment only, whoever waits.
 _lock = threading.Lock()
 _idle: OrderedDict[LogFile, None] = OrderedDict()  # open and not held, longest first
+_active: WeakKeyDictionary[Rests, None] = WeakKeyDictionary()  # open for appends, longest first
+
+
+class Rests(Protocol):
+    """A log that is open for appends."""
+
+    def try_rest(self) -> bool:
+        """Let go of the descriptors; whether it did so. Never waits for a lock."""
+
+
+def _shares() -> tuple[int, int]:
+    """Idle files and active segments: a quarter and a half of what the process may open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        soft = 1 << 20
+    return max(16, min(1024, soft // 4)), max(8, soft // 2 // _OF_ACTIVE)
+
+
+_IDLE_MAX, _ACTIVE_MAX = _shares()
+
+
+def raise_limit() -> None:
+    """Take as many descriptors as the system allows this process, as a JVM does at its start."""
+    global _IDLE_MAX, _ACTIVE_MAX
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        _IDLE_MAX, _ACTIVE_MAX = _shares()
+
+
+def opened_for_appends(log: Rests) -> None:
+    """Count a log among those that are open for appends; others rest if these are too many.
+
+    May be called with the lock of ``log``, and takes those of others only where they are free.
+    """
+    with _lock:
+        _active.pop(log, None)
+        _active[log] = None
+        oldest = list(islice(_active, max(len(_active) - _ACTIVE_MAX, 0)))
+    for other in oldest:
+        if other is not log and other.try_rest():
+            closed_for_appends(other)
+
+
+def closed_for_appends(log: Rests) -> None:
+    """A log that is closed, or rests. Idempotent."""
+    with _lock:
+        _active.pop(log, None)
 
 
 class LogFile:

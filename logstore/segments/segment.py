@@ -79,6 +79,7 @@ class Segment:
         self.name_durable = False  # the directory was synced since the files were created
         self._indexes_durable = not sizes
         self._was_cut = False
+        self.rests = False  # open for appends, but for its descriptors
 
     # -- identity ------------------------------------------------------------------------------
 
@@ -187,6 +188,19 @@ class Segment:
         self.state.attach(
             self.log, self.offset_index.activate(limit), self.time_index.activate(limit)
         )
+        self.rests = False
+
+    def rest(self) -> None:
+        """Let go of the descriptors of an active segment, until ``activate``, a cut or ``seal``.
+
+        The files stay as they are, at full size and not synced.
+        """
+        if self.state.attached:
+            self.rests = True
+            self.state.detach()
+            self.offset_index.close()
+            self.time_index.close()
+            self.let_go()
 
     def seal(self) -> SegmentView:
         """Last time-index entry, indexes and log cut to what they hold (F-135, F-137, F-139).
@@ -194,8 +208,10 @@ class Segment:
         Nothing is synced. The view is what readers see from now on.
         """
         state = self.state
-        if self._was_cut and not state.attached:  # its last time entry may have gone with the cut
+        # The last time entry of one that was cut may have gone, one that rests has none yet.
+        if (self._was_cut or self.rests) and not state.attached:
             self._attach()
+            self._indexes_durable = False
         self._was_cut = False
         if state.attached:
             if state.max_timestamp > state.last_time_entry:
@@ -413,6 +429,7 @@ class Segment:
     def close(self) -> None:
         """Release files and maps without trimming or syncing. Idempotent."""
         self.state.detach()
+        self.rests = False
         self.offset_index.close()
         self.time_index.close()
         self.let_go()

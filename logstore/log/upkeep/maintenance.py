@@ -22,6 +22,7 @@ from logstore.log.core.snapshot import LogView
 from logstore.log.upkeep.retention import deletable_segments
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.writer import Cut, LogWriter
+from logstore.segments.open_files import closed_for_appends
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import rebuild_indexes, rebuild_producers
 from logstore.segments.segment import Segment, SegmentCut
@@ -375,5 +376,6 @@ class LogMaintenance:
 
     def _release(self) -> None:
         self._core.mark_closed()
+        closed_for_appends(self._writer)
         for segment in self._writer.segments:
             segment.close()

@@ -42,6 +42,7 @@ from logstore.log.writing.validation import (
 )
 from logstore.recovery.recovery import LoadedLog
 from logstore.segments.leader_epochs import LeaderEpochCache
+from logstore.segments.open_files import opened_for_appends
 from logstore.segments.producer_state import (
     AppendOrigin,
     ProducerStateManager,
@@ -456,8 +457,29 @@ class LogWriter:
 
     # -- rolls ---------------------------------------------------------------------------------
 
+    def try_rest(self) -> bool:
+        """See ``open_files.Rests``."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            active = self.segments.active
+            if (
+                self.core.failure is not None
+                or self.cut is not Cut.NONE
+                or active.state.cut_pending
+            ):
+                return False  # whoever closes or cuts works on the files without the lock
+            active.rest()
+            return True
+        finally:
+            self.lock.release()
+
     def _activate_locked(self, segment: Segment) -> None:
+        rested = segment.rests
         segment.activate()
+        opened_for_appends(self)
+        if rested:
+            return
         jitter = min(self.core.config.segment_jitter_ms, self.core.config.segment_ms)
         if jitter:
             drawn = int(self._random_id(), 16) % jitter

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import psutil
 import pytest
 
-from logstore import LogConfig
+from logstore import LogConfig, LogManager, PartitionLog
 from logstore.common.errors import OffsetOutOfRangeError
 from logstore.log import ReplicaLog
 from logstore.segments import open_files
 from logstore.segments.open_files import LogFile, close_idle
 from logstore.storage.local import LocalStorage
+from logstore.verify import verify
+
+ROOT = Path(__file__).resolve().parents[3]
 
 BATCH = [(b"k", bytes(1000))] * 300
 
@@ -109,3 +116,180 @@ def test_readers_beside_truncations_see_only_what_was_written(tmp_path: Path) ->
         reader.join()
     log.close()
     assert wrong == []
+
+
+PARTITIONS = """
+import resource, sys
+from logstore import LogConfig, LogManager
+hard, count, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 128), hard))
+for life in range(2):
+    with LogManager([directory], LogConfig(segment_bytes=2000), background=False) as manager:
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        logs = [manager.get_or_create("t", number) for number in range(count)]
+        for turn in range(3):
+            for number, log in enumerate(logs):
+                log.append([(None, b"%d" % number)] * 20)
+        for log in logs[::7]:
+            log.roll()
+            log.append([(None, b"%d" % log.topic_partition.partition)] * 20)
+        for log in logs[::5]:
+            log.flush()
+        for log in logs[::3]:
+            log.truncate_to(log.log_end_offset - 5)
+        for number, log in enumerate(logs):
+            assert [r.value for r in log.records(0)] == [b"%d" % number] * log.log_end_offset
+        assert not manager.offline_directories
+    with LogManager([directory], background=False) as manager:
+        assert not manager.unavailable_logs
+        assert sum(report.bytes_scanned for report in manager.recovery_reports) == 0
+        assert len(manager.topics()["t"]) == count
+"""
+
+
+@pytest.mark.slow
+def test_more_logs_than_descriptors(tmp_path: Path) -> None:
+    """All are appended to in turn, rolled, cut and closed; the soft limit is raised first."""
+    directory = tmp_path / "logs"
+    done = subprocess.run(
+        [sys.executable, "-c", PARTITIONS, "256", "120", str(directory)],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    report = verify([directory])
+    assert report.clean, report.findings
+    assert not report.findings
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """All but ``clean-stop``, which has the times of files."""
+    files = [path for path in directory.iterdir() if path.name != "clean-stop"]
+    return {path.name: path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_log_that_rests_becomes_what_it_would_have_become(
+    tmp_path: Path, preallocate: bool
+) -> None:
+    """Byte by byte, after appends, a roll, a cut and a clean stop, wherever it rests."""
+    config = LogConfig(segment_bytes=20_000, index_interval_bytes=500, preallocate=preallocate)
+    found = []
+    for name, rests in (("a", False), ("b", True)):
+        directory = tmp_path / name / "t-0"
+        directory.mkdir(parents=True)
+        with PartitionLog.open(directory, config) as log:
+
+            def rest(log: PartitionLog = log, rests: bool = rests) -> None:
+                if rests:
+                    assert log._writer.try_rest()
+                    assert not log._writer.segments.active.state.attached
+
+            for number in range(40):
+                log.append([(b"k", b"x" * 900, 1_000_000 + number)])
+                rest()
+            assert log.log_end_offset == 40
+            log.truncate_to(35)
+            log.append([(b"k", b"y", 2_000_000)])
+            rest()
+            log.roll()
+            rest()
+            log.append([(b"k", b"z", 3_000_000)] * 3)
+            log.flush()
+            rest()
+            assert [r.offset for r in log.records(0)] == list(range(39))
+            assert log.offset_for_timestamp(2_000_000).offset == 35
+            rest()
+        found.append(contents(directory))
+    assert found[0].keys() == found[1].keys()
+    for file, data in found[0].items():
+        assert found[1][file] == data, file
+
+
+def test_who_works_on_a_log_keeps_its_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    with PartitionLog.open(tmp_path / "t-0") as log:
+        log.append([(None, b"v")])
+        with log._writer.lock:
+            assert not log._writer.try_rest()
+        state = log._writer.segments.active.state
+        state.cut_pending = True
+        assert not log._writer.try_rest()
+        state.cut_pending = False
+        assert state.attached
+        assert log._writer.try_rest()
+    assert not log._writer.try_rest()
+
+
+def test_the_oldest_rest_where_too_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Log:
+        def __init__(self, busy: bool = False) -> None:
+            self.busy, self.rested = busy, 0
+
+        def try_rest(self) -> bool:
+            self.rested += not self.busy
+            return not self.busy
+
+    monkeypatch.setattr(open_files, "_active", WeakKeyDictionary())
+    monkeypatch.setattr(open_files, "_ACTIVE_MAX", 3)
+    logs = [Log(busy=number == 1) for number in range(6)]
+    for log in logs[:3]:
+        open_files.opened_for_appends(log)
+    open_files.opened_for_appends(logs[0])  # again: now the youngest
+    assert [log.rested for log in logs] == [0] * 6
+    open_files.opened_for_appends(logs[3])  # the oldest is busy
+    assert [log.rested for log in logs] == [0] * 6
+    open_files.opened_for_appends(logs[4])
+    assert [log.rested for log in logs] == [0, 0, 1, 0, 0, 0]
+    open_files.closed_for_appends(logs[1])
+    open_files.opened_for_appends(logs[5])
+    assert [log.rested for log in logs] == [1, 0, 1, 0, 0, 0]
+    assert list(open_files._active) == logs[3:]
+
+
+@pytest.mark.slow
+def test_logs_rest_under_each_other_s_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two may be open for appends, and four threads work on six: nothing is lost or swapped."""
+    monkeypatch.setattr(open_files, "_ACTIVE_MAX", 2)
+    monkeypatch.setattr(open_files, "_active", WeakKeyDictionary())
+    config = LogConfig(segment_bytes=4000, index_interval_bytes=200)
+    model: list[list[bytes]] = [[] for _ in range(6)]
+    failures: list[BaseException] = []
+    with LogManager([tmp_path], config, background=False) as manager:
+        logs = [manager.get_or_create("t", number) for number in range(len(model))]
+        turns = [threading.Lock() for _ in logs]
+
+        def work(seed: int) -> None:
+            chance = random.Random(seed)
+            try:
+                for step in range(150):
+                    number = chance.randrange(len(logs))
+                    log = logs[number]
+                    with turns[number]:
+                        values = [b"%d %d" % (seed, step)] * chance.randrange(1, 9)
+                        log.append([(None, value) for value in values])
+                        model[number] += values
+                        if chance.random() < 0.1:
+                            log.truncate_to(chance.randrange(log.log_end_offset + 1))
+                            del model[number][log.log_end_offset :]
+                        if chance.random() < 0.1:
+                            log.roll()
+                        start = max(0, len(model[number]) - 20)
+                        assert [r.value for r in log.records(start)] == model[number][start:]
+            except BaseException as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert sum(log._writer.segments.active.state.attached for log in logs) <= 3
+    report = verify([tmp_path])
+    assert report.clean, report.findings
+    with LogManager([tmp_path], background=False) as manager:
+        for number, values in enumerate(model):
+            assert [r.value for r in manager.get("t", number).records(0)] == values
