@@ -6,7 +6,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.numbers import PARTITIONS
@@ -14,8 +14,8 @@ from logstore.cli.common.topics import known, offline, print_topic, stored_confi
 
 
 @click.command(short_help="Give a topic more partitions, or another configuration.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("topic", shell_complete=_completion.topics)
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topic", shell_complete=completion.topics)
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
 @click.option("--delete-config", "removed", multiple=True, metavar="KEY",

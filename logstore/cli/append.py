@@ -12,7 +12,7 @@ import click
 from checkpoints.partition_metadata import random_topic_id
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
@@ -32,8 +32,8 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(short_help="Append lines of stdin to a topic.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("topic", shell_complete=_completion.topics)
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topic", shell_complete=completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Append to this partition.")
 @click.option(
     "--partitions", type=PARTITIONS, metavar="P",

@@ -6,14 +6,14 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import json_option
 from logstore.cli.common.topics import known, offline
 
 
 @click.command(short_help="Delete a topic with all its records.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("topic", shell_complete=_completion.topics)
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topic", shell_complete=completion.topics)
 @json_option
 def delete(directory: str, topic: str, as_json: bool) -> None:
     """Delete TOPIC of the log directory DIR, with all its partitions and records, at once.

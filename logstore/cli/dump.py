@@ -12,7 +12,7 @@ from checkpoints.errors import MalformedCheckpointError
 from checkpoints.files import UnusableFileError
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import json_option
 from logstore.cli.common.numbers import OFFSET
 from logstore.cli.dumping.log import dump_log
@@ -33,7 +33,7 @@ from logstore.storage.local import LocalStorage
 
 
 @click.command(short_help="Print segments, indexes, snapshots and checkpoint files.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=_completion.files)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=completion.files)
 @click.option(
     "--from", "from_offset", type=OFFSET, default=0, metavar="OFFSET", help="First offset to print."
 )

@@ -6,7 +6,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.explanations import explanation_lines
 from logstore.verify.common.explanations import EXPLANATIONS
@@ -14,7 +14,7 @@ from logstore.verify.common.rules import RULES
 
 
 @click.command(short_help="Say what a finding of verify means, and what to do.")
-@click.argument("rules", nargs=-1, metavar="[RULE]…", shell_complete=_completion.rules)
+@click.argument("rules", nargs=-1, metavar="[RULE]…", shell_complete=completion.rules)
 @json_option
 def explain(rules: tuple[str, ...], as_json: bool) -> None:
     """Say what a finding of RULE means, what may have caused it, and what to do.

@@ -11,7 +11,7 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
 from logstore.cli.records import positions as _positions
@@ -32,9 +32,9 @@ class LogChangedError(LogstoreError):
 
 
 @click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("topic", shell_complete=_completion.topics)
-@click.option("--to", "target", required=True, metavar="FILE", shell_complete=_completion.files,
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topic", shell_complete=completion.topics)
+@click.option("--to", "target", required=True, metavar="FILE", shell_complete=completion.files,
               help="The file; in a directory it is named TOPIC.FORMAT.")  # fmt: skip
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
 @click.option("--partition", "only", type=PARTITION, multiple=True, metavar="N",

@@ -9,7 +9,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
@@ -28,8 +28,8 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(name="import", short_help="Append the records of a file that export wrote.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("file", metavar="FILE", shell_complete=_completion.files)
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("file", metavar="FILE", shell_complete=completion.files)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
 @click.option("--topic", metavar="T", help="Its name here [as in the file].")
 @click.option("--partitions", type=PARTITIONS, metavar="P",

@@ -9,7 +9,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
 from logstore.storage.local import LocalStorage
@@ -19,7 +19,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 @click.command(short_help="List topics and partitions with offsets, sizes, leaders, lag.")
 @click.argument(
-    "directories", nargs=-1, required=True, metavar="DIR…", shell_complete=_completion.directories
+    "directories", nargs=-1, required=True, metavar="DIR…", shell_complete=completion.directories
 )
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @json_option

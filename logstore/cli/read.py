@@ -13,7 +13,7 @@ import click
 from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
 from logstore.cli.records import positions as _positions
@@ -27,8 +27,8 @@ POLL_SECONDS = 0.2
 
 
 @click.command(short_help="Print the records of a topic.")
-@click.argument("directory", metavar="DIR", shell_complete=_completion.directories)
-@click.argument("topic", shell_complete=_completion.topics)
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topic", shell_complete=completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Only this one; else all, in order.")
 @click.option(
     "--from", "start", default="earliest", show_default=True, metavar=_positions.FORMS,

@@ -12,14 +12,14 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
 
 
 @click.command(short_help="Do what a start after a crash does, or show it.")
-@click.argument("path", metavar="PATH", shell_complete=_completion.directories)
+@click.argument("path", metavar="PATH", shell_complete=completion.directories)
 @click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
 @click.option(
     "--keep-cut",

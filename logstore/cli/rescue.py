@@ -11,7 +11,7 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport
@@ -20,10 +20,10 @@ from logstore.rescue import rescue as rescue_directories
 
 @click.command(short_help="Salvage damaged directories, or replicas, into a new one.")
 @click.argument(
-    "sources", nargs=-1, required=True, metavar="SRC…", shell_complete=_completion.directories
+    "sources", nargs=-1, required=True, metavar="SRC…", shell_complete=completion.directories
 )
 @click.option("--to", "target", required=True, metavar="DST", help="Missing, or empty.",
-              shell_complete=_completion.directories)  # fmt: skip
+              shell_complete=completion.directories)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only tell: nothing is written.")
 @click.option(
     "--topic-id", "topic_ids", multiple=True, metavar="TOPIC=ID",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from logstore import terminal
-from logstore.cli.common import completion as _completion
+from logstore.cli.common import completion
 from logstore.cli.common.exits import EXIT_ERROR, EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import Number
 from logstore.cli.common.verify_output import explanations_of, print_report, progress_bar
@@ -25,7 +25,7 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
 @click.command(short_help="Check directories or files, and compare replicas.")
-@click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=_completion.files)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=completion.files)
 @click.option("--shallow", is_flag=True, help="Headers and checksums only; records not decoded.")
 @click.option("--no-compare", is_flag=True, help="Do not compare the replicas of a partition.")
 @click.option("--fingerprint/--no-fingerprint", help="Make a fingerprint of the content.")
