@@ -64,6 +64,7 @@ if _wanted != "reference":
         )
         from logstore.kernels._times import late_batches
         from logstore.kernels._verify import (
+            SequenceWatch,
             ascending_offset_entries,
             ascending_time_entries,
             fold_batches,
@@ -114,7 +115,8 @@ if IMPLEMENTATION == "reference":
         seal_batch,
     )
     from logstore.kernels._times_reference import late_batches
-    from logstore.kernels._verify_reference import (
+    from logstore.kernels._verify_reference import (  # type: ignore[assignment]
+        SequenceWatch,
         ascending_offset_entries,
         ascending_time_entries,
         fold_batches,
@@ -152,6 +154,7 @@ __all__ = [
     "LogSnapshot",
     "RecoveryScan",
     "SegmentState",
+    "SequenceWatch",
     "analyse_batches",
     "ascending_offset_entries",
     "ascending_time_entries",

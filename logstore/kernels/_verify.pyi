@@ -11,8 +11,16 @@ def survey_batches(
 def ascending_offset_entries(data: Buffer, log_size: int) -> int: ...
 def ascending_time_entries(data: Buffer) -> int: ...
 def match_offset_entries(
-    data: Buffer, first: int, end: int, columns: Buffer, rows: int, start: int, segment_base: int
-) -> int: ...
+    data: Buffer,
+    first: int,
+    end: int,
+    columns: Buffer,
+    rows: int,
+    start: int,
+    segment_base: int,
+    largest: int,
+    covered: int,
+) -> tuple[int, int, list[tuple[int, int]]]: ...
 def match_time_entries(
     data: Buffer,
     first: int,
@@ -37,3 +45,9 @@ def fold_batches(
     offset_factor: int,
     heads: bool = False,
 ) -> tuple[int, int]: ...
+
+class SequenceWatch:
+    def __init__(self, most: int) -> None: ...
+    @property
+    def full(self) -> bool: ...
+    def take(self, columns: Buffer, rows: int) -> tuple[list[int], list[tuple[int, int, int]]]: ...

@@ -6,6 +6,8 @@ What is told here is only where something is not as usual: the rules, and the wo
 them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
 """
 
+from libc.stdlib cimport calloc
+
 from logstore.kernels._common cimport *
 
 from logstore.kernels._constants import SCAN_COLUMNS, BatchSurvey
@@ -288,11 +290,16 @@ def ascending_time_entries(data):
 
 
 cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, const Table *t,
-                           int64_t start, int64_t segment_base) noexcept nogil:
-    cdef int64_t offset, position, i, row = 0, at = 0
+                           int64_t start, int64_t segment_base, int64_t largest,
+                           int64_t *covered, Block *several) noexcept nogil:
+    """−1 when memory ran out."""
+    cdef int64_t offset, position, i, row = 0, at = 0, seen = 0
     for i in range(first, end):
         offset = ls_add64(segment_base, ls_load32(p + OFFSET_ENTRY * i))
-        position = ls_sub64(ls_load32(p + OFFSET_ENTRY * i + 4), start)
+        position = ls_load32(p + OFFSET_ENTRY * i + 4)
+        if unlikely(position <= covered[0] or position == 0):
+            return i
+        position = ls_sub64(position, start)
         while row < t.rows and t.position[row] < position:
             row += 1
         if row == t.rows or t.position[row] != position:
@@ -303,6 +310,14 @@ cdef int64_t match_offsets(const uint8_t *p, int64_t first, int64_t end, const T
             at += 1
         if at == t.rows or t.last[at] != offset:
             return i
+        if unlikely(at != row):
+            while seen <= at:
+                if t.max_timestamp[seen] > largest:
+                    largest = t.max_timestamp[seen]
+                seen += 1
+            if not note(several, i) or not note(several, largest):
+                return -1
+        covered[0] = ls_add64(t.position[at], start)
     return end
 
 
@@ -315,19 +330,28 @@ cdef int take_entries(data, int64_t first, int64_t end, int width, Py_buffer *vi
 
 
 def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows, int64_t start,
-                         int64_t segment_base):
-    """The first entry that does not fit; see ``_verify_reference.match_offset_entries``."""
+                         int64_t segment_base, int64_t largest, int64_t covered):
+    """``(first entry that does not fit, byte covered, entries of several batches)``.
+
+    See ``_verify_reference.match_offset_entries``.
+    """
     cdef Py_buffer view, held
     cdef Table t
+    cdef Block several = Block(NULL, 0, 0)
     take_entries(data, first, end, OFFSET_ENTRY, &view)
     try:
         take_table(columns, rows, &held, &t)
         with nogil:
-            first = match_offsets(<const uint8_t *> view.buf, first, end, &t, start, segment_base)
+            first = match_offsets(<const uint8_t *> view.buf, first, end, &t, start, segment_base,
+                                  largest, &covered, &several)
         PyBuffer_Release(&held)
+        if first < 0:
+            raise MemoryError
+        found = noted(&several)
+        return first, covered, list(zip(found[::2], found[1::2]))
     finally:
         PyBuffer_Release(&view)
-    return first
+        discard(&several)
 
 
 cdef int64_t match_times(const uint8_t *p, int64_t first, int64_t end, const Table *t,
@@ -376,6 +400,142 @@ def match_time_entries(data, int64_t first, int64_t end, columns, int64_t rows,
     finally:
         PyBuffer_Release(&view)
     return first, done, largest
+
+
+# ---- producers ----
+
+cdef enum:
+    SEEN_MARKER = 1  # only: what was before it is not known
+    SEEN_BATCH
+    SEEN_NOTHING_DUE  # a batch without a sequence
+
+ctypedef struct Producer:
+    int64_t id
+    int64_t last_offset
+    int64_t epoch
+    int32_t due
+    int32_t state  # 0: a free slot
+
+
+cdef inline int64_t slot_of(const Producer *slots, int64_t capacity, int64_t id) noexcept nogil:
+    """Where a producer is, or would be; ``capacity`` is a power of two, and never full."""
+    cdef uint64_t mixed = <uint64_t> id * <uint64_t> 0x9E3779B97F4A7C15ULL
+    cdef int64_t at = <int64_t> (mixed >> 32) & (capacity - 1)
+    while slots[at].state and slots[at].id != id:
+        at = (at + 1) & (capacity - 1)
+    return at
+
+
+cdef inline int32_t sequence_after(int64_t first, int64_t span) noexcept nogil:
+    """Sequences wrap from 2^31−1 to 0 (F-63)."""
+    return <int32_t> (ls_add64(first, span) & INT32_LAST)
+
+
+cdef class SequenceWatch:
+    """What is due of each producer; see ``_verify_reference.SequenceWatch``."""
+
+    cdef Producer *slots
+    cdef int64_t capacity, used, most
+
+    def __cinit__(self, int64_t most):
+        if most < 1:
+            raise ValueError(f"{most} producers")
+        self.most = most
+        self.capacity = 64
+        self.slots = <Producer *> calloc(64, sizeof(Producer))
+        if self.slots == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.slots)
+
+    @property
+    def full(self):
+        return self.used >= self.most
+
+    cdef bint grow(self) noexcept nogil:
+        cdef int64_t i, capacity = self.capacity * 2
+        cdef Producer *slots = <Producer *> calloc(<size_t> capacity, sizeof(Producer))
+        if slots == NULL:
+            return False
+        for i in range(self.capacity):
+            if self.slots[i].state:
+                slots[slot_of(slots, capacity, self.slots[i].id)] = self.slots[i]
+        free(self.slots)
+        self.slots, self.capacity = slots, capacity
+        return True
+
+    cdef bint watch(self, const Table *t, Block *firsts, Block *jumps) noexcept nogil:
+        """False when memory ran out."""
+        cdef int64_t i
+        cdef Producer *known
+        cdef int64_t epoch
+        cdef bint control, begins
+        for i in range(t.rows):
+            if t.magic[i] != 2 or t.producer[i] < 0:
+                continue
+            control = t.attributes[i] & CONTROL
+            if control and t.count[i] == 0:
+                continue  # compacted: it changes nothing
+            known = &self.slots[slot_of(self.slots, self.capacity, t.producer[i])]
+            epoch = t.producer_epoch[i]
+            if not known.state:
+                if self.used >= self.most:
+                    continue
+                if self.used * 2 >= self.capacity:
+                    if not self.grow():
+                        return False
+                    known = &self.slots[slot_of(self.slots, self.capacity, t.producer[i])]
+                self.used += 1
+                known.id = t.producer[i]
+                known.epoch = epoch
+                known.last_offset = t.last[i]
+                known.state = SEEN_MARKER
+                if control:
+                    continue
+                if not note(firsts, i):
+                    return False
+            elif control:
+                if known.epoch != epoch:
+                    known.epoch = epoch
+                    known.last_offset = t.last[i]
+                    known.state = SEEN_BATCH
+                    known.due = 0
+                continue
+            elif known.state == SEEN_MARKER and known.epoch == epoch:
+                if not note(firsts, i):
+                    return False
+            elif known.state != SEEN_NOTHING_DUE:
+                begins = known.epoch != epoch
+                if t.sequence[i] >= 0 and t.sequence[i] != (0 if begins else known.due):
+                    if (not note(jumps, i) or not note(jumps, 0 if begins else known.due)
+                            or not note(jumps, known.last_offset)):
+                        return False
+            known.epoch = epoch
+            known.last_offset = t.last[i]
+            known.state = SEEN_BATCH if t.sequence[i] >= 0 else SEEN_NOTHING_DUE
+            known.due = sequence_after(
+                t.sequence[i], ls_add64(ls_sub64(t.last[i], t.base[i]), 1))
+        return True
+
+    def take(self, columns, int64_t rows):
+        """``(rows of firsts, jumps)``; see ``_verify_reference.SequenceWatch``."""
+        cdef Py_buffer held
+        cdef Table t
+        cdef Block firsts = Block(NULL, 0, 0), jumps = Block(NULL, 0, 0)
+        cdef bint done
+        take_table(columns, rows, &held, &t)
+        try:
+            with nogil:
+                done = self.watch(&t, &firsts, &jumps)
+            if not done:
+                raise MemoryError
+            found = noted(&jumps)
+            return noted(&firsts), list(zip(found[::3], found[1::3], found[2::3]))
+        finally:
+            PyBuffer_Release(&held)
+            discard(&firsts)
+            discard(&jumps)
 
 
 # ---- records ----

@@ -160,20 +160,41 @@ def ascending_time_entries(data: Buffer) -> int:
 
 
 def match_offset_entries(
-    data: Buffer, first: int, end: int, columns: Buffer, rows: int, start: int, segment_base: int
-) -> int:
-    """The first of the entries ``[first, end)`` that does not lead to the start of a batch of the
-    table, with its offset the last one of a batch from there on; ``end`` if all do.
+    data: Buffer,
+    first: int,
+    end: int,
+    columns: Buffer,
+    rows: int,
+    start: int,
+    segment_base: int,
+    largest: int,
+    covered: int,
+) -> tuple[int, int, list[tuple[int, int]]]:
+    """Compare entries ``[first, end)`` with the batches of the table.
 
-    Entries and batches ascend. Positions of the table count from byte ``start`` of the log.
+    An entry fits when it leads to the start of a batch, though not to that of the log, behind byte
+    ``covered``, and its offset is the last one of a batch from there on: then that batch is covered
+    too. ``largest`` is the largest timestamp before the table. Entries and batches ascend;
+    positions of the table count from byte ``start`` of the log.
+
+    Returns:
+        The first entry that does not fit, ``end`` if all do; the start of the last batch covered;
+        of each entry that covers several batches the number, and the largest timestamp up to its
+        offset.
     """
     table = _rows(columns, rows)
     starts = {row.position + start: number for number, row in enumerate(table)}
+    several: list[tuple[int, int]] = []
     for number, (relative, position) in _some(data, _OFFSET_ENTRY, first, end):
         row = starts.get(position, rows)
-        if not any(row.last_offset == segment_base + relative for row in table[row:]):
-            return number
-    return end
+        ends = (n for n in range(row, rows) if table[n].last_offset == segment_base + relative)
+        at = next(ends, None)
+        if at is None or position <= covered or not position:
+            return number, covered, several
+        if at > row:
+            several.append((number, max([largest, *(r.max_timestamp for r in table[: at + 1])])))
+        covered = table[at].position + start
+    return end, covered, several
 
 
 def match_time_entries(
@@ -213,6 +234,73 @@ def match_time_entries(
             max([before, *(r.max_timestamp for r in table[done : at + 1])]),
         )
     return end, done, largest
+
+
+class _Due(NamedTuple):
+    """``sequence`` is None for any; ``only_marker``: no batch was seen yet."""
+
+    epoch: int
+    sequence: int | None
+    last_offset: int
+    only_marker: bool
+
+
+class SequenceWatch:
+    """Follows the sequences of at most ``most`` producers over the tables of a segment (F-188).
+
+    In an epoch each batch of a producer begins with the sequence behind that of the one before;
+    in a new one with 0. Batches of magic 2 with a producer id count alone, and no control batch
+    that compaction emptied.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"{most} producers")
+        self._most = most
+        self._due: dict[int, _Due] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether there may be producers that are not followed."""
+        return len(self._due) >= self._most
+
+    def take(self, columns: Buffer, rows: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """The next table.
+
+        Returns:
+            Rows of the first batch of a producer, of which nothing but markers of its epoch was
+            seen before; and of each batch with another sequence than the one due its row, that
+            sequence, and the last offset of the batch before.
+        """
+        firsts: list[int] = []
+        jumps: list[tuple[int, int, int]] = []
+        for number, row in enumerate(_rows(columns, rows)):
+            control = bool(row.attributes & _CONTROL)
+            if row.magic != 2 or row.producer_id < 0 or (control and not row.record_count):
+                continue
+            known = self._due.get(row.producer_id)
+            if known is None and self.full:
+                continue
+            if control:
+                if known is None:
+                    known = _Due(row.producer_epoch, None, row.last_offset, True)
+                elif known.epoch != row.producer_epoch:
+                    known = _Due(row.producer_epoch, 0, row.last_offset, False)
+                self._due[row.producer_id] = known
+                continue
+            same = known is not None and known.epoch == row.producer_epoch
+            if known is None or (known.only_marker and same):
+                firsts.append(number)
+            elif known.sequence is not None or known.only_marker:
+                due = known.sequence or 0 if same else 0
+                if row.base_sequence >= 0 and row.base_sequence != due:
+                    jumps.append((number, due, known.last_offset))
+            following = (row.base_sequence + row.span) & _INT32_MAX
+            self._due[row.producer_id] = _Due(
+                row.producer_epoch, None if row.base_sequence < 0 else following,
+                row.last_offset, False,
+            )  # fmt: skip
+        return firsts, jumps
 
 
 def unfit_batches(data: Buffer, columns: Buffer, rows: int) -> list[int]:

@@ -251,6 +251,7 @@ class ProducerStateManager:
         self.map_end_offset = 0
         self.last_snapshot_offset = 0
         self.snapshots: list[int] = []  # offsets of the snapshot files, ascending
+        self._forgot = False  # some have expired: at earlier offsets there was more
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -373,7 +374,9 @@ class ProducerStateManager:
                 continue
             for stored in entries:
                 entry = _from_snapshot(stored)
-                if not self._expired(entry, now_ms):
+                if self._expired(entry, now_ms):
+                    self._forgot = True
+                else:
                     self._install(entry)
             self.last_snapshot_offset = self.map_end_offset = offset
             return
@@ -411,6 +414,12 @@ class ProducerStateManager:
     @property
     def empty(self) -> bool:
         return not self.producers and not self._unreplicated
+
+    @property
+    def always_empty(self) -> bool:
+        """At every earlier offset, too: of one that expired there may have been an open
+        transaction, which a cut opens again."""
+        return self.empty and not self._forgot
 
     def clear(self) -> None:
         self.producers.clear()
@@ -480,6 +489,7 @@ class ProducerStateManager:
         expired = [e.producer_id for e in self.producers.values() if self._expired(e, now_ms)]
         for producer_id in expired:
             del self.producers[producer_id]
+        self._forgot = self._forgot or bool(expired)
         return len(expired)
 
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:

@@ -243,6 +243,22 @@ def test_expiry() -> None:
         assert sorted(log.producers.producers) == [2]
 
 
+def test_a_cut_opens_the_transaction_of_an_expired_producer_again() -> None:
+    """F-198, F-199: its marker is cut off, so its records are not stable."""
+    disk = Disk()
+    with disk.open(producer_id_expiration_ms=DAY_MS) as log:
+        log.append_as_leader(produced(1, 0, transactional=True), 0)
+        log.roll()
+        log.append_as_leader(produced(1, 1, transactional=True), 0)
+        log.append_as_leader(marker(commit=False, producer_id=1), 0, AppendOrigin.COORDINATOR)
+        disk.clock.advance(DAY_MS + 1)
+        assert log.remove_expired_producers() == 1
+        assert log.last_stable_offset == 3
+        log.truncate_to(2)
+        assert log.last_stable_offset == 0
+        assert log.producers.producers[1].last_sequence == 1
+
+
 def test_an_unreadable_snapshot_gives_way_to_the_one_before() -> None:
     """F-130: version, length or checksum wrong → deleted, the next older one, and a replay."""
     disk = Disk()

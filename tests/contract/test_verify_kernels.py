@@ -242,10 +242,13 @@ def test_offset_entries_lead_to_batches(seed: int) -> None:
             break  # what follows would not ascend
     data = b"".join(entries)
     first = rng.randint(0, len(entries))
-    both(
+    stop, covered, several = both(
         "match_offset_entries",
         data, first, len(entries), table.columns, len(table.rows), start, BASE,
+        rng.choice([-1, 10_000, 10**6]), rng.choice([-1, start, start + 200]),
     )  # fmt: skip
+    assert all(first <= number < stop for number, _ in several)
+    assert stop == first or covered >= struct.unpack_from(">ii", data, 8 * (stop - 1))[1]
 
 
 @given(seed=SEEDS, trusted=st.booleans())
@@ -269,16 +272,118 @@ def test_time_entries_name_the_largest_timestamp_so_far(seed: int, trusted: bool
 
 
 @BOTH
+def test_entries_of_several_batches(kernels: Any) -> None:
+    """F-132: with the largest timestamp up to the offset that they name."""
+    rows = [[n * 100, 100, 10 * n, 10 * n + 9, 5, stamp, *[0] * 9]
+            for n, stamp in enumerate((7, 5, 9, 8))]  # fmt: skip
+    columns = Table(rows).columns
+    entries = [(19, 1000), (29, 1200), (39, 1300)]
+    data = b"".join(struct.pack(">ii", *entry) for entry in entries)
+    found = kernels.match_offset_entries(data, 0, 3, columns, 4, 1000, 0, -1, -1)
+    assert found == (3, 1300, [(0, 7)])
+    found = kernels.match_offset_entries(data, 0, 1, columns, 4, 1000, 0, 8, -1)
+    assert found == (1, 1100, [(0, 8)])
+
+
+# ---- producers ----
+
+
+def a_history(rng: random.Random, oddity: float) -> Table:
+    """Data batches and markers of a few producers."""
+    table, offset, due = Table(), 0, dict[int, tuple[int, int]]()
+    for number in range(rng.randint(1, CAPACITY)):
+        producer = rng.choice([-1, 1, 1, 2, 2**40])
+        epoch, sequence = due.get(producer, (0, rng.choice([0, 2**31 - 3])))
+        count, control = rng.randint(1, 3), rng.random() < 0.2
+        if rng.random() < 0.2:
+            epoch, sequence = epoch + rng.choice([1, 1, -1]), 0
+        if rng.random() < oddity:
+            sequence = rng.choice([sequence + 1, 0, -1, 2**31 - 1])
+        if rng.random() < oddity:
+            count = 0
+        row = [number * 100, 100, offset, offset + max(count, 1) - 1, 0, 0, 0, producer, epoch]
+        row += [-1 if control else sequence, 0x20 if control else 0, count]
+        table.rows.append([*row, 1 if rng.random() < oddity else 2, 0, 1])
+        if not control:
+            sequence = (sequence + max(count, 1)) & (2**31 - 1)
+        due[producer] = epoch, sequence
+        offset += max(count, 1)
+    return table
+
+
+@given(seed=SEEDS, most=st.sampled_from([1, 2, 1000]))
+def test_sequences_are_watched_over_tables(seed: int, most: int) -> None:
+    rng = random.Random(seed)
+    watches = [module.SequenceWatch(most) for module in (native, reference)]
+    for _ in range(3):
+        table = a_history(rng, rng.choice([0.0, 0.2]))
+        told = [watch.take(table.columns, len(table.rows)) for watch in watches]
+        assert told[0] == told[1]
+        assert watches[0].full == watches[1].full
+
+
+@BOTH
+def test_many_producers_are_watched(kernels: Any) -> None:
+    watch, most = kernels.SequenceWatch(3000), 3010
+
+    def take(first: int, sequence: int) -> tuple[list[int], list[tuple[int, int, int]]]:
+        rows = [[n * 100, 100, n, n, 0, 0, 0, n << 20, 0, sequence, 0, 1, 2, 0, 1]
+                for n in range(first, first + 10)]  # fmt: skip
+        found = watch.take(Table(rows).columns, 10)
+        return found[0], found[1]
+
+    for first in range(0, most, 10):
+        assert take(first, 0) == (list(range(10 if first < 3000 else 0)), [])
+        assert watch.full == (first >= 2990)
+    for first in range(0, most, 10):
+        assert take(first, 2)[1] == [(n, 1, first + n) for n in range(10 if first < 3000 else 0)]
+
+
+@BOTH
+def test_what_is_due(kernels: Any) -> None:
+    """F-186 to F-190, of one producer: (epoch, sequence, records), or an epoch for a marker."""
+
+    def told(*batches: tuple[int, int, int] | int) -> tuple[list[int], list[tuple[int, int]]]:
+        rows, offset = [], 0
+        for number, batch in enumerate(batches):
+            marker = isinstance(batch, int)
+            epoch, sequence, count = (batch, -1, 1) if isinstance(batch, int) else batch
+            row = [number * 100, 100, offset, offset + count - 1, 0, 0, 0, 7, epoch, sequence]
+            rows.append([*row, 0x20 if marker else 0, count, 2, 0, 1])
+            offset += count
+        firsts, jumps = kernels.SequenceWatch(9).take(Table(rows).columns, len(rows))
+        return firsts, [(row, due) for row, due, _ in jumps]
+
+    assert told((0, 5, 3), (0, 8, 1), (0, 9, 1)) == ([0], [])
+    assert told((0, 5, 3), (0, 5, 3)) == ([0], [(1, 8)])
+    assert told((0, 5, 3), (0, 9, 1), (0, 10, 1)) == ([0], [(1, 8)])
+    assert told((0, 2**31 - 2, 2), (0, 0, 1)) == ([0], [])
+    assert told((0, 5, 3), (1, 0, 1), (1, 1, 1)) == ([0], [])
+    assert told((0, 5, 3), (1, 1, 1)) == ([0], [(1, 0)])
+    assert told((0, 5, 3), 1, (1, 0, 1)) == ([0], [])
+    assert told((0, 5, 3), 0, (0, 8, 1)) == ([0], [])
+    assert told(0, (0, 8, 1), (0, 9, 1)) == ([1], [])
+    assert told(0, (1, 8, 1)) == ([], [(1, 0)])
+    assert told(0, 1, (1, 8, 1)) == ([], [(2, 0)])
+
+
+@BOTH
 def test_where_matching_stops(kernels: Any) -> None:
     """At the first entry that is wrong, or above the table."""
     rows = [[n * 100, 100, 10 * n, 10 * n + 9, 5, 5 + n, *[0] * 9] for n in range(3)]
     columns = Table(rows).columns
 
-    def offsets(*entries: tuple[int, int]) -> int:
+    def offsets(*entries: tuple[int, int], covered: int = -1, start: int = 1000) -> int:
         data = b"".join(struct.pack(">ii", *entry) for entry in entries)
-        return int(kernels.match_offset_entries(data, 0, len(entries), columns, 3, 1000, 0))
+        found = kernels.match_offset_entries(
+            data, 0, len(entries), columns, 3, start, 0, -1, covered
+        )
+        return int(found[0])
 
     assert offsets((9, 1000), (29, 1100)) == 2
+    assert offsets((19, 1000), (29, 1100)) == 1  # the first one covers that batch
+    assert offsets((9, 1000), covered=1000) == 0
+    assert offsets((9, 0), start=0) == 0  # no append to an empty segment makes an entry
     assert offsets((9, 1000), (19, 1150)) == 1
     assert offsets((9, 1000), (18, 1100)) == 1
     assert offsets((9, 1000), (39, 1200)) == 1
@@ -297,7 +402,7 @@ def test_where_matching_stops(kernels: Any) -> None:
     assert times((5, 9), (7, 30)) == (1, 1, 5)
     for bad in ((-1, 0), (1, 0), (0, 2)):
         with pytest.raises(ValueError, match="entries"):
-            kernels.match_offset_entries(bytes(8), *bad, columns, 3, 0, 0)
+            kernels.match_offset_entries(bytes(8), *bad, columns, 3, 0, 0, -1, -1)
         with pytest.raises(ValueError, match="entries"):
             kernels.match_time_entries(bytes(12), *bad, columns, 3, 0, True, 0, -1)
 

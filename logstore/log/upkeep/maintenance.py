@@ -137,7 +137,7 @@ class LogMaintenance:
             self._core.storage, self._core.directory, old.expiration_ms
         )
         producers.set_snapshots(old.snapshots)
-        if old.empty:  # then it was empty at every earlier offset, or is not known any more
+        if old.always_empty:
             producers.map_end_offset = self._writer.log_end_offset
         rebuild_producers(
             producers, self._writer.segments.snapshot(), self._writer.log_start_offset,

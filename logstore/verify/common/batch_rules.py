@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from logstore.format import attributes as bits
 from logstore.format.codecs.compression import Compression
-from logstore.verify.common.report import UNKNOWN, Problem, error, warning
+from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 _KNOWN_BITS = 0x7F
+_AFTER_CUT = ": as a cut leaves it, until it is written again"
 MAGIC = 2
 
 
@@ -259,8 +260,14 @@ def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
     return cache[at - 1][0] if cache and at else None
 
 
-def check_epoch_entries(entries: Sequence[tuple[int, int]], end_offset: int) -> Iterator[Problem]:
-    """Entries ascend in both numbers and start inside the log (F-203, F-249); line numbers."""
+def check_epoch_entries(
+    entries: Sequence[tuple[int, int]], end_offset: int, *, closed: bool = False
+) -> Iterator[Problem]:
+    """Entries ascend in both numbers and start inside the log (F-203, F-249); line numbers.
+
+    A log that is cut drops the entries above its end later, so that a crash leaves them to the next
+    start; unless it was ``closed`` cleanly.
+    """
     previous = (UNKNOWN, UNKNOWN)
     for line, (epoch, start) in enumerate(entries, 3):
         if epoch <= previous[0] or start <= previous[1]:
@@ -268,7 +275,8 @@ def check_epoch_entries(entries: Sequence[tuple[int, int]], end_offset: int) -> 
             yield error("F-203", line, start, message)
         elif start > end_offset:
             message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
-            yield warning("F-249", line, start, message)
+            severity = warning if closed else info
+            yield severity("F-249", line, start, message if closed else message + _AFTER_CUT)
         previous = epoch, start
 
 

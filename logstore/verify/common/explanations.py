@@ -264,6 +264,14 @@ EXPLANATIONS = {
         "The entries of a time index do not ascend, so a search in it finds anything.", _BYTES,
         _REBUILD_INDEX,
     ),
+    "F-132": _E(
+        "Entries of the offset index name the end of a later batch than the one they lead to. A "
+        "search finds the same records, a few batches later.",
+        "Kafka before 4.1 made one entry for an append of several batches, as a follower's. Or the "
+        "entries lead to an earlier batch than they should.",
+        "Nothing to do. If the log was never written by a Kafka before 4.1, delete the index of "
+        "this segment while the broker is stopped: the next start builds it anew.",
+    ),
     "F-135": _E(
         "The time index of a finished segment lacks its last entry. Retention by time takes the "
         "largest timestamp from there, and may delete the segment too early or too late.",
@@ -309,6 +317,14 @@ EXPLANATIONS = {
         _RESTORE,
         "Stop the broker and delete the .snapshot files of the partition: the next start replays "
         "the log.",
+    ),
+    "F-189": _E(
+        "A batch of an idempotent producer has another sequence number than the one that was due: "
+        "one came twice, in another order, or batches between two are missing.",
+        "Batches were lost, or written twice, below the broker: a restored or edited file, records "
+        "lost in an unclean election. Or a broker that had forgotten the producer.",
+        "Compare with another replica. What is missing here may be there; what is doubled has to "
+        "be told apart by whoever reads it.",
     ),
     "F-193": _E(
         "A snapshot has another open transaction of a producer than the log. Readers of committed "

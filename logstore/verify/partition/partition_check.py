@@ -147,7 +147,8 @@ class PartitionCheck:
             job = SegmentJob(
                 self.directory, base, end, frozenset(segments[base]),
                 _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
-                wanted=_inside(wanted, base - 1, end), is_roll=base in self._rolled,
+                wanted=_inside(wanted, base - 1, end), floor=self._floor,
+                is_roll=base in self._rolled,
             )  # fmt: skip
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
@@ -162,6 +163,12 @@ class PartitionCheck:
         """From where on this replica should have what the others have; known once prepared."""
         facts = self.facts
         return max(self.jobs[0].base, facts.log_start, facts.cleaner_offset)
+
+    @property
+    def _floor(self) -> int:
+        """The log start, as far as it is known; 0 stands for the first segment's base, too."""
+        stop = self.own.clean_stop if self.own else None
+        return max(self.facts.log_start, stop.log_start_offset if stop else 0, 0)
 
     def read_small(self, name: str) -> None:
         """Check one small file of the directory by itself."""
@@ -330,8 +337,9 @@ class PartitionCheck:
                     self._find(last, problem)
                 self._check_own(report, results)
         stretch = Stretch(
-            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found
-        )
+            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found,
+            self._floor,
+        )  # fmt: skip
         self._producer_files().check(stretch, self._snapshots)
         return report
 
@@ -404,12 +412,14 @@ class PartitionCheck:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
         entries = self.epochs
         if entries is not None:
-            problems = list(check_epoch_entries(entries, end_offset))
+            closed = self._closed_cleanly()
+            problems = list(check_epoch_entries(entries, end_offset, closed=closed))
             for problem in problems:
                 self._find(LEADER_EPOCH, problem)
             if any(problem.severity is Severity.ERROR for problem in problems):
                 entries = None
-        if entries == [] and any(run.epoch >= 0 for run in runs):
+        start = max(results[0].base if results else 0, self.facts.log_start)
+        if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
             if self._epochs_missing:
                 message = "missing: leader epochs are compared with their neighbours only"
                 problem = info("S-54", UNKNOWN, UNKNOWN, message)
@@ -418,7 +428,6 @@ class PartitionCheck:
                 problem = warning("S-54", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
-        start = max(results[0].base if results else 0, self.facts.log_start)
         if entries and start <= end_offset and self._closed_cleanly():
             for problem in check_first_epoch(runs, entries, start):
                 self._find(LEADER_EPOCH, problem)

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from checkpoints.files import UnusableFileError
@@ -26,6 +27,7 @@ from logstore.verify.segment.producers import (
 )
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
 
+_JUMPS_MAX = 100  # told of, per segment
 _OFFSETS_MAX = 2**31  # of a segment (F-243)
 _SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
 
@@ -39,7 +41,7 @@ class Find(Protocol):
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The segments that were checked. ``from_start``: the log's first one among them. ``torn``: the
-    last one ends with what is no batch."""
+    last one ends with what is no batch. ``floor``: the log start."""
 
     jobs: Sequence[SegmentJob]
     results: Sequence[SegmentResult]
@@ -47,6 +49,7 @@ class Stretch:
     compacted: bool
     end_offset: int
     torn: bool
+    floor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +68,22 @@ class ProducerFiles:
         """
         jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
         snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
-        replay, end = Replay(), 0
+        floor = stretch.floor
+        replay, end = Replay(floor), 0
         states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
         for job, result in zip(jobs, results, strict=True):
             if result.base > end and not compacted:  # the first one, or behind a hole
                 before = snapshots.get(result.base)
-                replay = Replay(known=before is not None)
+                replay = Replay(floor, known=before is not None)
                 replay.seed(before or ())
             replay.known = replay.known and stretch.from_start
-            end = max(end, result.end_offset)
+            overlaps, end = result.base < end, max(end, result.end_offset)
             if filenames.LOG_SUFFIX not in result.vanished:
                 self._check_txn_index(job, result, replay, compacted)
+            if not compacted and not overlaps:
+                log = os.path.basename(job.path(filenames.LOG_SUFFIX))
+                for jump in islice(replay.jumps(result.producers), _JUMPS_MAX):
+                    self.find(log, jump.problem, job.base)
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
                     states[offset] = replay.joined(facts), replay.known
@@ -89,7 +97,7 @@ class ProducerFiles:
                 self.find(name, warning("F-201", UNKNOWN, offset, message))
                 continue
             state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
-            for problem in check_snapshot(offset, entries or (), state, exact):
+            for problem in check_snapshot(offset, entries or (), state, exact, floor):
                 self.find(name, problem)
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:

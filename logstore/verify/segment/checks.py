@@ -17,7 +17,7 @@ from logstore.format import filenames
 from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import CRC_POSITION, parse_header
 from logstore.format.reader import batch_records
-from logstore.kernels import BatchSurvey, survey_batches
+from logstore.kernels import BatchSurvey, SequenceWatch, survey_batches
 from logstore.verify.common.batch_rules import MAGIC, EpochRun, OffsetOrder, Row, check_header
 from logstore.verify.common.header_table import (
     ATTRIBUTES,
@@ -26,6 +26,8 @@ from logstore.verify.common.header_table import (
     LAST,
     POSITION,
     PRODUCER,
+    PRODUCER_EPOCH,
+    SEQUENCE,
     BatchTable,
 )
 from logstore.verify.common.header_table import (
@@ -34,10 +36,12 @@ from logstore.verify.common.header_table import (
 from logstore.verify.common.ranges import ContentDigests
 from logstore.verify.common.report import UNKNOWN, error, info
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
+from logstore.verify.segment.producers import PRODUCERS_MAX, First, Jump
 from logstore.verify.segment.records import check_content
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
 _EPOCH_RUNS_MAX = 50_000
+_JUMPS_MAX = 100  # told of, per segment
 
 
 class SegmentChecks:
@@ -63,7 +67,9 @@ class SegmentChecks:
         self._following = following
         self._offset_index, self._time_index = offset_index, time_index
         self._digests = ContentDigests(options.fingerprint, job.compare)
+        self._sequences: SequenceWatch | None = SequenceWatch(PRODUCERS_MAX)
         self._marks = sorted(job.snapshots)
+        result.producers.floor = job.floor
         self._epoch_starts = sorted(job.epoch_starts)
         self._trusted = True
         self._wanted = list(job.wanted)
@@ -131,7 +137,8 @@ class SegmentChecks:
             result.min_timestamp = min(survey.min_timestamp, known if known >= 0 else 2**63)
         self._epochs(table, survey.epochs, bases, lasts, in_order)
         if self._offset_index is not None:
-            self._offset_index.take(table, lasts, in_order, self.skipped)
+            largest = self._time_index.largest
+            self._offset_index.take(table, lasts, in_order, self.skipped, largest)
         reached = partial(self._reached, view, table)
         self._time_index.take(table, lasts, in_order, survey.max_timestamp, trusted, reached)
         return survey, bases, lasts, in_order
@@ -242,10 +249,15 @@ class SegmentChecks:
     ) -> None:
         """Feed the replay: between marks and markers only some batches of a producer matter."""
         facts = self.result.producers
+        if self._sequences is not None and in_order and facts.complete:
+            self._watch(self._sequences, table, (survey.gaps or [table.count])[0], bases)
+        if not in_order or survey.gaps or not facts.complete:
+            self._sequences = None  # what is missing, or out of order, is told of as such
         controls = set(survey.controls)
         starts = list(range(table.count))
         if in_order:
             stops = {bisect_left(bases, mark) for mark in self._marks}
+            stops.add(bisect_left(lasts, self.job.floor))
             starts = sorted({0, *controls, *(row + 1 for row in controls), *stops} - {table.count})
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
             while self._marks and self._marks[0] <= bases[start]:
@@ -256,6 +268,26 @@ class SegmentChecks:
                 )
                 marker = self._marker(view, table, row) if number in controls else None
                 facts.add(row, marker)
+
+    def _watch(
+        self, watch: SequenceWatch, table: BatchTable, count: int, bases: memoryview
+    ) -> None:
+        """The first ``count`` batches."""
+        facts = self.result.producers
+        firsts, jumps = watch.take(table.columns, count)
+        producers, epochs, sequences, positions = (
+            table.column(PRODUCER), table.column(PRODUCER_EPOCH), table.column(SEQUENCE),
+            table.column(POSITION),
+        )  # fmt: skip
+        for number in firsts:
+            if sequences[number] >= 0:
+                row = producers[number], epochs[number], sequences[number]
+                position = table.start + positions[number]
+                facts.firsts.append(First(*row, bases[number], position))
+        for number, due, previous in jumps[: _JUMPS_MAX - len(facts.jumps)]:
+            row = producers[number], epochs[number], sequences[number]
+            position = table.start + positions[number]
+            facts.jumps.append(Jump(*row, due, previous, bases[number], position))
 
     def _telling(self, table: BatchTable, start: int, stop: int, transactional: bool) -> list[int]:
         """Rows of a stretch that decide what is known of its producers: the last of each, and the
@@ -306,7 +338,11 @@ class SegmentChecks:
         if self._offset_index is not None:
             self._offset_index.finish(size, self.skipped)
         closed = self.job.trimmed and filenames.TIME_INDEX_SUFFIX in self.job.files
-        self._time_index.finish(closed, self._trusted and not result.tail)
+        sound = self._trusted and not result.tail
+        self._time_index.finish(closed, sound)
+        if self._offset_index is not None and self._offset_index.several:
+            settled = closed and sound and not result.vanished
+            self._offset_index.check_several(self._time_index.timestamps() if settled else None)
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
         result.fingerprint, result.ranges = self._digests.fingerprint, self._digests.ranges
         if result.end_offset < 0:

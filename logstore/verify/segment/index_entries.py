@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from logstore.format.index_entry import OFFSET_ENTRY
+from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY
 from logstore.kernels import ascending_offset_entries, ascending_time_entries
 from logstore.storage.base import File
 from logstore.verify.common.report import Problem, error
@@ -132,6 +132,17 @@ class IndexEntries:
             self.first += 1
         elif self._one_by_one is not None:
             self._next = next(self._one_by_one, None)
+
+    def timestamps(self) -> set[int]:
+        """Those of all entries of a time index."""
+        found: set[int] = set()
+        step = TIME_ENTRY.size * _PIECE_ENTRIES
+        for place in range(0, self._file_end if self._file else 0, step):
+            assert self._file is not None
+            data = self._file.read_at(place, min(step, self._file_end - place))
+            whole = len(data) // TIME_ENTRY.size * TIME_ENTRY.size
+            found.update(timestamp for timestamp, _ in TIME_ENTRY.iter_unpack(data[:whole]))
+        return found
 
     def drain(self) -> None:
         """To the end, for the sake of the order."""

@@ -2,6 +2,10 @@
 
 Segments are read apart from each other: each gives its own ``ProducerFacts``, and ``Replay`` joins
 them in order. A second telling of F-182 … F-197, on purpose apart from the log's own.
+
+A log that is opened replays its producers from its log start on, so it may have forgotten what only
+batches below say: of that the files of its producers say one thing or the other. The *floor* is the
+log start; ``late`` is what a log remembers of a transaction that began below it.
 """
 
 from __future__ import annotations
@@ -19,11 +23,17 @@ from logstore.verify.common.report import UNKNOWN, Problem, error, warning
 PRODUCERS_MAX = 50_000
 """Producers, and aborted transactions, kept per segment: what bounds the memory of a check."""
 
+_NEVER = 2**63
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerFact:
     """What a stretch of the log tells of one producer. ``last`` is its last data batch: (last
     sequence, last offset, offset delta); None when it has none, or a marker began a new epoch.
+
+    ``transaction_late``: its first batch of the open transaction that reaches the floor.
+    ``loose``: a marker came since ``last`` that ended nothing, so that the producer may have been
+    forgotten before (F-199).
     """
 
     epoch: int
@@ -32,31 +42,109 @@ class ProducerFact:
     began_epoch: bool = False
     coordinator_epoch: int = UNKNOWN
     transaction_first: int = UNKNOWN
+    transaction_late: int = UNKNOWN
     ended_transaction: bool = False
+    loose: bool = False
 
 
 class Abort(NamedTuple):
     """An ABORT marker. ``first_offset`` is −1 when the transaction began in an earlier segment or
-    nowhere; ``other_first`` is that of the oldest other one open then, as far as was seen."""
+    nowhere; ``other_first`` is that of the oldest other one open then, as far as was seen; ``late``
+    and ``other_late`` are the same for a log that begins at the floor.
+    """
 
     producer_id: int
     first_offset: int
+    late: int
     last_offset: int
     other_first: int
+    other_late: int
     position: int
+
+
+class Wanted(NamedTuple):
+    """What the transaction index may have of an ABORT marker: offsets between two, each included.
+
+    ``may_lack``: no entry at all. ``next_first``: begins behind the marker, in another transaction.
+    """
+
+    abort: Abort
+    first: int
+    first_max: int
+    stable: int
+    stable_max: int
+    may_lack: bool
+    next_first: int
+
+    @property
+    def entry(self) -> AbortedTransaction:
+        """Of a log that remembers everything."""
+        abort = self.abort
+        return AbortedTransaction(abort.producer_id, self.first, abort.last_offset, self.stable)
+
+    def allows(self, entry: AbortedTransaction, *, exact: bool) -> bool:
+        """Unless ``exact``, transactions may have begun before all that was read.
+
+        A follower takes several batches at once, and counts transactions that begin behind the
+        marker among the open ones (F-123).
+        """
+        if entry.producer_id != self.abort.producer_id:
+            return False
+        first, stable = entry.first_offset, entry.last_stable_offset
+        first_min, stable_min = (self.first, self.stable) if exact else (0, 0)
+        behind = stable == self.next_first and self.stable_max > self.abort.last_offset
+        return first_min <= first <= self.first_max and (
+            behind or stable_min <= stable <= self.stable_max
+        )
+
+
+class First(NamedTuple):
+    """The first data batch of a producer in a segment, to be compared with those before."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    offset: int
+    position: int
+
+
+class Jump(NamedTuple):
+    """A data batch whose sequence is not the one due behind ``previous``, an offset."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    due: int
+    previous: int
+    offset: int
+    position: int
+
+    @property
+    def problem(self) -> Problem:
+        message = f"producer {self.producer_id}, epoch {self.epoch}: sequence {self.sequence}, "
+        message += f"due is {self.due} behind its batch of offset {self.previous}"
+        return warning("F-189", self.position, self.offset, message)
 
 
 @dataclass(slots=True)
 class ProducerFacts:
     """What one segment tells. ``marks``: the state at offsets where a snapshot wants comparing."""
 
+    floor: int = 0
     producers: dict[int, ProducerFact] = field(default_factory=dict)
     first_markers: dict[int, int] = field(default_factory=dict)
     aborts: list[Abort] = field(default_factory=list)
+    following: dict[int, int] = field(default_factory=dict)
+    """Offset of an ABORT marker → where the next transaction of another producer begins."""
     marks: dict[int, dict[int, ProducerFact]] = field(default_factory=dict)
+    firsts: list[First] = field(default_factory=list)
+    jumps: list[Jump] = field(default_factory=list)
     complete: bool = True
     """False when a batch was unreadable, or there were more than ``PRODUCERS_MAX``."""
-    _open: dict[int, int] = field(default_factory=dict)
+    _open: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _waiting: list[Abort] = field(default_factory=list)
+    """Those that wait for a transaction of another producer; ``_only``: whose all of them are."""
+    _only: int = UNKNOWN
 
     def mark(self, offset: int) -> None:
         self.marks[offset] = dict(self.producers)
@@ -76,9 +164,14 @@ class ProducerFacts:
         known = self.producers.get(row.producer_id)
         delta = row.last_offset - row.base_offset
         sequence = UNKNOWN if row.base_sequence < 0 else add_sequence(row.base_sequence, delta)
-        first = known.transaction_first if known else UNKNOWN
-        if row.is_transactional and first < 0:
-            first = self._open[row.producer_id] = row.base_offset
+        first, late = (known.transaction_first, known.transaction_late) if known else (-1, -1)
+        if row.is_transactional:
+            if first < 0:
+                first = row.base_offset
+                self._began(row.producer_id, first)
+            if late < 0 and row.last_offset >= self.floor:
+                late = row.base_offset
+            self._open[row.producer_id] = first, late
         self.producers[row.producer_id] = ProducerFact(
             row.producer_epoch,
             row.max_timestamp,
@@ -86,17 +179,33 @@ class ProducerFacts:
             True,
             known.coordinator_epoch if known else UNKNOWN,
             first,
+            late,
             known is not None and known.ended_transaction,
         )
 
+    def _began(self, producer_id: int, offset: int) -> None:
+        if self._waiting and self._only != producer_id:
+            for abort in self._waiting:
+                if abort.producer_id != producer_id:
+                    self.following[abort.last_offset] = offset
+            self._waiting = [abort for abort in self._waiting if abort.producer_id == producer_id]
+            self._only = producer_id
+
     def _add_marker(self, row: Row, is_commit: bool, coordinator_epoch: int) -> None:
         producer_id = row.producer_id
-        first = self._open.pop(producer_id, UNKNOWN)
+        known = self.producers.get(producer_id)
+        first, late = self._open.pop(producer_id, (UNKNOWN, UNKNOWN))
         self.first_markers.setdefault(producer_id, row.last_offset)
         if not is_commit:
-            other = min(self._open.values(), default=UNKNOWN)
-            self.aborts.append(Abort(producer_id, first, row.last_offset, other, row.position))
-        known = self.producers.get(producer_id)
+            others = self._open.values()
+            abort = Abort(
+                producer_id, first, late, row.last_offset,
+                min((one for one, _ in others), default=UNKNOWN),
+                min((one for _, one in others if one >= 0), default=UNKNOWN), row.position,
+            )  # fmt: skip
+            self.aborts.append(abort)
+            self._only = producer_id if self._only == producer_id or not self._waiting else UNKNOWN
+            self._waiting.append(abort)
         same_epoch = known is not None and known.epoch == row.producer_epoch
         self.producers[producer_id] = ProducerFact(
             row.producer_epoch,
@@ -105,14 +214,17 @@ class ProducerFacts:
             known is not None and (known.began_epoch or not same_epoch),
             coordinator_epoch,
             UNKNOWN,
+            UNKNOWN,
             True,
+            first < 0,
         )
 
 
 class Replay:
     """Producer state over the segments of a partition, in order."""
 
-    def __init__(self, *, known: bool = True) -> None:
+    def __init__(self, floor: int = 0, *, known: bool = True) -> None:
+        self.floor = floor
         self.producers: dict[int, ProducerFact] = {}
         self.known = known
         """False when transactions that began before what was read may be open (F-196)."""
@@ -120,10 +232,10 @@ class Replay:
     def seed(self, entries: Iterable[ProducerSnapshotEntry]) -> None:
         """Start from the snapshot at the base of the first segment."""
         for e in entries:
-            last = (e.last_sequence, e.last_offset, e.offset_delta) if e.last_offset >= 0 else None
+            first = e.current_txn_first_offset
             self.producers[e.producer_id] = ProducerFact(
-                e.producer_epoch, e.timestamp, last, True, e.coordinator_epoch,
-                e.current_txn_first_offset,
+                e.producer_epoch, e.timestamp, _last_of(e), True, e.coordinator_epoch,
+                first, first if first >= self.floor else UNKNOWN,
             )  # fmt: skip
 
     def joined(self, facts: dict[int, ProducerFact]) -> dict[int, ProducerFact]:
@@ -135,7 +247,11 @@ class Replay:
                 if fact.last is None and not fact.began_epoch and before.epoch == fact.epoch:
                     fact = replace(fact, last=before.last)
                 if before.transaction_first >= 0 and not fact.ended_transaction:
-                    fact = replace(fact, transaction_first=before.transaction_first)
+                    late = before.transaction_late
+                    fact = replace(
+                        fact, transaction_first=before.transaction_first,
+                        transaction_late=late if late >= 0 else fact.transaction_late,
+                    )  # fmt: skip
                 if fact.coordinator_epoch < 0:
                     fact = replace(fact, coordinator_epoch=before.coordinator_epoch)
             state[producer_id] = fact
@@ -145,29 +261,60 @@ class Replay:
         self.producers = self.joined(facts.producers) if facts.complete else {}
         self.known = self.known and facts.complete
 
-    def aborted(self, facts: ProducerFacts) -> Iterator[tuple[Abort, AbortedTransaction]]:
+    def jumps(self, facts: ProducerFacts) -> Iterator[Jump]:
+        """Sequences of a segment that do not follow those before; call it before ``advance``.
+
+        Only batches from the floor on prove what is due: an older one may have been forgotten, and
+        then any sequence is taken (F-184).
+        """
+        if not facts.complete:
+            return
+        for first in facts.firsts:
+            before = self.producers.get(first.producer_id)
+            if before is None or before.last is None or before.last[0] < 0:
+                continue
+            sequence, offset, _ = before.last
+            due = add_sequence(sequence, 1) if before.epoch == first.epoch else 0
+            if offset >= self.floor and first.sequence != due:
+                yield Jump(*first[:3], due, offset, *first[3:])
+        for jump in facts.jumps:
+            if jump.previous >= self.floor:
+                yield jump
+
+    def aborted(self, facts: ProducerFacts) -> Iterator[Wanted]:
         """The entries that the transaction index of the segment must have (F-121 … F-123)."""
         carried = {
-            producer_id: fact.transaction_first
+            producer_id: (fact.transaction_first, fact.transaction_late)
             for producer_id, fact in self.producers.items()
             if fact.transaction_first >= 0
         }
         for abort in facts.aborts:
-            first = abort.first_offset
+            first, late = abort.first_offset, abort.late
             if facts.first_markers[abort.producer_id] == abort.last_offset:
-                first = carried.get(abort.producer_id, first)
+                first, before = carried.get(abort.producer_id, (first, UNKNOWN))
+                late = before if before >= 0 else late
             if first < 0:
                 continue  # no transaction was open: no entry (F-195)
             others = [
-                other
-                for producer_id, other in carried.items()
+                found
+                for producer_id, found in carried.items()
                 if producer_id != abort.producer_id
-                and facts.first_markers.get(producer_id, 2**63) > abort.last_offset
+                and facts.first_markers.get(producer_id, _NEVER) > abort.last_offset
             ]
-            if abort.other_first >= 0:
-                others.append(abort.other_first)
-            stable = min(others, default=abort.last_offset + 1)
-            yield abort, AbortedTransaction(abort.producer_id, first, abort.last_offset, stable)
+            others.append((abort.other_first, abort.other_late))
+            after = abort.last_offset + 1
+            yield Wanted(
+                abort, first, late if late >= 0 else abort.last_offset - 1,
+                min((one for one, _ in others if one >= 0), default=after),
+                min((one for _, one in others if one >= 0), default=after),
+                late < 0, facts.following.get(abort.last_offset, UNKNOWN),
+            )  # fmt: skip
+
+
+def _last_of(entry: ProducerSnapshotEntry) -> tuple[int, int, int] | None:
+    if entry.last_offset < 0:
+        return None
+    return entry.last_sequence, entry.last_offset, entry.offset_delta
 
 
 def check_snapshot(
@@ -175,12 +322,13 @@ def check_snapshot(
     entries: Iterable[ProducerSnapshotEntry],
     state: dict[int, ProducerFact],
     exact: bool,
+    floor: int = 0,
 ) -> Iterator[Problem]:
     """Entries lie below the snapshot's offset and agree with a replay of the log (F-126).
 
     A producer may be missing on either side: snapshots forget expired ones (F-199), and a log
     forgets what retention removed. Unless ``exact``, there may be more before all that was read:
-    only a producer's last batch is compared, where the log has it.
+    only what the log has is compared. What lies below the floor may have been forgotten.
     """
     for index, e in enumerate(entries):
         position = 10 + 46 * index
@@ -191,21 +339,45 @@ def check_snapshot(
             yield error("F-126", position, e.last_offset, message)
             continue
         fact = state.get(e.producer_id)
-        if fact is None or (fact.last is None and not exact):
+        if fact is None:
             continue
-        last = (e.last_sequence, e.last_offset, e.offset_delta) if e.last_offset >= 0 else None
-        if (e.producer_epoch, last) != (fact.epoch, fact.last):
+        last = _last_of(e)
+        lasts = [fact.last]
+        if fact.last is None and not exact:
+            lasts = [last]
+        elif fact.last is not None and (fact.loose or fact.last[1] < floor):
+            lasts.append(None)
+        # A producer that expired and came back has no coordinator until its next marker.
+        coordinators = (UNKNOWN, fact.coordinator_epoch)
+        told = exact or fact.coordinator_epoch >= 0
+        if e.producer_epoch != fact.epoch or last not in lasts:
             message = f"{name}: epoch {e.producer_epoch} and last batch {last} (sequence, offset, "
             message += f"delta), the log has {fact.epoch} and {fact.last}"
             yield warning("F-182", position, e.last_offset, message)
-        elif exact and (e.current_txn_first_offset < 0) != (fact.transaction_first < 0):
+        elif e.timestamp != fact.timestamp:
+            message = f"{name}: timestamp {e.timestamp}, the log has {fact.timestamp}"
+            yield warning("F-182", position, e.last_offset, message)
+        elif told and e.coordinator_epoch not in coordinators:
+            message = f"{name}: coordinator epoch {e.coordinator_epoch}, the log has "
+            yield warning("F-182", position, e.last_offset, message + str(fact.coordinator_epoch))
+        elif exact and not _may_be_open_since(e.current_txn_first_offset, fact):
             message = f"{name}: transaction open since {e.current_txn_first_offset}, "
             message += f"by the log since {fact.transaction_first}"
             yield warning("F-193", position, e.current_txn_first_offset, message)
 
 
+def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
+    """``offset`` is −1 for no transaction."""
+    first, late = fact.transaction_first, fact.transaction_late
+    if first < 0 or late == first:
+        return offset == first
+    if late < 0:  # all of it lies below the floor
+        return offset < 0 or offset >= first
+    return first <= offset <= late
+
+
 def check_aborted(
-    expected: Iterable[tuple[Abort, AbortedTransaction]],
+    expected: Iterable[Wanted],
     found: list[AbortedTransaction],
     facts: ProducerFacts,
     exact: bool,
@@ -216,26 +388,18 @@ def check_aborted(
     stable offset cannot be told, nor whether a marker ended one at all.
     """
     entries = {entry.last_offset: (index, entry) for index, entry in enumerate(found)}
-    for abort, wanted in expected:
-        index, entry = entries.pop(abort.last_offset, (UNKNOWN, None))
-        if entry is None:
-            message = f"no entry for the transaction of producer {wanted.producer_id} that the "
-            message += f"log aborts at offset {wanted.last_offset}"
-            yield error("F-122", UNKNOWN, wanted.last_offset, message)
-        elif entry != wanted and (exact or not _plausible(entry, wanted)):
-            message = f"{tuple(entry)}, the log says {tuple(wanted)} (producer, first, last offset"
-            message += ", last stable offset)"
-            yield error("F-121", 34 * index, wanted.last_offset, message)
+    for wanted in expected:
+        index, entry = entries.pop(wanted.abort.last_offset, (UNKNOWN, None))
+        if entry is None and not wanted.may_lack:
+            message = f"no entry for the transaction of producer {wanted.abort.producer_id} that "
+            message += f"the log aborts at offset {wanted.abort.last_offset}"
+            yield error("F-122", UNKNOWN, wanted.abort.last_offset, message)
+        elif entry is not None and not wanted.allows(entry, exact=exact):
+            message = f"{tuple(entry)}, the log says {tuple(wanted.entry)} (producer, first, last "
+            message += "offset, last stable offset)"
+            yield error("F-121", 34 * index, wanted.abort.last_offset, message)
     markers = set() if exact else {(a.producer_id, a.last_offset) for a in facts.aborts}
     for last_offset, (index, entry) in sorted(entries.items()):
         if (entry.producer_id, last_offset) not in markers:
             message = f"an aborted transaction that ends at {last_offset}: the log has none"
             yield error("F-122", 34 * index, last_offset, message)
-
-
-def _plausible(entry: AbortedTransaction, wanted: AbortedTransaction) -> bool:
-    return (
-        entry.producer_id == wanted.producer_id
-        and entry.first_offset <= wanted.first_offset
-        and entry.last_stable_offset <= wanted.last_stable_offset
-    )

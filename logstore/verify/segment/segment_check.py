@@ -39,6 +39,7 @@ class SegmentJob:
     ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
     ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
     ``compare``: the ranges to digest for a comparison of replicas, if there is to be one.
+    ``floor``: the log start, from which on a log that is opened knows its producers.
     ``is_roll``: its ``.log`` waits, as ``.log.swap``, for the segment before it to be durable.
     """
 
@@ -51,6 +52,7 @@ class SegmentJob:
     epoch_starts: tuple[int, ...] = ()
     compare: CompareSpec | None = None
     wanted: tuple[int, ...] = ()
+    floor: int = 0
     is_roll: bool = False
 
     def path(self, suffix: str) -> str:
