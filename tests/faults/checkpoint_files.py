@@ -80,7 +80,9 @@ def epochs_malformed(site: Site, rng: random.Random) -> Fault:
 
 @kind()
 def epoch_above_the_end(site: Site, rng: random.Random) -> Fault:
-    replica = choose(rng, [replica for replica in site.filled() if replica.epochs])
+    """Of a log that was closed cleanly: else a cut may have left it."""
+    closed = [replica for replica in site.filled() if replica.log_dir.clean]
+    replica = choose(rng, [replica for replica in closed if replica.epochs])
     entry = replica.epochs[-1][0] + 1, replica.end_offset + rng.randrange(1, 1000)
     path = write_epochs(replica, [*replica.epochs, entry])
     return fault(replica, f"{path} with {entry}", [path], "F-249")

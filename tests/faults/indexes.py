@@ -31,7 +31,7 @@ _USED: dict[str, Callable[[bytes], int]] = {
 Entry = tuple[int, ...]
 
 
-def _with_entries(site: Site, suffix: str, least: int = 1) -> list[tuple[Segment, list[Entry]]]:
+def with_entries(site: Site, suffix: str, least: int = 1) -> list[tuple[Segment, list[Entry]]]:
     """Segments whose index has so many entries, with them."""
     out = []
     for segment in site.segments():
@@ -47,7 +47,7 @@ def _entries(segment: Segment, suffix: str) -> list[Entry]:
     return list(layout.iter_unpack(data[: _USED[suffix](data) * layout.size]))
 
 
-def _put(segment: Segment, suffix: str, number: int, *fields: int) -> None:
+def put(segment: Segment, suffix: str, number: int, *fields: int) -> None:
     layout = _LAYOUTS[suffix]
     data = patched(segment.read(suffix), number * layout.size, layout.pack(*fields))
     replace(segment.replica.storage, segment.file(suffix), data)
@@ -64,12 +64,12 @@ def _fault(segment: Segment, suffix: str, told: str, rules: str) -> Fault:
 @kind()
 def index_position(site: Site, rng: random.Random) -> Fault:
     """A position where no batch begins."""
-    segment, entries = choose(rng, _with_entries(site, INDEX))
+    segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
     offset, position = entries[number]
     starts = {batch.position for batch in segment.batches()}
     wrong = choose(rng, [p for p in (position + 1, position - 20, 10**6, -5) if p not in starts])
-    _put(segment, INDEX, number, offset, wrong)
+    put(segment, INDEX, number, offset, wrong)
     told = f"position {wrong} for {position} in entry {number}"
     return _fault(segment, INDEX, told, "F-113 F-114")
 
@@ -77,33 +77,33 @@ def index_position(site: Site, rng: random.Random) -> Fault:
 @kind()
 def index_offset(site: Site, rng: random.Random) -> Fault:
     """An offset at which no batch ends."""
-    segment, entries = choose(rng, _with_entries(site, INDEX))
+    segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
     offset, position = entries[number]
     ends = {batch.last_offset - segment.base for batch in segment.batches()}
     wrong = choose(
         rng, [o for o in (*range(offset - 4, offset + 5), 10**6) if o >= 0 and o not in ends]
     )
-    _put(segment, INDEX, number, wrong, position)
+    put(segment, INDEX, number, wrong, position)
     return _fault(segment, INDEX, f"offset {wrong} for {offset} in entry {number}", "F-113 F-114")
 
 
 @kind()
 def index_order(site: Site, rng: random.Random) -> Fault:
     """Two entries change places."""
-    segment, entries = choose(rng, _with_entries(site, INDEX, 2))
+    segment, entries = choose(rng, with_entries(site, INDEX, 2))
     number = rng.randrange(len(entries) - 1)
-    _put(segment, INDEX, number, *entries[number + 1])
-    _put(segment, INDEX, number + 1, *entries[number])
+    put(segment, INDEX, number, *entries[number + 1])
+    put(segment, INDEX, number + 1, *entries[number])
     return _fault(segment, INDEX, f"entries {number} and {number + 1} swapped", "F-114")
 
 
 @kind()
 def index_noise(site: Site, rng: random.Random) -> Fault:
     """An entry of random bytes, which leads past the end of so small a log."""
-    segment, entries = choose(rng, _with_entries(site, INDEX))
+    segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
-    _put(segment, INDEX, number, rng.randrange(2**30), rng.randrange(2**20, 2**31))
+    put(segment, INDEX, number, rng.randrange(2**30), rng.randrange(2**20, 2**31))
     return _fault(segment, INDEX, f"noise in entry {number}", "F-113 F-114")
 
 
@@ -123,7 +123,7 @@ def index_missing(site: Site, rng: random.Random) -> Fault:
 def index_cut(site: Site, rng: random.Random) -> Fault:
     """The last entry is not whole."""
     suffix = rng.choice((INDEX, TIME, TXN))
-    segment, _ = choose(rng, _with_entries(site, suffix))
+    segment, _ = choose(rng, with_entries(site, suffix))
     cut = rng.randrange(1, _LAYOUTS[suffix].size)
     replace(segment.replica.storage, segment.file(suffix), segment.read(suffix)[:-cut])
     return _fault(segment, suffix, f"{cut} bytes are missing", "F-141 F-124 F-122 F-135")
@@ -133,7 +133,7 @@ def index_cut(site: Site, rng: random.Random) -> Fault:
 def index_zeros(site: Site, rng: random.Random) -> Fault:
     """Room for entries to come, in an index that takes none any more."""
     suffix = rng.choice((INDEX, TIME))
-    segment = choose(rng, [one for one, _ in _with_entries(site, suffix) if one.closed])
+    segment = choose(rng, [one for one, _ in with_entries(site, suffix) if one.closed])
     data = segment.read(suffix) + bytes(_LAYOUTS[suffix].size * rng.randrange(1, 50))
     replace(segment.replica.storage, segment.file(suffix), data)
     return _fault(segment, suffix, "zeros at the end", "F-137")
@@ -144,11 +144,11 @@ def index_zeros(site: Site, rng: random.Random) -> Fault:
 
 @kind()
 def time_value(site: Site, rng: random.Random) -> Fault:
-    segment, entries = choose(rng, _with_entries(site, TIME))
+    segment, entries = choose(rng, with_entries(site, TIME))
     number = rng.randrange(len(entries))
     timestamp, offset = entries[number]
     wrong = timestamp + rng.choice((-(10**6), -1, 1, 7, 10**9))
-    _put(segment, TIME, number, wrong, offset)
+    put(segment, TIME, number, wrong, offset)
     told = f"timestamp {wrong} for {timestamp} in entry {number}"
     return _fault(segment, TIME, told, "F-117 F-118 F-135")
 
@@ -158,14 +158,14 @@ def time_offset(site: Site, rng: random.Random) -> Fault:
     """The offset of a batch whose largest timestamp is another one."""
     candidates = [
         (segment, number, entry, batch)
-        for segment, entries in _with_entries(site, TIME)
+        for segment, entries in with_entries(site, TIME)
         for batch in segment.batches()
         for number, entry in enumerate(entries)
         if batch.max_timestamp != entry[0]
     ]
     segment, number, (timestamp, offset), batch = choose(rng, candidates)
     wrong = batch.last_offset - segment.base
-    _put(segment, TIME, number, timestamp, wrong)
+    put(segment, TIME, number, timestamp, wrong)
     told = f"offset {wrong} for {offset} in entry {number}"
     return _fault(segment, TIME, told, "F-117 F-118 F-135")
 
@@ -173,7 +173,7 @@ def time_offset(site: Site, rng: random.Random) -> Fault:
 @kind()
 def time_end(site: Site, rng: random.Random) -> Fault:
     """The final entry of a closed segment is cut off, or zeroed."""
-    segment = choose(rng, [one for one, _ in _with_entries(site, TIME) if one.closed])
+    segment = choose(rng, [one for one, _ in with_entries(site, TIME) if one.closed])
     data = segment.read(TIME)
     end = used_time_entries(data) * TIME_ENTRY.size - TIME_ENTRY.size
     zeros = rng.random() < 0.5
@@ -190,7 +190,7 @@ def _told_by_replay(site: Site) -> list[tuple[Segment, list[Entry]]]:
     """Transaction indexes of logs whose transactions are all in the log."""
     return [
         (segment, entries)
-        for segment, entries in _with_entries(site, TXN)
+        for segment, entries in with_entries(site, TXN)
         if not segment.replica.compacted and not segment.replica.segments[0].base
     ]
 
@@ -212,7 +212,7 @@ def aborted_changed(site: Site, rng: random.Random) -> Fault:
     fields = list(entries[number])
     at = rng.randrange(len(fields))
     fields[at] += rng.choice((-2, 1, 3))
-    _put(segment, TXN, number, *fields)
+    put(segment, TXN, number, *fields)
     told = f"field {at} of entry {number} is {fields[at]} for {entries[number][at]}"
     return _fault(segment, TXN, told, "F-121 F-122 F-124")
 
@@ -220,19 +220,24 @@ def aborted_changed(site: Site, rng: random.Random) -> Fault:
 # -- producer snapshots ----------------------------------------------------------------------------
 
 
-def _snapshots(replica: Replica) -> list[tuple[int, str]]:
-    """Offset and path of those that are not empty."""
+def snapshots_of(replica: Replica, *, empty: bool = False) -> list[tuple[int, str]]:
+    """Offset and path of those that have producers, or of all."""
     found = []
     for entry in replica.storage.scan_dir(replica.path):
         parsed = filenames.parse_segment_file(entry.name)
-        if parsed and parsed.suffix == SNAPSHOT and not parsed.transition and entry.size:
+        if (
+            parsed
+            and parsed.suffix == SNAPSHOT
+            and not parsed.transition
+            and (empty or entry.size > 10)
+        ):
             found.append((parsed.offset, replica.file(entry.name)))
     return found
 
 
 @kind()
 def snapshot_flipped(site: Site, rng: random.Random) -> Fault:
-    found = [(replica, path) for replica in site.replicas for _, path in _snapshots(replica)]
+    found = [(replica, path) for replica in site.replicas for _, path in snapshots_of(replica)]
     replica, path = choose(rng, found)
     data = replica.storage.read_file(path)
     wrong, at = flipped(rng, data, 0, len(data))
@@ -247,7 +252,7 @@ def snapshot_of_another_state(site: Site, rng: random.Random) -> Fault:
     candidates = [
         (replica, path, at, entry)
         for replica in site.filled() if not replica.compacted and not replica.segments[0].base
-        for offset, path in _snapshots(replica) if 0 < offset <= replica.end_offset
+        for offset, path in snapshots_of(replica) if 0 < offset <= replica.end_offset
         for at, entry in enumerate(decode_snapshot(replica.storage.read_file(path)))
         if entry.last_offset >= 0
     ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults import batches, checkpoint_files, indexes, replicas  # noqa: F401
+from tests.faults import batches, checkpoint_files, histories, indexes, replicas  # noqa: F401
 from tests.faults.planter import ALONE, KINDS
 
 COMPARED = [name for name in KINDS if name not in ALONE]

@@ -338,6 +338,13 @@ EXPLANATIONS = {
         "The log was cut, by a recovery or by hand, and the snapshot stayed.", _NEXT_START,
     ),
     # epochs and checkpoints
+    "F-253": _E(
+        "A log that was closed cleanly has no snapshot of its producers at its end. The next start "
+        "knows only those of an older one, or none: a repeated batch may be taken as a new one.",
+        _HAND,
+        "Remove the marker of the clean shutdown while the broker is stopped: the next start reads "
+        "the log and makes the snapshot.",
+    ),
     "F-31": _E(
         "A checkpoint of offsets cannot be read, or has two entries for a partition. The broker "
         "treats all its entries as absent.",

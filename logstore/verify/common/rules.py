@@ -82,6 +82,7 @@ _ROWS = (
     Rule("F-189", (_W,), "The sequences of a producer follow each other in an epoch."),
     Rule("F-193", (_W,), "A snapshot has the open transaction of a producer."),
     Rule("F-201", (_W,), "A snapshot does not lie above the end of the log."),
+    Rule("F-253", (_W,), "A clean stop leaves a snapshot of the producers at the log end."),
     # epochs and checkpoints
     Rule("F-31", (_E, _W), "An offset checkpoint has the form of one, an entry per partition."),
     Rule("F-33", (_E,), "leader-epoch-checkpoint has the form of one."),

@@ -145,9 +145,9 @@ class LogDirCheck:
         point, start, mark, cleaner = (
             self.offsets.get(name, {}).get(tp, UNKNOWN) for name in CHECKPOINTS
         )
-        known = RECOVERY_POINT in self.offsets
+        points, marks = (name in self.offsets for name in (RECOVERY_POINT, HIGH_WATERMARK))
         return LogDirFacts(
-            self.broker, self.cluster_id, self.clean, known, point, start, mark, cleaner
+            self.broker, self.cluster_id, self.clean, points, marks, point, start, mark, cleaner
         )
 
     def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:

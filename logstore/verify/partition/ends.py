@@ -23,6 +23,7 @@ class LogDirFacts:
     cluster_id: str = ""
     clean: bool | None = None
     points_known: bool = True  # the file with the recovery points could be read
+    marks_known: bool = True  # that with the high watermarks, too
     recovery_point: int = UNKNOWN
     log_start: int = UNKNOWN
     high_watermark: int = UNKNOWN
@@ -105,6 +106,10 @@ def check_checkpoints(
         message = message if facts.recovery_point >= 0 else "no recovery point"
         message += f" behind a clean shutdown, the log ends at {end}"
         yield warning("F-222", UNKNOWN, end, message)
+    unknown = facts.marks_known and facts.high_watermark < 0
+    if unknown and not is_empty and end > facts.log_start and is_settled():
+        message = "no high watermark behind a clean shutdown"
+        yield warning("I-5", UNKNOWN, end, message)
     if facts.high_watermark > end and not tail.found:
         message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
         severity = error if facts.clean else warning

@@ -339,6 +339,7 @@ class PartitionCheck:
         stretch = Stretch(
             self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found,
             self._floor,
+            self.only < 0 and ends and self._closed_cleanly(),
         )  # fmt: skip
         self._producer_files().check(stretch, self._snapshots)
         return report

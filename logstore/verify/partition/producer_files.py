@@ -41,7 +41,8 @@ class Find(Protocol):
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """The segments that were checked. ``from_start``: the log's first one among them. ``torn``: the
-    last one ends with what is no batch. ``floor``: the log start."""
+    last one ends with what is no batch. ``floor``: the log start. ``closed``: cleanly, and still.
+    """
 
     jobs: Sequence[SegmentJob]
     results: Sequence[SegmentResult]
@@ -50,6 +51,7 @@ class Stretch:
     end_offset: int
     torn: bool
     floor: int
+    closed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class ProducerFiles:
             OSError: the medium refused.
         """
         jobs, results, compacted = stretch.jobs, stretch.results, stretch.compacted
+        start = max(results[0].base if results else 0, stretch.floor)
         snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
         floor = stretch.floor
         replay, end = Replay(floor), 0
@@ -99,6 +102,12 @@ class ProducerFiles:
             state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
             for problem in check_snapshot(offset, entries or (), state, exact, floor):
                 self.find(name, problem)
+
+        end = stretch.end_offset
+        if stretch.closed and results and not stretch.torn and start < end not in snapshots:
+            name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
+            message = "missing behind a clean shutdown: the next start may not know all producers"
+            self.find(name, warning("F-253", UNKNOWN, end, message))
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
         name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)

@@ -93,7 +93,19 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
         elif committed and min(side.end, reference.end) > start:
             message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
             notes.append(side.finding(Severity.INFO, "I-4", message))
+            if side.closed and side.mark <= side.report.log_start_offset:
+                notes += _left_behind(side, sides)
     return [*notes, *judge(disagreements, reference, others)]
+
+
+def _left_behind(side: Side, sides: Sequence[Side]) -> Iterator[Finding]:
+    """A replica with nothing committed, by a checkpoint of its own clean stop, though it has all
+    that another one knows to be committed: its high watermark had time to follow."""
+    reached = max(other.mark for other in sides)
+    if side.mark < reached <= side.end:
+        message = f"high watermark {side.mark} behind a clean shutdown, another replica has "
+        message += f"{reached}, and all of that is here"
+        yield side.finding(Severity.WARNING, "I-5", message, side.mark)
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:

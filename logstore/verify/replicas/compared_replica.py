@@ -52,6 +52,11 @@ class Side:
                 if not pieces or pieces[-1].path != path:
                     pieces.append(Piece(self.check.storage, path, digest.position))
 
+    @property
+    def closed(self) -> bool:
+        """Whether its broker stopped cleanly."""
+        return self.check.facts.clean is True
+
     def pieces_of(self, number: int) -> Sequence[Piece]:
         return self._pieces.get(number, ())
 
