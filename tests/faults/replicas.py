@@ -207,7 +207,7 @@ def tail_lost(site: Site, rng: random.Random) -> Fault:
     points = log_dir.offsets(RECOVERY_POINT)
     if replica.tp in points:
         log_dir.write_offsets(RECOVERY_POINT, points | {replica.tp: min(end, points[replica.tp])})
-    along = "F-113 F-117 F-121 F-122 F-135 F-201 F-249 F-222"
+    along = "F-113 F-117 F-121 F-122 F-135 F-201 F-249 F-222 L-6"
     told = f"{spot.log} ends at offset {end}"
     return fault(replica, told, [spot.log], f"I-5 {DIVERGED}", along)
 

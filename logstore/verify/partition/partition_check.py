@@ -106,6 +106,7 @@ class PartitionCheck:
     """Base of the last segment but rolls: from it on a crash may have torn the log."""
     _refused: set[tuple[int, str]] = field(default_factory=set)
     """Bases and suffixes of files that are there, and were told of instead of being read."""
+    _listed: dict[str, FileInfo] = field(default_factory=dict)
     _epochs_missing: bool = False
     _tail: TailFound = field(default_factory=TailFound)
 
@@ -122,6 +123,7 @@ class PartitionCheck:
         entries = self.storage.scan_dir(self.directory)
         infos = [entry for entry in entries if entry.is_file]
         self.files = len(infos)
+        self._listed = {entry.name: entry for entry in infos}
         for entry in entries:
             if not entry.is_file:
                 self._tell_irregular(entry)
@@ -169,6 +171,53 @@ class PartitionCheck:
         """The log start, as far as it is known; 0 stands for the first segment's base, too."""
         stop = self.own.clean_stop if self.own else None
         return max(self.facts.log_start, stop.log_start_offset if stop else 0, 0)
+
+    # -- looking again -------------------------------------------------------------------------
+
+    @property
+    def suspects(self) -> bool:
+        """Whether there is a finding that is worth a second look."""
+        return any(finding.severity is not Severity.INFO for finding in self.findings)
+
+    def is_disturbed(self) -> bool:
+        """Whether segments were replaced, cut or deleted since they were listed, as by the cleaner
+        of a running broker: files of two moments may have been compared.
+
+        Raises:
+            OSError: the directory cannot be listed any more.
+        """
+        now = {entry.name: entry for entry in self.storage.scan_dir(self.directory)}
+        active = max((job.base for job in self.jobs), default=UNKNOWN)
+        for name, before in self._listed.items():
+            parsed = filenames.parse_segment_file(name)
+            if parsed is None or parsed.suffix == filenames.SNAPSHOT_SUFFIX:
+                continue
+            after = now.get(name)
+            if after is None or after.size < before.size:
+                return True
+            grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
+            if not grows and (after.size, after.mtime_ms) != (before.size, before.mtime_ms):
+                return True
+        bases = {job.base for job in self.jobs}
+        names = (filenames.parse_segment_file(name) for name in now.keys() - self._listed.keys())
+        return any(
+            new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
+            for new in names if new is not None and not new.transition
+        )  # fmt: skip
+
+    def again(self) -> PartitionCheck:
+        """The same check from the start, prepared; it counts, and compares, as this one.
+
+        Raises:
+            OSError: the directory cannot be listed.
+        """
+        found = PartitionCheck(
+            self.storage, self.directory, self.options, self.facts, self.only, self.uri
+        )
+        found.prepare()
+        spec = next((job.compare for job in self.jobs if job.compare), None)
+        found.jobs = [replace(job, compare=spec) for job in found.jobs]
+        return found
 
     def read_small(self, name: str) -> None:
         """Check one small file of the directory by itself."""

@@ -72,24 +72,26 @@ class ProducerFiles:
         start = max(results[0].base if results else 0, stretch.floor)
         snapshots = {offset: self.read_snapshot(offset) for offset in snapshot_offsets}
         floor = stretch.floor
-        replay, end = Replay(floor), 0
+        replay, end, gapless = Replay(floor), 0, True
         states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
         for job, result in zip(jobs, results, strict=True):
             if result.base > end and not compacted:  # the first one, or behind a hole
                 before = snapshots.get(result.base)
                 replay = Replay(floor, known=before is not None)
                 replay.seed(before or ())
+                gapless = True
             replay.known = replay.known and stretch.from_start
             overlaps, end = result.base < end, max(end, result.end_offset)
             if filenames.LOG_SUFFIX not in result.vanished:
                 self._check_txn_index(job, result, replay, compacted)
-            if not compacted and not overlaps:
+            if not compacted and not overlaps and gapless:
                 log = os.path.basename(job.path(filenames.LOG_SUFFIX))
                 for jump in islice(replay.jumps(result.producers), _JUMPS_MAX):
                     self.find(log, jump.problem, job.base)
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
                     states[offset] = replay.joined(facts), replay.known
+            gapless = gapless and not result.gap_count  # else sequences may be missing, too
             replay.advance(result.producers)
         for offset, entries in snapshots.items():
             name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
@@ -104,7 +106,8 @@ class ProducerFiles:
                 self.find(name, problem)
 
         end = stretch.end_offset
-        if stretch.closed and results and not stretch.torn and start < end not in snapshots:
+        newest = max(snapshots, default=UNKNOWN)  # above the end it is told of already
+        if stretch.closed and results and not stretch.torn and newest < end > start:
             name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
             message = "missing behind a clean shutdown: the next start may not know all producers"
             self.find(name, warning("F-253", UNKNOWN, end, message))

@@ -11,12 +11,14 @@ from checkpoints.partition_metadata import PARTITION_METADATA
 from checkpoints.topic_properties import TOPIC_PROPERTIES, TopicProperties
 from logstore.format import filenames
 from logstore.storage.base import Storage
-from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
+from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
 from logstore.verify.partition.partition_check import PartitionCheck, partition_of
 from logstore.verify.replicas.compare import compare, plan_ranges
 from logstore.verify.replicas.compared_replica import Replica
 from logstore.verify.segment.scan import Progress, verify_segment
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
+
+_LOOKS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,46 @@ def run_job(
         return Failure(failure.strerror or str(failure), name)
     except MemoryError:
         return Failure("not enough memory to check it")
+
+
+def _incoherent(check: PartitionCheck, results: Sequence[SegmentResult]) -> bool:
+    """Whether what was read may be of two moments: a finding, or a segment that vanished behind one
+    that did not, and files that were replaced meanwhile. Retention deletes from the start on.
+
+    Raises:
+        OSError: the directory cannot be listed any more.
+    """
+    gone = [filenames.LOG_SUFFIX in result.vanished for result in results]
+    return (check.suspects or gone != sorted(gone, reverse=True)) and check.is_disturbed()
+
+
+def _look_again(
+    check: PartitionCheck, report: VerifyReport
+) -> tuple[PartitionCheck, PartitionReport | None, list[SegmentResult]]:
+    """Check a partition anew whose segments were replaced while they were looked at.
+
+    Where they are replaced each time there is no report, which is told, and no finding but those
+    that were there each time.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    always = set(map(_identity, check.findings))
+    for _ in range(_LOOKS_MAX):
+        check = check.again()
+        results = [verify_segment(check.storage, job, check.options) for job in check.jobs]
+        partition = check.finish(results)
+        if not _incoherent(check, results):
+            return check, partition, results
+        always &= set(map(_identity, check.findings))
+    check.findings = [finding for finding in check.findings if _identity(finding) in always]
+    message = f"busy: segments were replaced each of the {_LOOKS_MAX + 1} times they were read"
+    report.refuse(check.directory, message)
+    return check, None, results
+
+
+def _identity(finding: Finding) -> tuple[str, str, int, int]:
+    return finding.rule, finding.file, finding.position, finding.offset
 
 
 def _vanished(check: PartitionCheck) -> Finding:
@@ -144,12 +186,15 @@ class ReplicaSet:
                     report.refuse(os.path.join(job.directory, name), outcome.reason)
             results = [outcome for outcome in own if isinstance(outcome, SegmentResult)]
             try:
-                partition = check.finish(results)
+                partition: PartitionReport | None = check.finish(results)
+                if len(results) == len(own) and _incoherent(check, results):
+                    check, partition, results = _look_again(check, report)
+                    own = [*results]
             except OSError as failure:
                 report.refuse(check.directory, failure)
             else:
                 # Else a part of the counts would pass for all.
-                if len(results) == len(own) and check.whole:
+                if partition is not None and len(results) == len(own) and check.whole:
                     report.partitions.append(partition)
                     replicas.append(Replica(check, partition, results))
             report.files += check.files
