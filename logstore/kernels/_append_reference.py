@@ -244,7 +244,10 @@ class SegmentState:
                 self.size,
             )
             self.offset_entries += 1
-        self.add_time_entry()
+        if (
+            self.time_entries + 1 < self.time_entries_max
+        ):  # the last slot waits for the roll (F-119)
+            self.add_time_entry()
         self.bytes_since_index_entry = 0
 
     def _reserve(self, count: int) -> None:

@@ -133,7 +133,12 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """State at ``end_offset`` from the newest snapshot and a replay (F-201)."""
+    """State at ``end_offset`` from the newest snapshot and a replay (F-201).
+
+    A log that is cut below its log start begins at its end (``end_offset``): else no snapshot would
+    be due before it has grown past the old log start (F-130).
+    """
+    log_start_offset = min(log_start_offset, end_offset)
     was_empty_at = producers.empty and producers.map_end_offset >= end_offset
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
     if end_offset > producers.map_end_offset and not was_empty_at:

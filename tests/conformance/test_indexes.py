@@ -172,6 +172,18 @@ class TestOffsetIndex:
         disk.open().close()
         assert disk.read(file_name(1000, ".index")) == appended
 
+    def test_the_last_time_slot_waits_for_the_roll(self) -> None:
+        """F-119, F-135: also where one append has more batches than there are slots."""
+        disk = Disk(index_interval_bytes=0, segment_index_bytes=60)
+        log = disk.open(replicated=True, log_start_offset=1000)
+        data = b"".join(batch(1000 + n, 1, timestamp=NOW + n) for n in range(12))
+        log.append_as_follower(data)
+        log.roll()
+        log.close()
+        found = disk.read(file_name(1000, ".timeindex"))
+        assert len(found) == 60
+        assert struct.unpack_from(">qi", found, 48) == (NOW + 11, 11)
+
 
 class TestTimeIndex:
     def test_lookup(self) -> None:

@@ -259,6 +259,20 @@ def test_a_cut_opens_the_transaction_of_an_expired_producer_again() -> None:
         assert log.producers.producers[1].last_sequence == 1
 
 
+def test_a_cut_below_the_log_start_keeps_no_snapshot_from_being_taken() -> None:
+    """F-130: the log starts inside the batch that is cut off."""
+    disk = Disk()
+    with disk.open() as log:
+        log.append_as_leader(produced(1, 0, 4), 0)
+        log.delete_records(3)
+        log.truncate_to(3)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        log.append_as_leader(produced(1, 0, 2), 0)
+    assert disk.bases(".snapshot") == [2]
+    with disk.open(clean_shutdown=True) as log:
+        assert log.producers.producers[1].last_sequence == 1
+
+
 def test_an_unreadable_snapshot_gives_way_to_the_one_before() -> None:
     """F-130: version, length or checksum wrong → deleted, the next older one, and a replay."""
     disk = Disk()
