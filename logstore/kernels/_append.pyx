@@ -429,7 +429,7 @@ cdef class SegmentState:
             ls_store32(entry, <int32_t>(last_offset - self.base_offset))
             ls_store32(entry + 4, <int32_t>self.size)
             self.offset_entries += 1
-        if self.time_entries + 1 < self.time_entries_max:  # the last slot waits for the roll (F-119)
+        if self.time_entries + 1 < self.time_entries_max:  # the last one is for the roll (F-119)
             self.add_time_entry()
         self.bytes_since_index_entry = 0
         return 0

@@ -244,9 +244,7 @@ class SegmentState:
                 self.size,
             )
             self.offset_entries += 1
-        if (
-            self.time_entries + 1 < self.time_entries_max
-        ):  # the last slot waits for the roll (F-119)
+        if self.time_entries + 1 < self.time_entries_max:  # the last one is for the roll (F-119)
             self.add_time_entry()
         self.bytes_since_index_entry = 0
 

@@ -43,6 +43,8 @@ def print_report(report: VerifyReport, *, explain: bool = False) -> None:
     )
     if report.suppressed:
         counts += f", and {report.suppressed:,} more findings in the same files"
+    if report.unreadable:
+        counts += f"; {report.unreadable:,} records cannot be read"
     verdict = "clean" if report.clean else "not clean"
     if report.unusable:
         verdict = "not all could be checked"

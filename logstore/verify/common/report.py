@@ -111,6 +111,8 @@ class PartitionReport:
     segment_sizes: tuple[tuple[int, int, int], ...] = ()
     compared_from: int = UNKNOWN
     compared_end: int = UNKNOWN
+    unreadable: int = 0
+    """Records of damaged batches, as far as offsets and headers tell how many there were."""
 
 
 @dataclass(slots=True)
@@ -134,6 +136,11 @@ class VerifyReport:
             finding.severity is not Severity.INFO for finding in self.findings
         )
 
+    @property
+    def unreadable(self) -> int:
+        """Records that cannot be read, of all partitions."""
+        return sum(partition.unreadable for partition in self.partitions)
+
     def refuse(self, path: str, reason: object) -> None:
         """Note that ``path`` could not be checked."""
         text, place = str(reason), printable(path)
@@ -153,6 +160,7 @@ class VerifyReport:
             "bytes": sum(p.bytes for p in self.partitions),
             "batches": sum(p.batches for p in self.partitions),
             "records": sum(p.records for p in self.partitions),
+            "unreadable": self.unreadable,
             "partitions": [json_fields(partition) for partition in self.partitions],
             "findings": [finding.to_dict() for finding in self.findings],
             "unusable": list(self.unusable),

@@ -371,7 +371,8 @@ class PartitionCheck:
         report = self._report(results)
         for result in found:
             self.suppressed += result.suppressed
-            self._tell(result, active=result.base >= self._last_settled)
+            report.unreadable += result.unreadable
+            report.unreadable += self._tell(result, active=result.base >= self._last_settled)
         compacted = self.facts.cleaner_offset >= 0 or any(r.holes for r in results)
         self._join(results, compacted)
         ends = not results or filenames.LOG_SUFFIX not in results[-1].vanished
@@ -419,7 +420,8 @@ class PartitionCheck:
         report.epochs = _epochs_of(results)
         return report
 
-    def _tell(self, result: SegmentResult, active: bool) -> None:
+    def _tell(self, result: SegmentResult, active: bool) -> int:
+        """The findings of a segment; how many records its torn end has lost."""
         for suffix in result.vanished:
             message = "vanished meanwhile: deleted by its broker"
             self._find_in(result.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
@@ -432,6 +434,8 @@ class PartitionCheck:
             # An info does not explain why committed records are missing: zeros may be those.
             self._tail.found |= active and problem.severity is not Severity.INFO
             self._tail.explains |= active and problem.severity is Severity.ERROR
+            return 0 if problem.severity is Severity.INFO else result.tail_records
+        return 0
 
     def _join(self, results: list[SegmentResult], compacted: bool) -> None:
         """Gaps inside and between segments; only compaction makes them normal (I-11, F-307)."""

@@ -18,7 +18,14 @@ from logstore.format.control import parse_end_transaction_marker
 from logstore.format.header import CRC_POSITION, parse_header
 from logstore.format.reader import batch_records
 from logstore.kernels import BatchSurvey, SequenceWatch, survey_batches
-from logstore.verify.common.batch_rules import MAGIC, EpochRun, OffsetOrder, Row, check_header
+from logstore.verify.common.batch_rules import (
+    MAGIC,
+    MAX_RELATIVE_OFFSET,
+    EpochRun,
+    OffsetOrder,
+    Row,
+    check_header,
+)
 from logstore.verify.common.header_table import (
     ATTRIBUTES,
     BASE,
@@ -34,7 +41,7 @@ from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
 )
 from logstore.verify.common.ranges import ContentDigests
-from logstore.verify.common.report import UNKNOWN, error, info
+from logstore.verify.common.report import UNKNOWN, Severity, error, info
 from logstore.verify.segment.indexes import OffsetIndexCheck, Skipped, TimeIndexCheck
 from logstore.verify.segment.producers import PRODUCERS_MAX, First, Jump
 from logstore.verify.segment.records import check_content
@@ -72,13 +79,24 @@ class SegmentChecks:
         result.producers.floor = job.floor
         self._epoch_starts = sorted(job.epoch_starts)
         self._trusted = True
+        self._hidden_from = self._hidden_end = UNKNOWN
         self._wanted = list(job.wanted)
 
     def hidden(self, last_offset: int) -> None:
         """A batch follows that cannot be read, but is known to be there."""
+        if self._hidden_from < 0:
+            self._hidden_from = self.order.expected
+        self._hidden_end = max(self._hidden_end, last_offset + 1)
         self._trusted = self.result.producers.complete = False
         self.result.end_offset = max(self.result.end_offset, last_offset + 1)
         self.order.expected = UNKNOWN
+
+    def _end_hidden(self, end: int) -> None:
+        """Offsets up to ``end`` could not be read, as far as it is known where that began."""
+        if self._hidden_from >= 0:
+            count = min(end, self.job.base + MAX_RELATIVE_OFFSET) - self._hidden_from
+            self.result.unreadable += max(0, count)
+        self._hidden_from = UNKNOWN
 
     def take(self, view: memoryview, table: BatchTable) -> None:
         """The next batches, whose bytes lie in ``view``."""
@@ -89,7 +107,12 @@ class SegmentChecks:
         self._digests.add(view, table, bases, lasts, in_order)
         if self.options.deep:
             problems = self.result.problems_of(filenames.LOG_SUFFIX)
-            problems.extend(check_content(view, table, self.options.unpacked_max))
+            found = list(check_content(view, table, self.options.unpacked_max))
+            problems.extend(found)
+            broken = {p.position for p in found if p.severity is Severity.ERROR}
+            for row in table.rows() if broken else ():
+                if row.position in broken:
+                    self.result.unreadable += max(0, row.record_count)
 
     def take_large(self, head: bytes, content: Iterator[memoryview], table: BatchTable) -> None:
         """The next batch alone, too large for one piece: its header, the rest in several.
@@ -113,6 +136,7 @@ class SegmentChecks:
         """All rules that need no content, unless an index has an offset inside a batch. The offsets
         of the batches, as their neighbours prove them, and whether they are in order."""
         job, result = self.job, self.result
+        self._end_hidden(table.column(BASE)[0])
         survey = survey_batches(
             table.columns, table.count, self.order.expected, job.base, job.next_base
         )
@@ -343,6 +367,11 @@ class SegmentChecks:
         if self._offset_index is not None and self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
+        if result.tail:  # of a torn one what it claims; the place in the log says whether it counts
+            if self._hidden_from >= 0:
+                result.tail_records = max(0, self._hidden_end - self._hidden_from)
+        else:
+            self._end_hidden(self.job.next_base)
         result.gap_count, result.gaps = self.order.gap_count, self.order.gaps
         result.fingerprint, result.ranges = self._digests.fingerprint, self._digests.ranges
         if result.end_offset < 0:

@@ -118,6 +118,10 @@ class SegmentResult:
     max_timestamp: int = UNKNOWN
     problems: dict[str, list[Problem]] = field(default_factory=dict)
     suppressed: int = 0
+    unreadable: int = 0
+    """Records of damaged batches, as offsets and headers tell."""
+    tail_records: int = 0
+    """Those that the batch claims which ``tail`` is torn of."""
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     holes: bool = False

@@ -12,6 +12,7 @@ from verify_logs import LOG_DIR, PARTITION, check, cut, log_dir, names, patch, s
 from logstore.format.batch import encode_batch
 from logstore.format.index_entry import OFFSET_ENTRY, TIME_ENTRY, TXN_ENTRY
 from logstore.format.reader import iter_batches
+from logstore.kernels import crc32c
 from logstore.storage import File
 from logstore.storage.memory import MemoryStorage
 from logstore.verify import Severity, verify
@@ -494,3 +495,38 @@ def test_a_file_that_vanishes_is_noted() -> None:
     report = verify([PARTITION], storage=storage)
     assert [f.rule for f in report.findings if f.file == victim] == ["F-288"]
     assert not [f for f in report.findings if f.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_records_that_cannot_be_read_are_counted(number: int, clean: bool) -> None:
+    storage = log_dir(clean=clean)
+    log = names(storage, ".log")[-1]
+    batches = list(iter_batches(storage.read_file(log)))
+    whole = check(storage).partitions[0].records
+    batch = batches[number]
+    data = storage.read_file(log)[batch.position : batch.end_position]
+    patch(storage, log, batch.position + 70, bytes([data[70] ^ 1]))
+    report = check(storage)
+    assert (report.unreadable, report.partitions[0].records) == (
+        batch.record_count, whole - batch.record_count,
+    )  # fmt: skip
+    assert report.to_dict()["unreadable"] == report.partitions[0].unreadable > 0
+
+
+def test_records_under_a_right_checksum_that_cannot_be_decoded_are_counted() -> None:
+    storage = log_dir()
+    log = names(storage, ".log")[0]
+    batch = list(iter_batches(storage.read_file(log)))[1]
+    data = bytearray(storage.read_file(log)[batch.position : batch.end_position])
+    data[61] ^= 0x7F  # the length of the first record
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    patch(storage, log, batch.position, bytes(data))
+    assert check(storage).unreadable == batch.record_count
+
+
+def test_zeros_that_a_crash_leaves_are_no_lost_records() -> None:
+    storage = log_dir(clean=False)
+    log = names(storage, ".log")[-1]
+    patch(storage, log, len(storage.read_file(log)), bytes(5000))
+    assert check(storage).unreadable == 0
