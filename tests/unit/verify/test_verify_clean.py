@@ -18,6 +18,7 @@ from verify_logs import (
     fill,
     log_dir,
     names,
+    patch,
     short,
     state_of,
 )
@@ -25,10 +26,14 @@ from verify_logs import (
 from logstore.common.config import LogConfig
 from logstore.format import filenames
 from logstore.format.codecs.compression import Compression
+from logstore.format.index_entry import TXN_ENTRY, decode_aborted
 from logstore.log import ReplicaLog
+from logstore.manager import LogManager
+from logstore.segments.producer_state import AppendOrigin
 from logstore.storage.memory import MemoryStorage
 from logstore.testing import FaultyStorage, ManualClock
 from logstore.verify import verify
+from tests.support.builders import marker, produced
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 
@@ -100,6 +105,59 @@ def test_after_truncation_and_retention(transactions: bool) -> None:
     report = check(storage, PARTITION)
     assert short(report) == []
     assert report.partitions[0].log_start_offset == bases[2] + 1  # close leaves it on file
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_deleted_records_of_an_open_transaction(clean: bool) -> None:
+    """A start knows only what its producers wrote from the log start on: the ABORT ends nothing."""
+    storage, clock = MemoryStorage(), ManualClock()
+    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock)
+    log = manager.create_topic("orders", 1)[0]
+    log.append_as_leader(produced(1, 0, 4, transactional=True), 0)
+    log.append_as_leader(produced(2, 0, 4), 0)
+    log.delete_records(6)
+    manager.close()
+    assert check(storage).findings == []
+    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock)
+    log = manager.get("orders", 0)
+    log.append_as_leader(marker(commit=False, producer_id=1), 0, AppendOrigin.COORDINATOR)
+    log.append_as_leader(produced(2, 4, 2), 0)
+    log.roll()
+    log.append_as_leader(produced(2, 6, 2), 0)
+    manager.close() if clean else manager.crash()
+    assert short(check(storage)) == []
+
+
+@pytest.mark.parametrize("offset", [5, 6, 8])
+def test_a_cut_inside_a_batch(offset: int) -> None:
+    storage, clock = MemoryStorage(), ManualClock()
+    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock, replicated=True)
+    log = manager.create_topic("orders", 1)[0]
+    for sequence in (0, 4, 8):
+        log.append_as_leader(produced(1, sequence, 4), 0)
+    manager.truncate_to({log.topic_partition: offset})
+    assert short(check(storage)) == []
+    log.append_as_leader(produced(1, log.producers.producers[1].last_sequence + 1, 4), 0)
+    manager.close()
+    assert check(storage).findings == []
+
+
+@pytest.mark.parametrize("stable", [3, 4, 5])
+def test_a_follower_counts_what_begins_behind_a_marker(stable: int) -> None:
+    """F-123: of all that it got in one append. Another offset is a fault."""
+    storage, clock = MemoryStorage(), ManualClock()
+    manager = LogManager([LOG_DIR], SMALL, storage=storage, clock=clock)
+    log = manager.create_topic("orders", 1)[0]
+    log.append_as_leader(produced(1, 0, 2, transactional=True), 0)
+    log.append_as_leader(marker(commit=False, producer_id=1), 0, AppendOrigin.COORDINATOR)
+    log.append([(b"x", b"plain")])
+    log.append_as_leader(produced(2, 0, 2, transactional=True), 0)
+    manager.close()
+    (path,) = names(storage, ".txnindex")
+    entry = decode_aborted(storage.read_file(path), path)[0]
+    assert entry.last_stable_offset == 3
+    patch(storage, path, 0, TXN_ENTRY.pack(0, *entry._replace(last_stable_offset=stable)))
+    assert [rule for _, rule, _ in short(check(storage))] == (["F-121"] if stable == 5 else [])
 
 
 def test_append_time_and_preallocation() -> None:
