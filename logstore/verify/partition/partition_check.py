@@ -123,7 +123,7 @@ class PartitionCheck:
         entries = self.storage.scan_dir(self.directory)
         infos = [entry for entry in entries if entry.is_file]
         self.files = len(infos)
-        self._listed = {entry.name: entry for entry in infos}
+        self._listed = {entry.name: entry for entry in entries}
         for entry in entries:
             if not entry.is_file:
                 self._tell_irregular(entry)
@@ -195,6 +195,8 @@ class PartitionCheck:
             after = now.get(name)
             if after is None or after.size < before.size:
                 return True
+            if not before.is_file:
+                continue
             grows = parsed.offset >= active or parsed.suffix == filenames.TXN_INDEX_SUFFIX
             if not grows and (after.size, after.mtime_ms) != (before.size, before.mtime_ms):
                 return True
