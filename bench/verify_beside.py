@@ -14,9 +14,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from logstore.common.config import LogConfig
-from logstore.format.batch import encode_batch
-from logstore.manager import LogManager
 from logstore.verify import VerifyOptions, verify
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +22,11 @@ LOGS = {"plain": (160, False, 160), "producers": (160, True, 160), "small": (4, 
 
 
 def write(directory: str) -> None:
+    """By this checkout; the other one may have its modules elsewhere."""
+    from logstore.common.config import LogConfig
+    from logstore.format.batch import encode_batch
+    from logstore.manager import LogManager
+
     value, rng = random.Random(1).randbytes(90), random.Random(2)
     with LogManager([directory], LogConfig(segment_bytes=64 << 20)) as manager:
         for topic, (count, producers, mib) in LOGS.items():
