@@ -203,6 +203,21 @@ class BrokerConfig(Properties):
     producer_id_expiration_check_interval_ms: int = kafka_key(
         "producer.id.expiration.check.interval.ms", 600_000, 1
     )
+    log_cleaner_enable: bool = kafka_key("log.cleaner.enable", True)
+    log_cleaner_threads: int = kafka_key("log.cleaner.threads", 1, 1, 1024)
+    # Bytes of all threads together; a key takes 24.
+    log_cleaner_dedupe_buffer_size: int = kafka_key("log.cleaner.dedupe.buffer.size", 128 << 20, 1)
+    log_cleaner_io_buffer_size: int = kafka_key("log.cleaner.io.buffer.size", 512 << 10, 1, MAX_INT)
+    # Of the offset map, despite its name.
+    log_cleaner_io_buffer_load_factor: float = kafka_key("log.cleaner.io.buffer.load.factor", 0.9)
+    log_cleaner_io_max_bytes_per_second: float = kafka_key(
+        "log.cleaner.io.max.bytes.per.second", float("inf")
+    )
+    log_cleaner_backoff_ms: int = kafka_key("log.cleaner.backoff.ms", 15_000, 0)
 
     def __post_init__(self) -> None:
         self._check()
+        if not 0 < self.log_cleaner_io_buffer_load_factor <= 1:
+            raise ConfigError("log.cleaner.io.buffer.load.factor must be above 0, and at most 1")
+        if not self.log_cleaner_io_max_bytes_per_second > 0:
+            raise ConfigError("log.cleaner.io.max.bytes.per.second must be above 0")

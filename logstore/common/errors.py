@@ -9,6 +9,7 @@
     ├── StorageFailedError            the medium failed; the log directory is offline until reopened
     ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
     ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
+    ├── LogCleaningAbortedError       the log changed under a pass of the cleaner; nothing was changed
     ├── LogDirLockedError             another process, or this one, has the directory open
     ├── OffsetOutOfRangeError         the caller asked for what is not here
     │   └── LogTruncatedError         what a reader already read was cut off
@@ -115,6 +116,13 @@ class ResourceBusyError(LogstoreError):
 
 class LogClosedError(LogstoreError):
     """The log was closed; open it again."""
+
+
+class LogCleaningAbortedError(LogstoreError):
+    """The log was cut, shortened or closed under a pass of the cleaner, or somebody stopped it.
+
+    What was swapped in before stays; nothing else was changed, and the next pass begins anew.
+    """
 
 
 class LogDirLockedError(LogstoreError):

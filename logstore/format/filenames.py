@@ -22,6 +22,7 @@ DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 TEMPORARY_SUFFIX = ".tmp"
+UNFINISHED_SUFFIX = ".cut.tmp"  # a copy of a file whose end is cut off; a start removes it
 PLAIN_SUFFIXES = frozenset((*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX))
 TRANSITIONAL_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 

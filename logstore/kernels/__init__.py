@@ -17,6 +17,9 @@ from logstore.kernels._constants import (
     DECODE_SPECIAL,
     HEADER_SIZE,
     PRODUCER_ROWS_MAX,
+    RUN_END,
+    RUN_FULL,
+    RUN_SPECIAL,
     SCAN_BAD_CRC,
     SCAN_BAD_HEADER,
     SCAN_BAD_MAGIC,
@@ -49,6 +52,7 @@ if _wanted != "reference":
             encode_records,
             seal_batch,
         )
+        from logstore.kernels._compact import OffsetMap, RecordSieve
         from logstore.kernels._partition import partition_column
         from logstore.kernels._scan import (
             BatchAnalysis,
@@ -93,6 +97,10 @@ if IMPLEMENTATION == "reference":
         LogSnapshot,
         SegmentState,
     )
+    from logstore.kernels._compact_reference import (  # type: ignore[assignment]
+        OffsetMap,
+        RecordSieve,
+    )
     from logstore.kernels._partition_reference import partition_column
     from logstore.kernels._reference import (  # type: ignore[assignment]
         BatchAnalysis,
@@ -135,6 +143,9 @@ __all__ = [
     "HEADER_SIZE",
     "IMPLEMENTATION",
     "PRODUCER_ROWS_MAX",
+    "RUN_END",
+    "RUN_FULL",
+    "RUN_SPECIAL",
     "SCAN_BAD_CRC",
     "SCAN_BAD_HEADER",
     "SCAN_BAD_MAGIC",
@@ -152,6 +163,8 @@ __all__ = [
     "ColumnBuilder",
     "Encoded",
     "LogSnapshot",
+    "OffsetMap",
+    "RecordSieve",
     "RecoveryScan",
     "SegmentState",
     "SequenceWatch",

@@ -65,6 +65,10 @@ SCAN_REASONS: Final = {
 }
 """Why a scan stopped, in words."""
 
+RUN_END: Final = 0  # of the cleaner's kernels: no whole batch is left
+RUN_SPECIAL: Final = 1  # the batch must be unpacked, or its transaction judged
+RUN_FULL: Final = 2
+
 DECODE_END: Final = 0
 """No whole batch is left."""
 DECODE_FULL: Final = 1

@@ -12,8 +12,11 @@ from logstore.common.errors import InvariantError, LogstoreError
 from logstore.common.types import Buffer
 from logstore.kernels import AppendInfo
 from logstore.log.core.news import News
+from logstore.log.core.snapshot import LogView
 from logstore.log.partition_log import PartitionLog
+from logstore.log.replacing import LogReplacing
 from logstore.log.writing.recent import RecentAppends, RecentBudget
+from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import ProducerStateManager
 
 
@@ -214,6 +217,32 @@ class ReplicaLog(PartitionLog):
     def remove_expired_producers(self) -> int:
         with self._writer.lock:
             return self._writer.producers.remove_expired(self._core.clock.wall_ms())
+
+    # -- for the cleaner -----------------------------------------------------------------------
+
+    @property
+    def replacing(self) -> LogReplacing:
+        """Puts rewritten segments in place of others."""
+        return self._replacing
+
+    def last_producer_batches(self) -> tuple[list[int], dict[int, int]]:
+        """What must stay of the producers that are remembered: the offsets of their last records;
+        and, by producer id, the epoch of those that are known by a marker alone."""
+        with self._writer.lock:
+            producers = list(self._writer.producers.producers.values())
+            offsets = [p.batches[-1].last_offset for p in producers if p.batches]
+            epochs = {p.producer_id: p.producer_epoch for p in producers if not p.batches}
+        return offsets, epochs
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions that overlap ``[start_offset, end_offset)``, below the log start
+        too. Kafka's ``collectAbortedTransactions``."""
+        found: list[AbortedTxn] = []
+        log = LogView(self._core.snapshot)
+        for at in range(log.floor(start_offset), len(log)):
+            if log[at].segment.txn_index.collect(start_offset, end_offset, found):
+                break
+        return found
 
     def flush_epochs(self) -> None:
         """Write the epoch file if the cache is ahead of it (F-207)."""

@@ -20,6 +20,7 @@ from logstore.kernels import LogSnapshot
 from logstore.log.core.core import LogCore, logger
 from logstore.log.core.holding import PartitionHold
 from logstore.log.reading.readers import LogReaders
+from logstore.log.replacing import LogReplacing
 from logstore.log.upkeep.clean_stop import (
     keep_log_start,
     leave_start_point,
@@ -68,6 +69,7 @@ class LogState:
             on_restart = partial(self._keep_log_start, None)
         self._flusher = LogFlusher(self._core, self._writer, background, on_cut)
         self._maintenance = LogMaintenance(self._core, self._writer, self._flusher, on_restart)
+        self._replacing = LogReplacing(self._core, self._writer, self._maintenance)
         self._readers = LogReaders(self._core, self.name, self._maintenance.repair_indexes)
         for segment in self._writer.segments:
             segment.let_go()  # what loading opened

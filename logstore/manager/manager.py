@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from checkpoints import clean_shutdown
+from logstore.cleaner.log_cleaner import CleanerThreads, LogCleaner
 from logstore.common.clock import Clock, SystemClock
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, LogUnavailableError, UnknownTopicOrPartitionError
@@ -112,6 +113,8 @@ class LogManager:
             SYNC_THREADS if threaded else 1, self._wake,
         )  # fmt: skip
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
+        self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
+        self._cleaner_threads: CleanerThreads | None = None
         self._closing = make_lock(Rank.CREATION)
         self._closed = False
         loader = Loader(self._opener, self._configs, self._pending, self._threads, progress)
@@ -406,6 +409,15 @@ class LogManager:
         if self._housekeeping is None and not self._closed:
             schedule = Schedule(self._keeper, self.broker_config, self._clock)
             self._housekeeping = HousekeepingThread(schedule)
+            if self.broker_config.log_cleaner_enable:
+                self._cleaner_threads = CleanerThreads(self.cleaner, self.broker_config)
+
+    def _stop_threads(self, *, wait: bool = True) -> None:
+        self.cleaner.stop()
+        if self._cleaner_threads is not None and wait:
+            self._cleaner_threads.stop()
+        if self._housekeeping is not None:
+            self._housekeeping.stop(wait=wait)
 
     def _wake(self) -> None:
         if self._housekeeping is not None:
@@ -437,8 +449,7 @@ class LogManager:
             if self._closed:
                 return
             self._closed = True
-            if self._housekeeping is not None:
-                self._housekeeping.stop()
+            self._stop_threads()
             if self._flusher is not None:
                 self._flusher.close()
             named = broker_epoch != clean_shutdown.UNKNOWN_BROKER_EPOCH
@@ -456,8 +467,7 @@ class LogManager:
         self._release()
 
     def _release(self) -> None:
-        if self._housekeeping is not None:
-            self._housekeeping.stop(wait=False)
+        self._stop_threads(wait=False)
         if self._flusher is not None:
             self._flusher.close(cancel=True)
         self._directories.release()

@@ -111,10 +111,49 @@ class OffsetCheckpoints:
         concerned = concerned or logs
         with self._lock:
             self._lower_locked(HIGH_WATERMARK, logs, concerned, high_watermark)
+            self._lower_cleaned_locked(concerned)
             if self._unsure.isdisjoint((LOG_START, RECOVERY_POINT)):
                 self._lower_locked(RECOVERY_POINT, logs, concerned, recovery_point)
             else:
                 self._write_recovery_points_locked(logs)
+
+    # -- the cleaner ---------------------------------------------------------------------------
+
+    def cleaned(self, tp: TopicPartition) -> int | None:
+        """All of the log below it is clean, as far as is known."""
+        with self._lock:
+            return (self._stored.get(CLEANER) or {}).get(tp)
+
+    def note_cleaned(self, tp: TopicPartition, offset: int, holds: Callable[[], bool]) -> bool:
+        """Write how far a log is clean, durably, if ``holds`` still says that it is so.
+
+        A truncation lowers the entry under the same lock: it is not overtaken by what a pass found
+        before it.
+        """
+        with self._lock:
+            if not holds():
+                return False
+            stored = self._stored.get(CLEANER)
+            if stored is None:  # missing, damaged or unsure: the others begin at their starts
+                stored = self._kept[CLEANER]
+            self._write_locked(CLEANER, {**stored, tp: offset})
+            return True
+
+    def _lower_cleaned_locked(self, concerned: Logs) -> None:
+        """What comes behind a cut was never mapped: it is dirty, from the active segment on."""
+        if CLEANER in self._unsure:
+            self._write_locked(CLEANER, dict(self._kept[CLEANER]))
+            return
+        stored = self._stored.get(CLEANER)
+        if not stored:
+            return
+        above = {
+            tp: base
+            for tp, log in concerned()
+            if stored.get(tp, 0) > (base := log.active_segment.base_offset) and not log.restarting
+        }
+        if above:
+            self._write_locked(CLEANER, {**stored, **above})
 
     def begin_anew(self, tp: TopicPartition) -> None:
         """The log of ``tp`` has lost all its records, durably: drop what speaks of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from checkpoints.files import UnusableFileError
 from checkpoints.topic_properties import TOPIC_PROPERTIES
 from logstore.common.clock import Clock
 from logstore.common.config import MAX_INT, LogConfig
@@ -14,6 +15,7 @@ from logstore.format.filenames import LOG_SUFFIX, SNAPSHOT_SUFFIX, SWAP_SUFFIX
 from logstore.recovery.replacements import Replacements, roll_marks
 from logstore.recovery.report import RecoveryReport
 from logstore.recovery.set_aside import UNFINISHED_SUFFIX
+from logstore.replaced_list import REPLACED_SEGMENTS, ReplacedList, read_replaced_list
 from logstore.segments.segment import Segment
 from logstore.storage.aside import move_aside
 from logstore.storage.base import FileKind, Storage
@@ -102,14 +104,27 @@ class LogFiles:
             names = self._all_names()
             self.rolled = deque(roll_marks(names, recovery_point))
             waiting = {_rolled_name(base) for base in self.rolled}
-            if replacements.finish([name for name in names if name not in waiting]):
+            listed = self._replaced_list()
+            if replacements.finish([name for name in names if name not in waiting], listed):
                 self.read()
+        if REPLACED_SEGMENTS in self.others:
+            self.remove(REPLACED_SEGMENTS, "its replacement is finished, or was never begun")
+            self.others.discard(REPLACED_SEGMENTS)
         for name in [n for n in self.others if n.endswith(UNFINISHED_SUFFIX)]:
             self.remove(name, "what it was to keep is still in the log")
         for name in (*self.others, *self._unsettled):
             stem = name.removesuffix(SWAP_SUFFIX)
             if stem.endswith(_PLAIN_SUFFIXES) and filenames.parse_segment_file(name) is None:
                 self.report.warnings.append(f"{name!r}: not the name of a segment, ignored")
+
+    def _replaced_list(self) -> ReplacedList | None:
+        if REPLACED_SEGMENTS not in self.others:
+            return None
+        try:
+            return read_replaced_list(self.storage, self.directory)
+        except (CorruptDataError, UnusableFileError) as error:
+            self.report.warnings.append(str(error))
+            return None
 
     def _check_files(self) -> None:
         for name, kind in self.irregular.items():

@@ -24,6 +24,7 @@ from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, S
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
 from logstore.recovery.provenance import Header, headers_of, stems_from
 from logstore.recovery.set_aside import Remover
+from logstore.replaced_list import ReplacedList
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import scan_segment
 from logstore.segments.segment import BatchSpan, Segment
@@ -143,11 +144,15 @@ class _Ranges:
         return at > 0 and offset < self._highs[at - 1]
 
 
-class _UnnamedSegment(Segment):
+class CleanedSegment(Segment):
     """All of its files are ``.cleaned``."""
 
     def path(self, suffix: str) -> str:
         return super().path(suffix) + CLEANED_SUFFIX
+
+    def set_modified_ms(self, modified_ms: int) -> None:
+        """Where records have no timestamps, the age of the file counts (F-148)."""
+        self._storage.set_mtime(self.log_path, modified_ms)
 
 
 class Replacements:
@@ -168,16 +173,18 @@ class Replacements:
         self._clock = clock
         self._act = act
         self._remover = remover
+        self._believed: ReplacedList | None = None  # of a replacement that is whole
         self.damaged: list[int] = []  # bases of replacements that are all there is of their records
         # Of one pass: each file is read once, however many others are compared with it.
         self._ends: dict[tuple[int, str], int] = {}
         self._sound: dict[int, int] = {}
 
-    def finish(self, names: Sequence[str]) -> bool:
+    def finish(self, names: Sequence[str], listed: ReplacedList | None = None) -> bool:
         """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
 
-        ``names`` of files, without the rolls, which are judged later. True when the directory must
-        be listed anew.
+        ``names`` of files, without the rolls, which are judged later; ``listed`` is what the
+        replacement that was under way replaces, if it left that in writing. True when the
+        directory must be listed anew.
         """
         if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
@@ -207,9 +214,21 @@ class Replacements:
             self._drop_unfinished(
                 {n: p for n, p in unfinished.items() if p.transition == transition}, originals
             )
+        self._believed = self._listed_swap(kept, listed)
         self._refuse(kept, self._unbelievable(kept, originals))
         self._replace_swapped(kept)
         return True
+
+    def _listed_swap(
+        self, files: dict[str, SegmentFile], listed: ReplacedList | None
+    ) -> ReplacedList | None:
+        """The list, if its replacement is here and whole: then it is known what goes."""
+        if listed is None:
+            return None
+        name = filenames.segment_file_name(listed.base, LOG_SUFFIX, SWAP_SUFFIX)
+        if name not in files or not listed.vouches_for(self._storage, self._path(name)):
+            return None
+        return listed
 
     def _drop_unfinished(self, files: dict[str, SegmentFile], originals: list[int]) -> None:
         """The originals are all there, so nothing is lost; a file that has none is set aside."""
@@ -246,7 +265,10 @@ class Replacements:
         no others. Its checksums match in any case; where that original is gone, the replacement
         stays and is recovered.
         """
-        bases = sorted(p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX))
+        known = -1 if self._believed is None else self._believed.base
+        bases = sorted(
+            p.offset for p in files.values() if _is_log(p, SWAP_SUFFIX) and p.offset != known
+        )
         ends: list[int] = []
         damaged: set[int] = set()
         for base in bases:
@@ -298,15 +320,24 @@ class Replacements:
         logs = [name for name, p in swaps.items() if p.suffix == LOG_SUFFIX]
         if logs:
             damaged = set(self.damaged)
+            known = -1 if self._believed is None else self._believed.base
             ranges = {
-                base: base + 1 if base in damaged else max(self._end(base, SWAP_SUFFIX), base + 1)
+                base: base + 1
+                if base in damaged or base == known
+                else max(self._end(base, SWAP_SUFFIX), base + 1)
                 for base in (swaps[name].offset for name in logs)
             }
             # Range by range: what lies between two of them may have its final name already.
+            if self._believed is not None:
+                for base in self._believed.replaced:
+                    ranges.setdefault(base, base + 1)
             covered = _Ranges(ranges.items())
             replaced = {n: p for n, p in files.items() if n not in swaps and p.offset in covered}
             found = {p.offset for p in replaced.values()}
-            compared = _Ranges((low, high) for low, high in ranges.items() if low in found)
+            believed = () if self._believed is None else self._believed.replaced
+            compared = _Ranges(
+                (low, high) for low, high in ranges.items() if low in found or low in believed
+            )
             for first in (True, False):  # while a first original is there, all the others are
                 group = sorted(n for n, p in replaced.items() if (p.offset in ranges) == first)
                 for name in group:
@@ -371,7 +402,7 @@ class Replacements:
     ) -> None:
         """The ``.cleaned`` files of a piece, durable but for their names."""
         size = end - piece.position
-        copy = _UnnamedSegment(
+        copy = CleanedSegment(
             self._storage, self._directory, piece.base_offset, self._config, self._clock,
             {LOG_SUFFIX: size},
         )  # fmt: skip
@@ -391,7 +422,7 @@ class Replacements:
             copy.close()
         info = self._storage.info(source.log_path)
         if info is not None:  # where records have no timestamps, the age of the file counts (F-148)
-            self._storage.set_mtime(copy.log_path, info.mtime_ms)
+            copy.set_modified_ms(info.mtime_ms)
 
     def _open(self, base_offset: int, transition: str) -> Segment:
         """A segment by its name in the directory, whose indexes are not looked at."""

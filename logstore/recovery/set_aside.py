@@ -17,7 +17,7 @@ from logstore.segments.segment_view import WINDOW
 from logstore.storage.base import Storage
 
 CUT_SUFFIX = ".cut"
-UNFINISHED_SUFFIX = CUT_SUFFIX + filenames.TEMPORARY_SUFFIX
+UNFINISHED_SUFFIX = filenames.UNFINISHED_SUFFIX
 
 _ROWS = 1024
 

@@ -89,6 +89,11 @@ class _SparseIndex:
             finally:
                 file.close()
 
+    def rename(self, target: str) -> bool:
+        """Give the file another name, by which lookups find it; False if there is no file."""
+        with self._lock:
+            return _renamed(self, self._storage, target)
+
     def clear_from(self, count: int, old_count: int) -> None:
         """Zero the slots of dropped entries, so that a reader of the live file stops there."""
         width = self.entry.size
@@ -364,6 +369,11 @@ class TransactionIndex:
             entries.extend(txns)
             self._dirty = True
 
+    def rename(self, target: str) -> bool:
+        """See ``_SparseIndex.rename``; the entries must have been read before."""
+        with self._lock:
+            return _renamed(self, self._storage, target)
+
     def truncate_to(self, offset: int) -> None:
         """Drop entries whose marker is at or after ``offset`` (F-124)."""
         with self._lock:
@@ -412,3 +422,12 @@ class TransactionIndex:
                 raise
             finally:
                 file.close()
+
+
+def _renamed(index: _SparseIndex | TransactionIndex, storage: Storage, target: str) -> bool:
+    try:
+        storage.rename(index.path, target)
+    except FileNotFoundError:
+        return False
+    index.path = target
+    return True

@@ -380,8 +380,9 @@ class Segment:
     def _replace_log(self, size: int) -> None:
         """Cut by copy: someone reads a window of the old file, which must not change under it."""
         attached = self.state.attached
-        cleaned = self.path(filenames.LOG_SUFFIX) + filenames.CLEANED_SUFFIX
-        copy = self._storage.open(cleaned, create=True)
+        # No .cleaned file: the cleaner may be writing one of this base.
+        shorter = self.path(filenames.LOG_SUFFIX) + filenames.UNFINISHED_SUFFIX
+        copy = self._storage.open(shorter, create=True)
         try:
             copy.truncate(0)
             for position in range(0, size, WINDOW):
@@ -389,7 +390,7 @@ class Segment:
             copy.sync()
         finally:
             copy.close()
-        self._storage.rename(cleaned, self.log_path)
+        self._storage.rename(shorter, self.log_path)
         self._storage.sync_dir(self.directory)
         self.state.detach()
         old, self.file = self.file, LogFile(self._storage, lambda: self.log_path)
@@ -434,6 +435,26 @@ class Segment:
         self.time_index.close()
         self.let_go()
         self.file.retire()
+
+    def mark_replaced(self) -> list[str]:
+        """Rename all files to ``.deleted`` while the segment is still read; their new paths.
+
+        Whoever reads by a view that was given out goes on: the open ``.log`` and the indexes know
+        their new names.
+        """
+        self.txn_index.entries()  # from here on in memory
+        renamed = []
+        with self.file.held():  # so nobody opens it by a name that it has no more
+            target = self.path(filenames.LOG_SUFFIX) + filenames.DELETED_SUFFIX
+            self._storage.rename(self.log_path, target)
+            self.suffix = filenames.DELETED_SUFFIX
+            self.file.renamed()
+            renamed.append(target)
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            target = index.path + filenames.DELETED_SUFFIX
+            if index.rename(target):
+                renamed.append(target)
+        return renamed
 
     def mark_deleted(self) -> list[str]:
         """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.

@@ -273,6 +273,11 @@ class LogMaintenance:
             paths += [marked] if marked else []
         self._deleted += [(due, path) for path in paths]
 
+    def remove_later_structure_locked(self, paths: list[str]) -> None:
+        """Unlink these ``.deleted`` files after ``file.delete.delay.ms``."""
+        due = self._core.clock.wall_ms() + self._core.config.file_delete_delay_ms
+        self._deleted += [(due, path) for path in paths]
+
     def _remove_newest_first(self, segments: list[Segment]) -> None:
         """Durably one by one: a crash leaves no hole in the log (S-37)."""
         for segment in reversed(segments):

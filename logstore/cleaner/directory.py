@@ -1,0 +1,150 @@
+"""One pass by hand over the compacted topics of a log directory that nobody else has open."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from logstore.cleaner.cleaner import PassStats
+from logstore.common.clock import Clock
+from logstore.common.config import BrokerConfig, LogConfig
+from logstore.common.errors import LogstoreError, UnknownTopicOrPartitionError
+from logstore.common.types import TopicPartition
+from logstore.storage.base import Storage
+from logstore.storage.local import LocalStorage
+from logstore.storage.overlay import OverlayStorage
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOutcome:
+    """What a pass did to one partition; ``error`` if it could not be finished.
+
+    ``stopped_by`` says what kept it from going on behind ``stats.end_offset``.
+    """
+
+    partition: TopicPartition
+    stats: PassStats
+    log_start_offset: int
+    log_end_offset: int
+    size_before: int
+    size_after: int
+    stopped_by: str
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "logStartOffset": self.log_start_offset,
+            "logEndOffset": self.log_end_offset,
+            "sizeBefore": self.size_before,
+            "sizeAfter": self.size_after,
+            "stoppedBy": self.stopped_by,
+            "error": self.error,
+            **{_camel(name): value for name, value in self.stats.to_dict().items()},
+        }
+
+
+@dataclass(slots=True)
+class DirectoryOutcome:
+    """Of all partitions that were to be compacted, in order; and of those that cannot be opened,
+    why."""
+
+    partitions: list[PartitionOutcome] = field(default_factory=list)
+    unavailable: dict[TopicPartition, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "partitions": [outcome.to_dict() for outcome in self.partitions],
+            "unavailable": {str(tp): why for tp, why in self.unavailable.items()},
+        }
+
+
+def compact_directory(
+    path: str | os.PathLike[str],
+    *,
+    topics: Iterable[str] | None = None,
+    dry_run: bool = False,
+    config: Mapping[str, object] | None = None,
+    clock: Clock | None = None,
+    storage: Storage | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> DirectoryOutcome:
+    """Clean all that may be cleaned, whatever the dirty ratio, and note how far in
+    ``cleaner-offset-checkpoint``. The directory is then cleanly stopped.
+
+    Args:
+        topics: by default all whose stored ``cleanup.policy`` has ``compact``; those that are
+            named are compacted whatever theirs is.
+        dry_run: work on an overlay in memory, and change nothing on the disk.
+        config: Kafka keys for this pass, of topics (``delete.retention.ms``) and of brokers
+            (``log.cleaner.dedupe.buffer.size``), over what is stored.
+        clock: what time it is; delete horizons and lags go by it.
+        progress: called with a line for each partition, before it is worked on.
+    Raises:
+        LogDirLockedError: somebody else has the directory.
+        UnknownTopicOrPartitionError: a topic that is named is not there.
+        ConfigError: an unknown key, or a value outside its bounds.
+        StorageFailedError: the directory could not be opened.
+    """
+    from logstore.manager import LogManager  # which has a cleaner of its own
+
+    broker_config, topic_keys = _split(config or {})
+    real = storage or LocalStorage()
+    used: Any = OverlayStorage(real) if dry_run else real
+    outcome = DirectoryOutcome()
+    with LogManager(
+        [os.fspath(path)], broker_config=broker_config, storage=used, clock=clock,
+        background=False,
+    ) as manager:  # fmt: skip
+        outcome.unavailable = {
+            tp: error.reason for tp, error in sorted(manager.unavailable_logs.items())
+        }
+        wanted = None if topics is None else set(topics)
+        present = manager.topics()
+        for topic in sorted(wanted or ()):
+            if topic not in present:
+                raise UnknownTopicOrPartitionError(f"topic {topic!r} is not in {path}")
+        for tp, log in sorted(manager.logs.items()):
+            if tp.topic not in wanted if wanted is not None else not log.config.compact:
+                continue
+            if progress is not None:
+                progress(f"{tp}: {log.size:,} bytes")
+            log.reconfigure(_for_pass(log.config, topic_keys))
+            before = log.size
+            stats, stopped_by, error = PassStats(), "", None
+            try:
+                done = manager.cleaner.clean_by_hand(tp)
+                stats, stopped_by = done.stats, done.to_clean.stopped_by
+            except (LogstoreError, OSError, MemoryError) as failure:
+                error = str(failure)
+            outcome.partitions.append(
+                PartitionOutcome(
+                    tp, stats, log.log_start_offset, log.log_end_offset, before, log.size,
+                    "the offset map was full" if stats.map_full else stopped_by, error,
+                )
+            )  # fmt: skip
+    return outcome
+
+
+def _for_pass(config: LogConfig, keys: Mapping[str, object]) -> LogConfig:
+    changed = config.with_properties(keys)
+    if changed.compact:
+        return changed
+    policy = (*changed.cleanup_policy, "compact")
+    return changed.with_properties({"cleanup.policy": policy})
+
+
+def _split(config: Mapping[str, object]) -> tuple[BrokerConfig, dict[str, object]]:
+    topic_keys = LogConfig().to_properties().keys()
+    broker = {key: value for key, value in config.items() if key not in topic_keys}
+    return BrokerConfig.from_properties(broker), {
+        key: value for key, value in config.items() if key in topic_keys
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

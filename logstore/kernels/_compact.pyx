@@ -1,0 +1,624 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+# cython: initializedcheck=False, embedsignature=False
+"""Native kernels of the log cleaner; what each promises is written in ``_compact_reference.py``.
+
+A run works through a window of a segment without the GIL and stops before a batch that must be
+unpacked or whose transaction must be judged; such a batch comes as a section, one call each.
+"""
+
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdlib cimport calloc
+cimport cython
+from logstore.kernels._common cimport *
+
+from logstore.kernels._constants import batch_error, record_error
+
+cdef extern from "murmur3.h" nogil:
+    ctypedef struct ls_digest:
+        uint64_t low, high
+    ctypedef struct ls_slot:
+        uint64_t low, high, next
+    ls_digest ls_murmur3(const uint8_t *data, int64_t size) noexcept nogil
+    uint64_t ls_home(ls_digest d, uint64_t slots) noexcept nogil
+    ls_slot *ls_probe(ls_slot *table, uint64_t slots, ls_digest d) noexcept nogil
+    void ls_prefetch(const void *p) noexcept nogil
+
+cdef enum:
+    AT_ONCE = 16  # keys whose slots are fetched from memory at the same time
+    RUN_END_ = 0
+    RUN_SPECIAL_ = 1
+    RUN_FULL_ = 2
+    BATCH_ERROR_ = 16  # internal: the batch at the position is bad
+    RECORD_ERROR_ = 17  # internal: so is the record there
+    MEMORY_ = 18
+    SPECIAL_BITS = 0x37  # a codec, transactional or control: judged outside
+    LOG_APPEND_BIT = 0x08
+    HORIZON_BIT = 0x40
+    KEPT_BITS = 0x38  # of an empty batch: time, transactional and control
+
+STATUSES = (RUN_END_, RUN_SPECIAL_, RUN_FULL_)
+
+
+ctypedef struct Fault:
+    int status  # of the batch
+    int code  # of the record
+    int64_t position
+
+
+cdef inline int read_records(const uint8_t **at, const uint8_t *end, int32_t *left, int32_t *last,
+                             int32_t last_delta, ls_record *records, int *count) noexcept nogil:
+    """Up to AT_ONCE records from ``at`` on, checked against each other and the header."""
+    cdef int code
+    cdef ls_record *r
+    count[0] = 0
+    while left[0] > 0 and count[0] < AT_ONCE:
+        r = &records[count[0]]
+        if unlikely(at[0] >= end):
+            return LS_RECORD_COUNT
+        code = ls_read_record(at, end, r)
+        if unlikely(code != LS_RECORD_OK):
+            return code
+        if unlikely(r.offset_delta <= last[0] or r.offset_delta > last_delta):
+            return LS_RECORD_OFFSET
+        last[0] = r.offset_delta
+        left[0] -= 1
+        count[0] += 1
+    if left[0] == 0 and unlikely(at[0] != end):
+        return LS_RECORD_TRAILING
+    return LS_RECORD_OK
+
+
+@cython.final
+cdef class OffsetMap:
+    """Digest of a key -> its newest offset; see ``_compact_reference.OffsetMap``."""
+
+    cdef ls_slot *table
+    cdef readonly int64_t slots, limit, size, latest_offset
+
+    def __cinit__(self, int64_t memory, double load_factor):
+        if not 0 < load_factor <= 1:
+            raise ValueError(f"load factor {load_factor} is outside 0…1")
+        self.slots = memory // <int64_t> sizeof(ls_slot)
+        if self.slots < 2:
+            raise ValueError(f"{memory} bytes have no room for two keys")
+        self.limit = min(<int64_t> (self.slots * load_factor), self.slots - 1)
+        if self.limit < 1:
+            raise ValueError(f"load factor {load_factor} leaves no key in {memory} bytes")
+        self.table = <ls_slot *> calloc(self.slots, sizeof(ls_slot))
+        if self.table == NULL:
+            raise MemoryError(f"{memory} bytes for the keys of a pass")
+        self.latest_offset = -1
+
+    def __dealloc__(self):
+        free(self.table)
+
+    def __len__(self):
+        return self.size
+
+    @property
+    def full(self):
+        return self.size >= self.limit
+
+    def clear(self):
+        """Forget all keys."""
+        if self.size:
+            with nogil:
+                memset(self.table, 0, <size_t> self.slots * sizeof(ls_slot))
+        self.size = 0
+        self.latest_offset = -1
+
+    def put(self, const uint8_t[::1] key not None, int64_t offset):
+        cdef const uint8_t *start = &key[0] if key.shape[0] else NULL
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative")
+        return self.enter(ls_murmur3(start, key.shape[0]), offset)
+
+    def get(self, const uint8_t[::1] key not None):
+        cdef const uint8_t *start = &key[0] if key.shape[0] else NULL
+        return self.find(ls_murmur3(start, key.shape[0]))
+
+    def update_latest_offset(self, int64_t offset):
+        self.latest_offset = max(self.latest_offset, offset)
+
+    cdef inline int64_t find(self, ls_digest digest) noexcept nogil:
+        return <int64_t> ls_probe(self.table, self.slots, digest).next - 1
+
+    cdef inline bint enter(self, ls_digest digest, int64_t offset) noexcept nogil:
+        """False where the map is full, and nothing was entered."""
+        cdef ls_slot *slot
+        if unlikely(self.size >= self.limit):
+            return False
+        slot = ls_probe(self.table, self.slots, digest)
+        if slot.next == 0:
+            slot.low = digest.low
+            slot.high = digest.high
+            self.size += 1
+        slot.next = <uint64_t> offset + 1
+        self.latest_offset = offset
+        return True
+
+    cdef int enter_records(self, const uint8_t *p, const uint8_t *end, int64_t base_offset,
+                           int32_t last_delta, int32_t count, int64_t start_offset,
+                           const uint8_t **at, int *code) noexcept nogil:
+        cdef ls_record records[AT_ONCE]
+        cdef ls_digest digests[AT_ONCE]
+        cdef int n, i
+        cdef int32_t last = -1
+        at[0] = p
+        if count == 0 and p != end:
+            code[0] = LS_RECORD_TRAILING
+            return RECORD_ERROR_
+        while count > 0:
+            code[0] = read_records(at, end, &count, &last, last_delta, records, &n)
+            if unlikely(code[0] != LS_RECORD_OK):
+                return RECORD_ERROR_
+            for i in range(n):
+                if records[i].key_size >= 0:
+                    digests[i] = ls_murmur3(records[i].key, records[i].key_size)
+                    ls_prefetch(&self.table[ls_home(digests[i], self.slots)])
+            for i in range(n):
+                if records[i].key_size < 0 or base_offset + records[i].offset_delta < start_offset:
+                    continue
+                if unlikely(not self.enter(digests[i], base_offset + records[i].offset_delta)):
+                    return RUN_FULL_
+        return RUN_END_
+
+    def add_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
+                    int32_t record_count, int64_t start_offset):
+        """Enter the records of one unpacked batch; see ``_compact_reference``."""
+        cdef Py_buffer view
+        cdef const uint8_t *at = NULL
+        cdef int status = 0, code = 0
+        check_range(base_offset, last_offset_delta, record_count)
+        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+        try:
+            with nogil:
+                status = self.enter_records(
+                    <const uint8_t *> view.buf, <const uint8_t *> view.buf + view.len, base_offset,
+                    last_offset_delta, record_count, start_offset, &at, &code)
+            if status == RECORD_ERROR_:
+                raise record_error(code, at - <const uint8_t *> view.buf)
+        finally:
+            PyBuffer_Release(&view)
+        return status == RUN_FULL_
+
+    cdef int run(self, const uint8_t *data, const uint8_t *end, int64_t start_offset,
+                 const uint8_t **at, int64_t *records, Fault *fault) noexcept nogil:
+        cdef ls_batch b
+        cdef ls_ahead ahead
+        cdef const uint8_t *p = at[0]
+        cdef int status
+        ahead.left = 0
+        while True:
+            at[0] = p
+            status = ls_frame(p, end, &b)
+            if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
+                return RUN_END_
+            if status == LS_OK:
+                status = ls_check(&b, end, True, &ahead)
+            if unlikely(status != LS_OK):
+                fault.status = status
+                return BATCH_ERROR_
+            if b.magic != 2 or b.attributes & SPECIAL_BITS:
+                return RUN_SPECIAL_
+            if b.last_offset >= start_offset:
+                status = self.enter_records(
+                    p + LS_HEADER_SIZE, p + b.size, b.base_offset, b.last_offset_delta,
+                    b.record_count, start_offset, at, &fault.code)
+                if unlikely(status != RUN_END_):
+                    if status == RUN_FULL_:
+                        at[0] = p
+                    return status
+                if b.last_offset > self.latest_offset:
+                    self.latest_offset = b.last_offset
+                records[0] += b.record_count
+            p += b.size
+
+    def add_run(self, data, int64_t position, int64_t start_offset):
+        """Enter plain batches from ``position`` on: ``(next, status, records)``."""
+        cdef Py_buffer view
+        cdef const uint8_t *at
+        cdef const uint8_t *start
+        cdef int64_t records = 0
+        cdef Fault fault
+        cdef int status
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            start = <const uint8_t *> view.buf
+            if not 0 <= position <= view.len:
+                raise ValueError(f"position {position} is outside 0…{view.len}")
+            at = start + position
+            with nogil:
+                status = self.run(start, start + view.len, start_offset, &at, &records, &fault)
+            if status == BATCH_ERROR_:
+                raise batch_error(fault.status, memoryview(data), at - start)
+            if status == RECORD_ERROR_:
+                raise record_error(fault.code, at - start)
+            return at - start, status, records
+        finally:
+            PyBuffer_Release(&view)
+
+
+cdef int check_range(int64_t base_offset, int32_t last_offset_delta, int32_t count) except -1:
+    if base_offset < 0 or last_offset_delta < 0 or count < 0:
+        raise ValueError("a batch has no negative offset, delta or count")
+    if base_offset > 0x7fffffffffffffff - 1 - last_offset_delta:
+        raise ValueError("the offsets of the batch leave the range of offsets")
+    return 0
+
+
+cdef struct Sifted:
+    int64_t kept, tombstones, invalid, max_timestamp, first_timestamp
+
+
+@cython.final
+cdef class RecordSieve:
+    """Which records of a pass stay, and the bytes that they become."""
+
+    cdef OffsetMap map
+    cdef Block out, section
+    cdef int64_t *last_offsets
+    cdef int64_t last_count
+    cdef Py_ssize_t exports
+    cdef readonly int64_t now_ms, delete_retention_ms, upper_bound
+    cdef readonly int64_t batches_read, records_read, records_kept, records_without_key
+    cdef readonly int64_t batches_kept, batches_copied, batches_emptied, tombstones_kept
+
+    def __cinit__(self, OffsetMap offset_map not None, int64_t now_ms, int64_t delete_retention_ms,
+                  int64_t upper_bound, last_offsets):
+        self.map = offset_map
+        self.now_ms = now_ms
+        self.delete_retention_ms = delete_retention_ms
+        self.upper_bound = upper_bound
+        self.set_last_offsets(last_offsets)
+
+    def __dealloc__(self):
+        free(self.last_offsets)
+        discard(&self.out)
+        discard(&self.section)
+
+    def set_last_offsets(self, offsets):
+        """Last data offsets of the active producers, whose batches stay even when empty."""
+        cdef list ascending = sorted(offsets)
+        cdef int64_t *table = NULL
+        cdef int64_t i
+        cdef int64_t n = len(ascending)
+        if n:
+            table = <int64_t *> malloc(n * sizeof(int64_t))
+            if table == NULL:
+                raise MemoryError
+            try:
+                for i in range(n):
+                    table[i] = ascending[i]
+            except BaseException:
+                free(table)
+                raise
+        free(self.last_offsets)
+        self.last_offsets = table
+        self.last_count = n
+
+    cdef bint is_last(self, int64_t offset) noexcept nogil:
+        cdef int64_t low = 0, high = self.last_count, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.last_offsets[middle] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.last_count and self.last_offsets[low] == offset
+
+    cdef inline bint stays(self, const ls_record *r, ls_digest digest, int64_t offset,
+                           bint drop_tombstones) noexcept nogil:
+        if offset > self.map.latest_offset:
+            return True
+        if r.key_size < 0 or offset < self.map.find(digest):
+            return False
+        return r.value_size >= 0 or not drop_tombstones
+
+    cdef int sift(self, const uint8_t *p, const uint8_t *end, const ls_batch *b, Sifted *found,
+                  const uint8_t **at, int *code) noexcept nogil:
+        """Judge each record: a flag for each in ``section``, and what they are together."""
+        cdef ls_record records[AT_ONCE]
+        cdef ls_digest digests[AT_ONCE]
+        cdef int n, i
+        cdef int32_t last = -1, left = b.record_count
+        cdef int64_t stamp
+        cdef uint8_t *flag
+        cdef bint drop = b.attributes & HORIZON_BIT and b.base_timestamp <= self.now_ms
+        memset(found, 0, sizeof(Sifted))
+        found.max_timestamp = -1
+        at[0] = p
+        self.section.size = 0
+        if left == 0 and p != end:
+            code[0] = LS_RECORD_TRAILING
+            return RECORD_ERROR_
+        if unlikely(left > (end - p) // LS_RECORD_SIZE_MIN):
+            code[0] = LS_RECORD_COUNT
+            return RECORD_ERROR_
+        if unlikely(not reserve(&self.section, left)):
+            return MEMORY_
+        flag = self.section.data
+        while left > 0:
+            code[0] = read_records(at, end, &left, &last, b.last_offset_delta, records, &n)
+            if unlikely(code[0] != LS_RECORD_OK):
+                return RECORD_ERROR_
+            for i in range(n):
+                if records[i].key_size >= 0:
+                    digests[i] = ls_murmur3(records[i].key, records[i].key_size)
+                    ls_prefetch(&self.map.table[ls_home(digests[i], self.map.slots)])
+                else:
+                    digests[i].low = digests[i].high = 0
+                    found.invalid += 1
+            for i in range(n):
+                flag[0] = self.stays(&records[i], digests[i],
+                                     b.base_offset + records[i].offset_delta, drop)
+                if flag[0]:
+                    stamp = ls_add64(b.base_timestamp, records[i].timestamp_delta)
+                    if b.attributes & LOG_APPEND_BIT:
+                        stamp = b.max_timestamp
+                    if found.kept == 0:
+                        found.first_timestamp = stamp
+                    if stamp > found.max_timestamp:
+                        found.max_timestamp = stamp
+                    found.kept += 1
+                    found.tombstones += records[i].value_size < 0
+                flag += 1
+        self.section.size = flag - self.section.data
+        return RUN_END_
+
+    cdef int rebuild(self, const uint8_t *p, const uint8_t *end, const ls_batch *b,
+                     int64_t base_timestamp) noexcept nogil:
+        """Write the records that stay behind ``out``, with deltas to another timestamp."""
+        cdef const uint8_t *body
+        cdef const uint8_t *rest
+        cdef int64_t i, stamp, size
+        cdef int32_t length = 0, offset_delta = 0
+        cdef int64_t delta = 0
+        cdef uint8_t *to
+        for i in range(self.section.size):
+            p = ls_varint(p, end, &length)
+            if unlikely(p == NULL or length < 1 or length > end - p):
+                return RECORD_ERROR_  # the bytes changed since they were judged
+            body = p
+            p += length
+            if not self.section.data[i]:
+                continue
+            rest = ls_varlong(body + 1, p, &delta)
+            if unlikely(rest == NULL):
+                return RECORD_ERROR_
+            rest = ls_varint(rest, p, &offset_delta)
+            if unlikely(rest == NULL):
+                return RECORD_ERROR_
+            stamp = ls_add64(b.base_timestamp, delta)
+            if b.attributes & LOG_APPEND_BIT:
+                stamp = b.max_timestamp
+            delta = ls_sub64(stamp, base_timestamp)
+            size = 1 + ls_varlong_size(delta) + ls_varint_size(offset_delta) + (p - rest)
+            if unlikely(size > 0x7fffffff):
+                return RECORD_ERROR_
+            if unlikely(not reserve(&self.out, size + 5)):
+                return MEMORY_
+            to = self.out.data + self.out.size
+            to = ls_put_varint(to, <int32_t> size)
+            to[0] = body[0]
+            to = ls_put_varlong(to + 1, delta)
+            to = ls_put_varint(to, offset_delta)
+            memcpy(to, rest, p - rest)
+            self.out.size = (to - self.out.data) + (p - rest)
+        return RUN_END_
+
+    cdef int write_batch(self, const ls_batch *b, Sifted *found) noexcept nogil:
+        """Put what becomes of a plain batch behind ``out``."""
+        cdef const uint8_t *p = b.data
+        cdef int64_t start = self.out.size
+        cdef int64_t base_timestamp, size
+        cdef int16_t attributes = b.attributes
+        cdef uint8_t *to
+        cdef int status
+        cdef bint horizon = found.tombstones > 0 and not attributes & HORIZON_BIT
+        if found.kept == b.record_count and found.kept > 0 and not horizon:
+            if unlikely(not reserve(&self.out, b.size)):
+                return MEMORY_
+            memcpy(self.out.data + start, p, b.size)
+            self.out.size += b.size
+            self.batches_copied += 1
+            return RUN_END_
+        if unlikely(not reserve(&self.out, LS_HEADER_SIZE)):
+            return MEMORY_
+        self.out.size += LS_HEADER_SIZE
+        base_timestamp = -1
+        if found.kept:
+            base_timestamp = found.first_timestamp
+            if horizon:
+                attributes |= HORIZON_BIT
+                base_timestamp = ls_add64(self.now_ms, self.delete_retention_ms)
+                if base_timestamp < self.now_ms:
+                    base_timestamp = 0x7fffffffffffffff
+            elif attributes & HORIZON_BIT:
+                base_timestamp = b.base_timestamp
+            status = self.rebuild(p + LS_HEADER_SIZE, p + b.size, b, base_timestamp)
+            if unlikely(status != RUN_END_):
+                self.out.size = start
+                return status
+        else:
+            attributes &= KEPT_BITS
+            self.batches_emptied += 1
+        size = self.out.size - start
+        if unlikely(size - 12 > 0x7fffffff):
+            self.out.size = start
+            return RECORD_ERROR_
+        to = self.out.data + start
+        memcpy(to, p, LS_HEADER_SIZE)
+        ls_store32(to + 8, <int32_t> (size - 12))
+        ls_store16(to + 21, attributes)
+        ls_store64(to + 27, base_timestamp)
+        if found.kept and not attributes & LOG_APPEND_BIT:
+            ls_store64(to + 35, found.max_timestamp)
+        ls_store32(to + 57, <int32_t> found.kept)
+        ls_store32(to + 17, <int32_t> logstore_crc32c(0, to + 21, <size_t> (size - 21)))
+        return RUN_END_
+
+    cdef int run_plain(self, const uint8_t *end, int64_t limit, const uint8_t **at,
+                       Fault *fault) noexcept nogil:
+        cdef ls_batch b
+        cdef ls_ahead ahead
+        cdef const uint8_t *p = at[0]
+        cdef int status
+        cdef Sifted found
+        ahead.left = 0
+        while True:
+            at[0] = p
+            if self.out.size >= limit:
+                return RUN_FULL_
+            status = ls_frame(p, end, &b)
+            if status == LS_END or status == LS_TAIL or status == LS_INCOMPLETE:
+                return RUN_END_
+            if status == LS_OK:
+                status = ls_check(&b, end, True, &ahead)
+            if unlikely(status != LS_OK):
+                fault.status = status
+                return BATCH_ERROR_
+            if b.magic != 2 or b.attributes & SPECIAL_BITS:
+                return RUN_SPECIAL_
+            status = self.sift(p + LS_HEADER_SIZE, p + b.size, &b, &found, at, &fault.code)
+            if unlikely(status != RUN_END_):
+                return status
+            if found.kept or b.last_offset + 1 == self.upper_bound or (
+                    b.producer_id >= 0 and self.is_last(b.last_offset)):
+                status = self.write_batch(&b, &found)
+                if unlikely(status != RUN_END_):
+                    at[0] = p
+                    fault.code = LS_RECORD_FIELD
+                    return status
+                self.batches_kept += 1
+            self.batches_read += 1
+            self.count(&found, b.record_count)
+            p += b.size
+
+    cdef inline void count(self, Sifted *found, int64_t records) noexcept nogil:
+        self.records_read += records
+        self.records_kept += found.kept
+        self.records_without_key += found.invalid
+        self.tombstones_kept += found.tombstones
+
+    def run(self, data, int64_t position, int64_t limit):
+        """Sift plain batches from ``position`` on: ``(next, status)``."""
+        cdef Py_buffer view
+        cdef const uint8_t *at
+        cdef const uint8_t *start
+        cdef Fault fault
+        cdef int status
+        self.check_free()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            start = <const uint8_t *> view.buf
+            if not 0 <= position <= view.len:
+                raise ValueError(f"position {position} is outside 0…{view.len}")
+            at = start + position
+            with nogil:
+                status = self.run_plain(start + view.len, limit, &at, &fault)
+            if status == MEMORY_:
+                raise MemoryError
+            if status == BATCH_ERROR_:
+                raise batch_error(fault.status, memoryview(data), at - start)
+            if status == RECORD_ERROR_:
+                raise record_error(fault.code, at - start)
+            return at - start, status
+        finally:
+            PyBuffer_Release(&view)
+
+    def sift_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
+                     int32_t record_count, int attributes, int64_t base_timestamp,
+                     int64_t max_timestamp):
+        """Judge the records of one unpacked batch: ``(kept, tombstones, section, base, largest)``.
+
+        See ``_compact_reference``.
+        """
+        cdef Py_buffer view
+        cdef const uint8_t *at = NULL
+        cdef const uint8_t *start
+        cdef const uint8_t *end
+        cdef int status = 0, code = 0
+        cdef int64_t before = self.out.size, base = -1
+        cdef Sifted found
+        cdef ls_batch b
+        cdef bint horizon
+        self.check_free()
+        check_range(base_offset, last_offset_delta, record_count)
+        memset(&b, 0, sizeof(b))
+        b.base_offset = base_offset
+        b.last_offset_delta = last_offset_delta
+        b.record_count = record_count
+        b.attributes = <int16_t> attributes
+        b.base_timestamp = base_timestamp
+        b.max_timestamp = max_timestamp
+        PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
+        try:
+            start = <const uint8_t *> view.buf
+            end = start + view.len
+            with nogil:
+                status = self.sift(start, end, &b, &found, &at, &code)
+                if status == RUN_END_:
+                    horizon = found.tombstones > 0 and not attributes & HORIZON_BIT
+                    if found.kept == 0 or (found.kept == record_count and not horizon):
+                        pass
+                    else:
+                        base = found.first_timestamp
+                        if horizon:
+                            base = ls_add64(self.now_ms, self.delete_retention_ms)
+                            if base < self.now_ms:
+                                base = 0x7fffffffffffffff
+                        elif attributes & HORIZON_BIT:
+                            base = base_timestamp
+                        status = self.rebuild(start, end, &b, base)
+            if status == MEMORY_:
+                raise MemoryError
+            if status == RECORD_ERROR_:
+                raise record_error(code, at - start)
+            section = self.out.data[before:self.out.size] if self.out.size > before else None
+        finally:
+            self.out.size = before
+            PyBuffer_Release(&view)
+        self.count(&found, record_count)
+        return found.kept, found.tombstones, section, base, found.max_timestamp
+
+    def put(self, data):
+        """Put a finished batch behind the output."""
+        cdef Py_buffer view
+        self.check_free()
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            if not reserve(&self.out, view.len):
+                raise MemoryError
+            memcpy(self.out.data + self.out.size, view.buf, view.len)
+            self.out.size += view.len
+        finally:
+            PyBuffer_Release(&view)
+
+    def view(self):
+        """The output, without a copy; to be released before the next call."""
+        return memoryview(self)
+
+    @property
+    def pending(self):
+        """Bytes of output."""
+        return self.out.size
+
+    def reset(self):
+        """Begin the output anew; nobody may have a view of it."""
+        self.check_free()
+        self.out.size = 0
+
+    cdef int check_free(self) except -1:
+        if self.exports:
+            raise BufferError("the output is in use")
+        return 0
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        if self.out.data == NULL and not reserve(&self.out, 1):
+            raise MemoryError
+        PyBuffer_FillInfo(view, self, self.out.data, self.out.size, 1, flags)
+        self.exports += 1
+
+    def __releasebuffer__(self, Py_buffer *view):
+        self.exports -= 1

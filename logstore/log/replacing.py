@@ -1,0 +1,149 @@
+"""Segments of a log that give way to a rewritten one. Kafka's ``LocalLog.replaceSegments``.
+
+Whoever rewrites works beside the log, on views that nobody keeps for it. Here it is decided, under
+the lock of those who take segments out, whether these views are still what the log consists of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from logstore.common.errors import LogCleaningAbortedError
+from logstore.format import filenames
+from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX
+from logstore.log.core.core import LogCore
+from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.writing.writer import LogWriter
+from logstore.recovery.replacements import CleanedSegment
+from logstore.replaced_list import ReplacedList, remove_replaced_list
+from logstore.segments.segment import Segment
+from logstore.segments.segment_view import SegmentView
+
+
+class LogReplacing:
+    """``replace`` may wait for the disk under the structure lock alone: appends, reads and their
+    flushes go on."""
+
+    def __init__(self, core: LogCore, writer: LogWriter, maintenance: LogMaintenance) -> None:
+        self._core = core
+        self._writer = writer
+        self._maintenance = maintenance
+
+    def cleaned_segment(self, base_offset: int) -> CleanedSegment:
+        """A segment whose files are ``.cleaned``; leftovers of an earlier one are removed."""
+        discard_cleaned(self._cleaned(base_offset, None))
+        return self._cleaned(base_offset, None)
+
+    def written(self, cleaned: CleanedSegment, size: int) -> CleanedSegment:
+        """The same segment once its ``.log`` is written, ``size`` bytes of it."""
+        cleaned.close()
+        return self._cleaned(cleaned.base_offset, {LOG_SUFFIX: size})
+
+    def _cleaned(self, base_offset: int, sizes: dict[str, int] | None) -> CleanedSegment:
+        core = self._core
+        return CleanedSegment(
+            core.storage, core.directory, base_offset, core.config, core.clock, sizes
+        )
+
+    def holds(self, views: Sequence[SegmentView]) -> bool:
+        """Whether all of them are sealed segments of the log as it is."""
+        sealed = {id(view) for view in self._core.snapshot.sealed}
+        return self._core.failure is None and all(id(view) in sealed for view in views)
+
+    def replace(
+        self,
+        sources: Sequence[SegmentView],
+        cleaned: CleanedSegment,
+        crc: int,
+        guard: Sequence[SegmentView],
+    ) -> SegmentView:
+        """Put ``cleaned``, which is durable, in place of ``sources``; the view of it.
+
+        A crash leaves all of them or the new one. Readers that hold the old ones go on; their
+        files are removed after ``file.delete.delay.ms``.
+
+        Args:
+            crc: CRC-32C of the whole ``.log``.
+            guard: what ``cleaned`` was made from, besides ``sources``: what superseded records
+                lies there.
+        Raises:
+            LogCleaningAbortedError: one of these is not in the log any more; nothing was changed.
+            StorageFailedError: the disk refused; the log is offline.
+            OSError: the disk is full; nothing was changed.
+        """
+        core = self._core
+        with self._maintenance.structure_lock:
+            core.check()
+            if not self.holds((*sources, *guard)):
+                raise LogCleaningAbortedError(f"{core.directory}: segments were cut or removed")
+            bases = tuple(view.base_offset for view in sources)
+            try:
+                ReplacedList(bases[0], cleaned.size, crc, bases).write(core.storage, core.directory)
+            except OSError:
+                remove_replaced_list(core.storage, core.directory)
+                raise
+            with core.doing("replace segments", whole=False):
+                return self._swap_structure_locked([view.segment for view in sources], cleaned)
+
+    def _swap_structure_locked(
+        self, sources: list[Segment], cleaned: CleanedSegment
+    ) -> SegmentView:
+        core, writer = self._core, self._writer
+        names = [
+            filenames.segment_file_name(cleaned.base_offset, suffix)
+            for suffix in filenames.SEGMENT_SUFFIXES
+            if core.storage.info(cleaned.path(suffix)) is not None
+        ]
+        sizes = {name[20:]: info.size for name in names
+                 if (info := core.storage.info(self._path(name + CLEANED_SUFFIX)))}  # fmt: skip
+        self._rename(names, CLEANED_SUFFIX, SWAP_SUFFIX)
+        core.storage.sync_dir(core.directory)  # from here on a start finishes it
+        gone: list[str] = []
+        for segment in sources:
+            gone += segment.mark_replaced()
+        core.storage.sync_dir(core.directory)  # no original comes back beside its replacement
+        self._rename(names, SWAP_SUFFIX, "")  # the .log first: alone it would look like a roll
+        core.storage.sync_dir(core.directory)
+        remove_replaced_list(core.storage, core.directory)
+        fresh = Segment(
+            core.storage, core.directory, cleaned.base_offset, core.config, core.clock, sizes
+        )
+        fresh.name_durable = True
+        with writer.lock:
+            kept = [s for s in writer.segments if s not in sources]
+            writer.replace_segments_locked([*kept, fresh])
+            writer.publish_removal_locked()
+            snapshots = [
+                path
+                for segment in sources
+                if segment.base_offset != fresh.base_offset
+                and (path := writer.producers.forget_snapshot(segment.base_offset)) is not None
+            ]
+        for segment in sources:
+            segment.close()
+        for path in snapshots:
+            marked = writer.producers.mark_deleted(path)
+            gone += [marked] if marked else []
+        self._maintenance.remove_later_structure_locked(gone)
+        sealed: tuple[SegmentView, ...] = core.snapshot.sealed
+        return next(view for view in sealed if view.segment is fresh)
+
+    def _rename(self, names: list[str], before: str, after: str) -> None:
+        for name in names:
+            self._core.storage.rename(self._path(name + before), self._path(name + after))
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._core.directory, name)
+
+
+def discard_cleaned(cleaned: CleanedSegment) -> None:
+    """Give up a segment that was never part of the log; what cannot be removed goes at a start."""
+    cleaned.close()
+    for suffix in (*(s for s in filenames.SEGMENT_SUFFIXES if s != LOG_SUFFIX), LOG_SUFFIX):
+        with suppress(OSError):
+            cleaned._storage.remove(cleaned.path(suffix))
+
+
+__all__ = ["LogReplacing", "discard_cleaned"]
