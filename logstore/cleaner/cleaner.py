@@ -107,7 +107,9 @@ class Cleaner:
             OSError: the disk refused to read, or is full; nothing is lost.
             StorageFailedError: it refused in the middle of a swap; the log is offline.
         """
-        log.flush(to_clean.end)  # what is replaced must not be younger than what replaces it
+        # A crash must not take back what superseded a record that is gone, nor the marker that
+        # committed it, which may lie anywhere.
+        log.flush(view.snapshot.log_end_offset)
         return _Pass(self, log, to_clean, now_ms, view).run()
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -55,6 +56,7 @@ class Home(Protocol):
     def path(self) -> str: ...
     @property
     def offsets(self) -> Checkpoint: ...
+    def keep_log_starts(self) -> None: ...
 
 
 class Logs(Protocol):
@@ -288,6 +290,7 @@ class LogCleaner:
         cleaner = Cleaner(
             offset_map, config.log_cleaner_io_buffer_size, self._throttle.spend, self._check
         )
+        self._keep_log_start(tp, view)
         stats, views = cleaner.clean(log, to_clean, now_ms, view)
         stats.elapsed_ns = self._clock.monotonic_ns() - began
         if not self._write_checkpoint(tp, stats.end_offset, lambda: log.replacing.holds(views)):
@@ -314,12 +317,25 @@ class LogCleaner:
         if self._stopping.is_set():
             raise LogCleaningAbortedError("the cleaner was stopped")
 
+    def _keep_log_start(self, tp: TopicPartition, view: LogView) -> None:
+        """No pass maps what lies below the log start. If a crash could move that back, deletions
+        there would expire although what they deleted was never removed."""
+        home = self._logs.home_of(tp)
+        if home is not None and view.snapshot.log_start_offset > view.base_of(0):
+            with self._writing_checkpoint(home):
+                home.keep_log_starts()
+
     def _write_checkpoint(self, tp: TopicPartition, offset: int, holds: Callable[[], bool]) -> bool:
         home = self._logs.home_of(tp)
         if home is None:
             return False
-        try:
+        with self._writing_checkpoint(home):
             return home.offsets.note_cleaned(tp, offset, holds)
+
+    @contextmanager
+    def _writing_checkpoint(self, home: Home) -> Iterator[None]:
+        try:
+            yield
         except CheckpointError as error:
             if is_busy(error):
                 raise ResourceBusyError(home.path, "write checkpoint", str(error)) from error

@@ -146,6 +146,10 @@ class LogDir:
     def items(self) -> list[tuple[TopicPartition, ReplicaLog]]:
         return list(self.logs.items())
 
+    def keep_log_starts(self) -> None:
+        """Write where logs start that start inside their first segment (F-12)."""
+        self.offsets.write(LOG_START, self.items, moved_start)
+
     # -- loading -------------------------------------------------------------------------------
 
     def find(self) -> Found:

@@ -1,0 +1,1 @@
+"""The log cleaner against a plain model, with crashes and full disks anywhere."""
