@@ -6,7 +6,7 @@ began; ``LogReplacing`` says at the end of each group of segments whether they s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
@@ -177,19 +177,21 @@ class _Pass:
 
     def _map_segment(self, view: SegmentView, start: int, transactions: PassTransactions) -> bool:
         """Whether the map was full before the end of the segment."""
-        for window, position, at in self._windows(view, view.floor(start)):
-            done, status, _ = self._map.add_run(window, at, start)
+
+        def work(window: memoryview) -> int | None:
+            done, status, _ = self._map.add_run(window, 0, start)
             while status != RUN_END:
                 if status == RUN_FULL:
-                    return True
+                    return None
                 batch = whole_batch(window, done)
                 if self._map_batch(window, batch, start, transactions):
-                    return True
-                self._map.update_latest_offset(max(batch.last_offset, -1))
+                    return None
+                self._map.update_latest_offset(batch.last_offset)
                 done, status, _ = self._map.add_run(window, batch.end_position, start)
-            position.done = done
             self._stats.map_bytes += done
-        return False
+            return done
+
+        return not self.each_window(view, view.floor(start), work)
 
     def _map_batch(
         self, window: memoryview, batch: Batch, start: int, transactions: PassTransactions
@@ -219,10 +221,11 @@ class _Pass:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def _windows(
-        self, view: SegmentView, start: int
-    ) -> Iterator[tuple[memoryview, _Progress, int]]:
-        """Windows of a segment from a batch boundary on; the user says how much of each is done.
+    def each_window(
+        self, view: SegmentView, start: int, work: Callable[[memoryview], int | None]
+    ) -> bool:
+        """Call ``work`` with windows of a segment from a batch boundary on; it says how many bytes
+        it is done with, or None to stop. Whether the end was reached.
 
         Raises:
             CorruptBatchError: at its place in the file; also for an end that is no whole batch.
@@ -232,27 +235,24 @@ class _Pass:
         while position < size:
             self._check()
             want = min(window, size - position)
-            progress = _Progress(0)
-            with view.window(position, want) as data:
-                try:
-                    yield data, progress, 0
-                except CorruptBatchError as error:
-                    raise error.located(view.log_path, position) from None
-            self._cleaner.throttle(progress.done)
-            if not progress.done and want == size - position:
+            try:
+                with view.window(position, want) as data:
+                    done = work(data)
+            except CorruptBatchError as error:
+                raise error.located(view.log_path, position) from None
+            if done is None:
+                return False
+            self._cleaner.throttle(done)
+            if not done and want == size - position:
                 raise no_whole_batch(view.log_path, position, size)
-            window = self._cleaner.io_buffer_size if progress.done else window * 2
-            position += progress.done
+            window = self._cleaner.io_buffer_size if done else window * 2
+            position += done
+        return True
 
     def _check(self) -> None:
         self._cleaner.check()
         if not self._log.replacing.holds(self._views):
             raise LogCleaningAbortedError(f"{self._log.name}: segments were cut or removed")
-
-
-@dataclass(slots=True)
-class _Progress:
-    done: int
 
 
 class _Rewrite:
@@ -350,8 +350,9 @@ class _Rewrite:
     def _sift_segment(self, view: SegmentView, cleaned: CleanedSegment) -> None:
         limit = self._pass._cleaner.io_buffer_size
         retain_legacy = view.segment.modified_ms() > self._legacy_horizon
-        for window, progress, at in self._pass._windows(view, 0):
-            done, status = self._sieve.run(window, at, limit)
+
+        def work(window: memoryview) -> int:
+            done, status = self._sieve.run(window, 0, limit)
             while status != RUN_END:
                 if status == RUN_FULL:
                     self._flush_output(cleaned)
@@ -360,7 +361,9 @@ class _Rewrite:
                     self._sift_batch(window, batch, retain_legacy)
                     done = batch.end_position
                 done, status = self._sieve.run(window, done, limit)
-            progress.done = done
+            return done
+
+        self._pass.each_window(view, 0, work)
         self._flush_output(cleaned)
 
     def _flush_output(self, cleaned: CleanedSegment) -> None:

@@ -111,7 +111,7 @@ class OffsetCheckpoints:
         concerned = concerned or logs
         with self._lock:
             self._lower_locked(HIGH_WATERMARK, logs, concerned, high_watermark)
-            self._lower_cleaned_locked(concerned)
+            self._lower_cleaned_locked(concerned, after_load=concerned is logs)
             if self._unsure.isdisjoint((LOG_START, RECOVERY_POINT)):
                 self._lower_locked(RECOVERY_POINT, logs, concerned, recovery_point)
             else:
@@ -139,21 +139,27 @@ class OffsetCheckpoints:
             self._write_locked(CLEANER, {**stored, tp: offset})
             return True
 
-    def _lower_cleaned_locked(self, concerned: Logs) -> None:
-        """What comes behind a cut was never mapped: it is dirty, from the active segment on."""
+    def _lower_cleaned_locked(self, concerned: Logs, *, after_load: bool) -> None:
+        """What comes behind a cut was never mapped: it is dirty, from the active segment on. After
+        a load an entry above the log says nothing of it: all is dirty (F-290, F-313)."""
         if CLEANER in self._unsure:
             self._write_locked(CLEANER, dict(self._kept[CLEANER]))
             return
         stored = self._stored.get(CLEANER)
         if not stored:
             return
-        above = {
-            tp: base
-            for tp, log in concerned()
-            if stored.get(tp, 0) > (base := log.active_segment.base_offset) and not log.restarting
-        }
-        if above:
-            self._write_locked(CLEANER, {**stored, **above})
+        lowered: Offsets = {}
+        for tp, log in concerned():
+            offset = stored.get(tp)
+            if offset is None or log.restarting:
+                continue
+            if after_load:
+                if offset > log.log_end_offset:
+                    lowered[tp] = log.log_start_offset
+            elif offset > log.active_segment.base_offset:
+                lowered[tp] = log.active_segment.base_offset
+        if lowered:
+            self._write_locked(CLEANER, {**stored, **lowered})
 
     def begin_anew(self, tp: TopicPartition) -> None:
         """The log of ``tp`` has lost all its records, durably: drop what speaks of them."""

@@ -85,6 +85,7 @@ class Search:
         self.model = Model(RETENTION_MS)
         self.producers = {pid: Producer() for pid in PRODUCERS}
         self.written: dict[int, list[Put]] = {pid: [] for pid in PRODUCERS}  # in transactions
+        self.last_offset = dict.fromkeys(PRODUCERS, -1)
         self.manager: LogManager | None = None
         self.open()
 
@@ -151,6 +152,7 @@ class Search:
             transactional=transactional,
         )  # fmt: skip
         producer.sequence += len(puts)
+        self.last_offset[pid] = puts[-1].offset
         return puts
 
     def append_idempotent(self) -> None:
@@ -338,6 +340,8 @@ class Search:
     def check_producers(self) -> None:
         known = self.log.producers.producers
         for pid, producer in self.producers.items():
+            if pid not in known and self.last_offset[pid] < self.log.log_start_offset:
+                producer.sequence = 0  # it may be forgotten with its records
             if producer.sequence:
                 assert pid in known, f"producer {pid} is forgotten"
                 assert known[pid].last_sequence == producer.sequence - 1, (
