@@ -257,7 +257,7 @@ class LogCleaner:
     def _note_start(self, tp: TopicPartition, to_clean: LogToClean) -> None:
         """Correct a checkpoint that names an offset outside the log."""
         if to_clean.checkpoint_is_wrong:
-            logger.warning(
+            logger.info(
                 "%s: its cleaner checkpoint is outside the log; it starts again at %d",
                 tp, to_clean.first_dirty,
             )  # fmt: skip

@@ -78,6 +78,8 @@ class LogReplacing:
             core.check()
             if not self.holds((*sources, *guard)):
                 raise LogCleaningAbortedError(f"{core.directory}: segments were cut or removed")
+            if not self._settled([view.segment for view in sources]):
+                raise LogCleaningAbortedError(f"{core.directory}: segments are still to be synced")
             bases = tuple(view.base_offset for view in sources)
             try:
                 ReplacedList(bases[0], cleaned.size, crc, bases).write(core.storage, core.directory)
@@ -86,6 +88,19 @@ class LogReplacing:
                 raise
             with core.doing("replace segments", whole=False):
                 return self._swap_structure_locked([view.segment for view in sources], cleaned)
+
+    def _settled(self, segments: list[Segment]) -> bool:
+        """Whether no flush has these to sync any more: all below the log end was flushed since they
+        were sealed."""
+        with self._writer.lock:
+            waiting = {
+                id(segment)
+                for roll in self._writer.unsettled
+                for segment in (roll.before, roll.segment)
+            }
+            bases = self._writer.segments.bases
+            behind = bases[bases.index(segments[-1].base_offset) + 1]
+            return self._writer.synced >= behind and not any(id(s) in waiting for s in segments)
 
     def _swap_structure_locked(
         self, sources: list[Segment], cleaned: CleanedSegment

@@ -40,10 +40,6 @@ def sieve_with(**changes: Any) -> Callable[..., RecordSieve]:
     return make
 
 
-def tombstones_expire_early(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(passes, "RecordSieve", sieve_with(now_ms=lambda now: now + 900))
-
-
 def the_horizon_is_now(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(passes, "RecordSieve", sieve_with(delete_retention_ms=lambda _: 0))
 
@@ -150,7 +146,6 @@ def the_oldest_record_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTANTS: list[Patch] = [
-    tombstones_expire_early,
     the_horizon_is_now,
     the_map_says_more_than_it_has_seen,
     aborted_records_count,

@@ -20,7 +20,7 @@ OPERATIONS: dict[str, Callable[..., None]] = {
     for call in (
         writing.append, writing.append_as_leader, writing.append_as_follower, writing.transact,
         writing.end_transaction, writing.roll, writing.flush, writing.truncate_to,
-        writing.start_at, writing.delete_records, writing.retain, writing.purge,
+        writing.start_at, writing.delete_records, writing.retain, writing.purge, writing.regroup,
         writing.advance_watermark, writing.set_watermark, writing.reconfigure, writing.close,
         writing.crash, reading.read, reading.iterate, reading.find_timestamp,
         reading.available_bytes, reading.aborted_transactions, writing.append_synced,
@@ -291,4 +291,15 @@ def draw(seed: int, *, plain: bool = False) -> tuple[Program, Schedule]:
     schedule = drawer.schedule(program)
     if plain:
         return program, replace(schedule, fine=False)
-    return drawer.modernized(program), schedule
+    regrouping = random.Random(f"regroup {seed}")  # the other draws stay what they were
+    return with_regroups(drawer.modernized(program), regrouping), schedule
+
+
+def with_regroups(program: Program, rng: random.Random) -> Program:
+    """Some of what takes segments out, or flushes, is what a cleaner does instead."""
+
+    def other(op: Op) -> Op:
+        replaced = op[0] in ("retain", "purge", "flush", "reconfigure") and rng.random() < 0.4
+        return ("regroup",) if replaced else op
+
+    return replace(program, actors=tuple(tuple(map(other, ops)) for ops in program.actors))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from logstore.common.config import LogConfig
 from logstore.common.errors import (
+    LogCleaningAbortedError,
     RecordListTooLargeError,
     RecordRejectedError,
+    ResourceBusyError,
     UnexpectedAppendOffsetError,
 )
 from logstore.format.batch import encode_batch
+from logstore.kernels import crc32c
 from logstore.log import ReplicaLog
+from logstore.recovery.replacements import CleanedSegment
 from logstore.segments.producer_state import AppendOrigin
+from logstore.segments.rebuild import scan_segment
 from tests.interleavings.model import Batch, Doing, Kind, Row, State
 from tests.interleavings.scheduler import Found
 from tests.interleavings.world import World
@@ -207,6 +213,51 @@ def delete_records(world: World, hands: Hands, thousandth: int) -> None:
 def retain(world: World, hands: Hands) -> None:
     with world.operation("delete_old_segments", removing="retention", moves=("start",)):
         world.log.delete_old_segments()
+
+
+def regroup(world: World, hands: Hands) -> None:
+    """Put one segment in place of all that are sealed, with the same batches: what the cleaner does
+    at the end of a pass, in a log whose records have no keys."""
+    log = world.log
+    with world.operation("regroup", allowed={LogCleaningAbortedError: lambda state: True}):
+        log.flush()
+        sources = log.snapshot.sealed
+        if not sources or not log.replacing.holds(sources):
+            return
+        cleaned, crc = None, 0
+        try:
+            cleaned = log.replacing.cleaned_segment(sources[0].base_offset)
+            with _made(cleaned) as file:
+                size = 0
+                for view in sources:
+                    data = view.read_at(0, view.size)
+                    crc = crc32c(data, crc)
+                    size += file.write_at(size, data)
+            cleaned = log.replacing.written(cleaned, size)
+            scan = scan_segment(cleaned)
+            if scan.valid_bytes != size:
+                raise LogCleaningAbortedError("a source was cut while it was copied")
+            cleaned.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+            aborted = [txn for view in sources for txn in view.segment.txn_index.entries()]
+            if aborted:
+                cleaned.txn_index.append(*aborted)
+            cleaned.flush(indexes=True)
+            cleaned.close()
+            log.replacing.replace(sources, cleaned, crc, ())
+        except OSError as error:
+            if log.replacing.holds(sources):
+                raise ResourceBusyError(log.directory, "regroup", str(error)) from error
+            raise LogCleaningAbortedError("a source went meanwhile") from error
+
+
+@contextmanager
+def _made(cleaned: CleanedSegment) -> Iterator[Any]:
+    file = cleaned.file.create()
+    try:
+        file.truncate(0)
+        yield file
+    finally:
+        cleaned.file.let_go()
 
 
 def purge(world: World, hands: Hands) -> None:
