@@ -41,6 +41,7 @@ crash: $(VENV)/.test ## long searches: crash points, kill -9, lives of topics
 	$(BIN)/python -m tests.crash --points $(or $(POINTS),10000) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.crash.killed --runs $(or $(RUNS),200) --seed $(or $(SEED),1)
 	$(BIN)/python -m tests.lives --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
+	$(BIN)/python -m tests.cleaner --first $(or $(SEED),1) --seeds $(or $(SEEDS),2000)
 
 fuzz: $(VENV)/.test ## long searches: hostile directories
 	$(BIN)/python -m tests.fuzz --directories $(or $(POINTS),20000) --seed $(or $(SEED),1) --jobs $(WORKERS)
