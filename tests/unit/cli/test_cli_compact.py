@@ -1,0 +1,111 @@
+"""``logstore compact``: one pass by hand, what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from logstore.cli import main
+from logstore.common.config import LogConfig
+from logstore.common.types import TopicPartition
+from logstore.manager import LogManager
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    with LogManager([path], LogConfig(segment_bytes=400), background=False) as manager:
+        for topic, policy in (("flights", "compact"), ("plain", "delete")):
+            (log,) = manager.create_topic(topic, 1, {"cleanup.policy": policy})
+            for n in range(30):
+                log.append([(b"k%d" % (n % 3), None if n == 5 else b"%d" % n)])
+    return path
+
+
+def compact(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, ["compact", *map(str, arguments)])
+
+
+def logs(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in directory.glob("*/*.log")}
+
+
+def test_a_dry_run_changes_nothing(directory: Path) -> None:
+    before = logs(directory)
+    result = compact(directory, "--dry-run")
+    assert result.exit_code == 0
+    assert "would free" in result.stdout
+    assert "flights-0" in result.stdout
+    assert "plain-0" not in result.stdout
+    assert logs(directory) == before
+    assert not (directory / "cleaner-offset-checkpoint").exists()
+
+
+def test_a_pass_and_its_table(directory: Path) -> None:
+    result = compact(directory)
+    assert result.exit_code == 0
+    assert "flights-0" in result.stderr  # progress
+    assert "freed" in result.stdout
+    assert "the active segment" in result.stdout
+    with LogManager([directory], background=False) as manager:
+        log = manager.get("flights", 0)
+        end = log.active_segment.base_offset
+        old = [r.offset for r in log.records() if r.offset < end]
+        assert len(old) == 3
+        assert {r.key: r.value for r in log.records()} == {b"k0": b"27", b"k1": b"28", b"k2": b"29"}
+    again = json.loads(compact(directory, "--json").stdout)
+    (outcome,) = again["partitions"]
+    assert (outcome["topic"], outcome["recordsRead"], outcome["endOffset"]) == ("flights", 0, end)
+
+
+def test_a_topic_that_is_named(directory: Path) -> None:
+    result = compact(directory, "plain", "--json")
+    assert [p["topic"] for p in json.loads(result.stdout)["partitions"]] == ["plain"]
+    result = compact(directory, "nothing")
+    assert result.exit_code == 2
+    assert "nothing" in result.stderr
+
+
+def test_damage_is_told_and_the_others_are_compacted(directory: Path) -> None:
+    path = directory / "flights-0" / f"{0:020}.log"
+    data = bytearray(path.read_bytes())
+    data[70] ^= 1
+    path.write_bytes(data)
+    before = logs(directory / "flights-0")
+    result = compact(directory, "flights", "plain", "--json")
+    assert result.exit_code == 1
+    outcomes = {p["topic"]: p["error"] for p in json.loads(result.stdout)["partitions"]}
+    assert outcomes["plain"] is None
+    assert str(path) in outcomes["flights"]
+    assert logs(directory / "flights-0") == before
+
+
+@pytest.mark.parametrize(
+    "setting", ["log.cleaner.threads", "no.such.key=1", "log.cleaner.dedupe.buffer.size=0"]
+)
+def test_wrong_settings(directory: Path, setting: str) -> None:
+    result = compact(directory, "--config", setting)
+    assert result.exit_code == 2
+    assert setting.partition("=")[0] in result.stderr
+
+
+def test_a_small_map_takes_several_passes(directory: Path) -> None:
+    ends = []
+    for _ in range(6):
+        result = compact(directory, "--config", "log.cleaner.dedupe.buffer.size=72", "--json")
+        (outcome,) = json.loads(result.stdout)["partitions"]
+        ends.append(outcome["endOffset"])
+    assert ends[0] == 2
+    assert ends == sorted(set(ends))
+
+
+def test_a_directory_in_use(directory: Path) -> None:
+    with LogManager([directory], background=False) as manager:
+        assert TopicPartition("flights", 0) in manager.logs
+        result = compact(directory)
+    assert result.exit_code == 2
+    assert "locked" in result.stderr
