@@ -60,6 +60,7 @@ class World:
         self.model: Model
         self.log: ReplicaLog
         self.scheduler.on_time_out = self._note_time_out
+        self.regrouping = False  # an actor swaps segments
         self.disk.removing = lambda: self._doing().removing
         self.disk.before_aborted = lambda: self.model.check_before_aborted(self._doing())
 

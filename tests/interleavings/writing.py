@@ -217,37 +217,45 @@ def retain(world: World, hands: Hands) -> None:
 
 def regroup(world: World, hands: Hands) -> None:
     """Put one segment in place of all that are sealed, with the same batches: what the cleaner does
-    at the end of a pass, in a log whose records have no keys."""
-    log = world.log
-    with world.operation("regroup", allowed={LogCleaningAbortedError: lambda state: True}):
-        log.flush()
-        sources = log.snapshot.sealed
-        if not sources or not log.replacing.holds(sources):
-            return
-        cleaned, crc = None, 0
-        try:
-            cleaned = log.replacing.cleaned_segment(sources[0].base_offset)
-            with _made(cleaned) as file:
-                size = 0
-                for view in sources:
-                    data = view.read_at(0, view.size)
-                    crc = crc32c(data, crc)
-                    size += file.write_at(size, data)
-            cleaned = log.replacing.written(cleaned, size)
-            scan = scan_segment(cleaned)
-            if scan.valid_bytes != size:
-                raise LogCleaningAbortedError("a source was cut while it was copied")
-            cleaned.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
-            aborted = [txn for view in sources for txn in view.segment.txn_index.entries()]
-            if aborted:
-                cleaned.txn_index.append(*aborted)
-            cleaned.flush(indexes=True)
-            cleaned.close()
-            log.replacing.replace(sources, cleaned, crc, ())
-        except OSError as error:
-            if log.replacing.holds(sources):
-                raise ResourceBusyError(log.directory, "regroup", str(error)) from error
-            raise LogCleaningAbortedError("a source went meanwhile") from error
+    at the end of a pass, in a log whose records have no keys. One at a time, as there."""
+    if world.regrouping:
+        return
+    world.regrouping = True
+    try:
+        with world.operation("regroup", allowed={LogCleaningAbortedError: lambda state: True}):
+            _regroup(world.log)
+    finally:
+        world.regrouping = False
+
+
+def _regroup(log: ReplicaLog) -> None:
+    log.flush()
+    sources = log.snapshot.sealed
+    if not sources:
+        return
+    crc = size = 0
+    try:
+        cleaned = log.replacing.cleaned_segment(sources[0].base_offset)
+        with _made(cleaned) as file:
+            for view in sources:
+                data = view.read_at(0, view.size)
+                crc = crc32c(data, crc)
+                size += file.write_at(size, data)
+        cleaned = log.replacing.written(cleaned, size)
+        scan = scan_segment(cleaned)
+        if scan.valid_bytes != size:
+            raise LogCleaningAbortedError("a source was cut while it was copied")
+        cleaned.install_indexes(scan.offset_index, scan.time_index + scan.final_time_entry())
+        aborted = [txn for view in sources for txn in view.segment.txn_index.entries()]
+        if aborted:
+            cleaned.txn_index.append(*aborted)
+        cleaned.flush(indexes=True)
+        cleaned.close()
+        log.replacing.replace(sources, cleaned, crc, ())
+    except OSError as error:
+        if log.replacing.holds(sources):
+            raise ResourceBusyError(log.directory, "regroup", str(error)) from error
+        raise LogCleaningAbortedError("a source went meanwhile") from error
 
 
 @contextmanager
