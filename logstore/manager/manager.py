@@ -44,6 +44,10 @@ class LogManager:
     """Opens log directories; creates, finds and deletes logs in them.
 
     Use as a context manager, or call ``close``: only then is the next start a clean one.
+
+    Attributes:
+        cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
+            with the periodic work. ``clean_filthiest`` is one pass for who has no threads.
     """
 
     def __init__(

@@ -29,8 +29,8 @@ class Model:
         aborted: offsets of records that were aborted.
         cleaned_to: no pass went beyond it.
         decided: markers below it were believed by a pass: nobody may cut them off.
-        seen_ms: when a pass first went over each offset: the earliest time from which its delete
-            horizon counts.
+        seen_ms: the earliest time of a pass over each offset, from which its delete horizon may
+            count. Clocks jump: it need not be the first pass.
         last_pass_ms: the latest time of a pass.
     """
 
@@ -55,7 +55,7 @@ class Model:
         self.last_pass_ms = max(self.last_pass_ms, now_ms)
         for offset in self.puts:
             if offset < end:
-                self.seen_ms.setdefault(offset, now_ms)
+                self.seen_ms[offset] = min(now_ms, self.seen_ms.get(offset, now_ms))
 
     def check(self, found: Sequence[Put], end: int) -> None:
         """``found``: what a reader of committed records sees from the log start on, in order."""
