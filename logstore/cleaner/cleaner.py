@@ -33,7 +33,7 @@ from logstore.format.reader import Batch, batch_records, parse_batch
 from logstore.kernels import RUN_END, RUN_FULL, OffsetMap, RecordSieve, crc32c, seal_batch
 from logstore.log import ReplicaLog
 from logstore.log.core.snapshot import LogView
-from logstore.log.replacing import discard_cleaned
+from logstore.log.upkeep.replacing import discard_cleaned
 from logstore.recovery.replacements import CleanedSegment
 from logstore.segments.index import AbortedTxn
 from logstore.segments.rebuild import scan_segment

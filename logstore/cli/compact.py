@@ -9,14 +9,15 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common import completion
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _KIB = 1 << 10
 
 
-@click.command()
-@click.argument("directory", metavar="DIR")
-@click.argument("topics", metavar="[TOPIC]...", nargs=-1)
+@click.command(short_help="Keep the newest record of each key.")
+@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=completion.topics)
 @click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
 @click.option(
     "--config",
@@ -47,7 +48,7 @@ def compact(
     Exit code 0: done. 1: a partition could not be cleaned; it is as it was. 2: an error, or a log
     cannot be opened.
     """
-    from logstore.cleaner import compact_directory
+    from logstore.manager import compact_directory
 
     if not os.path.isdir(directory):
         fail(f"{printable(directory)}: not a directory")

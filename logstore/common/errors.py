@@ -9,7 +9,7 @@
     ├── StorageFailedError            the medium failed; the log directory is offline until reopened
     ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
     ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
-    ├── LogCleaningAbortedError       the log changed under a pass of the cleaner; nothing was changed
+    ├── LogCleaningAbortedError       the log changed under a pass of the cleaner; nothing was done
     ├── LogDirLockedError             another process, or this one, has the directory open
     ├── OffsetOutOfRangeError         the caller asked for what is not here
     │   └── LogTruncatedError         what a reader already read was cut off

@@ -14,7 +14,7 @@ from logstore.kernels import AppendInfo
 from logstore.log.core.news import News
 from logstore.log.core.snapshot import LogView
 from logstore.log.partition_log import PartitionLog
-from logstore.log.replacing import LogReplacing
+from logstore.log.upkeep.replacing import LogReplacing
 from logstore.log.writing.recent import RecentAppends, RecentBudget
 from logstore.segments.index import AbortedTxn
 from logstore.segments.producer_state import ProducerStateManager

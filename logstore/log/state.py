@@ -20,12 +20,12 @@ from logstore.kernels import LogSnapshot
 from logstore.log.core.core import LogCore, logger
 from logstore.log.core.holding import PartitionHold
 from logstore.log.reading.readers import LogReaders
-from logstore.log.replacing import LogReplacing
 from logstore.log.upkeep.clean_stop import (
     keep_log_start,
     leave_start_point,
 )
 from logstore.log.upkeep.maintenance import LogMaintenance
+from logstore.log.upkeep.replacing import LogReplacing
 from logstore.log.writing.flushing import Background, LogFlusher
 from logstore.log.writing.producing import LogProducer
 from logstore.log.writing.writer import LogWriter

@@ -242,13 +242,16 @@ class CrashRecovery:
         producers.snapshots = self._producers.snapshots
         producers.take_snapshot(sync=False)  # due behind a gap, or where one could not be read
         segment.txn_index.reset()
-        return scan_segment(
+        scan = scan_segment(
             segment,
             end=end,
             last_epoch=self._epochs.latest_epoch,
             contiguous=self._options.contiguous,
             producers=producers,
         )
+        # A recovery point above the segment stands, and no later start looks here again.
+        segment.txn_index.sync()
+        return scan
 
     def _recover_segment(
         self,

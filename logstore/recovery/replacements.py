@@ -23,8 +23,8 @@ from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
 from logstore.recovery.provenance import Header, headers_of, stems_from
+from logstore.recovery.replaced_list import ReplacedList
 from logstore.recovery.set_aside import Remover
-from logstore.replaced_list import ReplacedList
 from logstore.segments.producer_state import ProducerStateManager
 from logstore.segments.rebuild import scan_segment
 from logstore.segments.segment import BatchSpan, Segment

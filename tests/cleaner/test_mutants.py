@@ -12,7 +12,7 @@ from logstore.cleaner import cleaner as passes
 from logstore.cleaner.log_cleaner import LogCleaner
 from logstore.cleaner.transactions import PassTransactions
 from logstore.kernels import RecordSieve
-from logstore.log.replacing import LogReplacing
+from logstore.log.upkeep.replacing import LogReplacing
 from logstore.manager.offsets import OffsetCheckpoints
 from logstore.testing import FaultyStorage
 from tests.cleaner.search import run

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from checkpoints.offset_checkpoint import CLEANER, OffsetCheckpoint
-from logstore.cleaner import compact_directory
 from logstore.cleaner.cleanable import group_segments, log_to_clean
 from logstore.cleaner.log_cleaner import Throttle
 from logstore.common.config import BrokerConfig, LogConfig
@@ -23,7 +22,7 @@ from logstore.format.filenames import LOG_SUFFIX
 from logstore.format.reader import iter_batches
 from logstore.log import ReplicaLog
 from logstore.log.core.snapshot import LogView
-from logstore.manager import LogManager
+from logstore.manager import LogManager, compact_directory
 from logstore.segments.producer_state import AppendOrigin
 from logstore.testing import FaultyStorage, ManualClock, SimulatedCrash
 from tests.support.builders import all_offsets, batch, marker

@@ -16,8 +16,8 @@ from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX
 from logstore.log.core.core import LogCore
 from logstore.log.upkeep.maintenance import LogMaintenance
 from logstore.log.writing.writer import LogWriter
+from logstore.recovery.replaced_list import ReplacedList, remove_replaced_list
 from logstore.recovery.replacements import CleanedSegment
-from logstore.replaced_list import ReplacedList, remove_replaced_list
 from logstore.segments.segment import Segment
 from logstore.segments.segment_view import SegmentView
 

@@ -12,6 +12,7 @@ from logstore.common.clock import Clock
 from logstore.common.config import BrokerConfig, LogConfig
 from logstore.common.errors import LogstoreError, UnknownTopicOrPartitionError
 from logstore.common.types import TopicPartition
+from logstore.manager.manager import LogManager
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 from logstore.storage.overlay import OverlayStorage
@@ -89,8 +90,6 @@ def compact_directory(
         ConfigError: an unknown key, or a value outside its bounds.
         StorageFailedError: the directory could not be opened.
     """
-    from logstore.manager import LogManager  # which has a cleaner of its own
-
     broker_config, topic_keys = _split(config or {})
     real = storage or LocalStorage()
     used: Any = OverlayStorage(real) if dry_run else real
