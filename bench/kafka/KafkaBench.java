@@ -20,14 +20,18 @@ import org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler;
 import org.apache.kafka.storage.internals.checkpoint.LeaderEpochCheckpointFile;
 import org.apache.kafka.storage.internals.checkpoint.OffsetCheckpointFile;
 import org.apache.kafka.storage.internals.epoch.LeaderEpochFileCache;
+import org.apache.kafka.storage.internals.log.Cleaner;
 import org.apache.kafka.storage.internals.log.CleanerConfig;
 import org.apache.kafka.storage.internals.log.LogConfig;
 import org.apache.kafka.storage.internals.log.LogDirFailureChannel;
 import org.apache.kafka.storage.internals.log.LogOffsetsListener;
 import org.apache.kafka.storage.internals.log.LogSegment;
+import org.apache.kafka.storage.internals.log.LogToClean;
 import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
+import org.apache.kafka.storage.internals.log.SkimpyOffsetMap;
 import org.apache.kafka.storage.internals.log.UnifiedLog;
+import org.apache.kafka.storage.internals.utils.Throttler;
 import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 
 import java.io.File;
@@ -94,6 +98,8 @@ public final class KafkaBench {
             case "truncate" -> bench.truncate();
             case "checkpoint" -> bench.checkpoint();
             case "load" -> bench.load();
+            case "offset-map" -> bench.offsetMap();
+            case "compact" -> bench.compact();
             default -> throw new IllegalArgumentException(args[0]);
         }
         // A scheduler or cleaner thread that is left over must not keep the process.
@@ -395,6 +401,92 @@ public final class KafkaBench {
         }
         print("load", rates(bytes, seconds, Map.of(
             "logs", logs.get(0), "threads", option("threads"))));
+    }
+
+    // --- compaction ------------------------------------------------------------------------
+
+    /** Put keys into the cleaner's map and look each up, as the two halves of a pass do. */
+    private void offsetMap() throws Exception {
+        int keys = option("keys");
+        ByteBuffer bytes = ByteBuffer.allocate(keys * KEY_BYTES);
+        new Random(1).nextBytes(bytes.array());
+        SkimpyOffsetMap map = new SkimpyOffsetMap(option("map-bytes"));
+        List<double[]> halves = new ArrayList<>();
+        measure(() -> {
+            map.clear();
+            long begin = System.nanoTime();
+            for (int i = 0; i < keys; i++) {
+                map.put(keyAt(bytes, i), i);
+            }
+            double put = secondsSince(begin);
+            begin = System.nanoTime();
+            long found = 0;
+            for (int i = 0; i < keys; i++) {
+                found += map.get(keyAt(bytes, i)) == i ? 1 : 0;
+            }
+            if (found != keys) {
+                throw new IllegalStateException(found + " of " + keys + " keys found");
+            }
+            halves.add(new double[] {put, secondsSince(begin)});
+            return put;
+        });
+        List<double[]> counted = halves.subList(option("warmups"), halves.size());
+        print("offset-map", Map.of(
+            "keys", keys,
+            "bytes_per_key", (double) map.bytesPerEntry,
+            "put_m_keys_per_s", keys / 1e6 / best(counted, 0),
+            "get_m_keys_per_s", keys / 1e6 / best(counted, 1)));
+    }
+
+    private static ByteBuffer keyAt(ByteBuffer bytes, int index) {
+        return bytes.slice(index * KEY_BYTES, KEY_BYTES);
+    }
+
+    private static double best(List<double[]> times, int half) {
+        return times.stream().mapToDouble(each -> each[half]).min().orElseThrow();
+    }
+
+    /** One pass of Kafka's cleaner over a copy of a partition directory, without the opening. */
+    private void compact() throws Exception {
+        File given = new File(options.get("path")).getCanonicalFile();
+        TopicPartition partition = UnifiedLog.parseTopicPartitionName(given);
+        Path parent = scratch.resolve("data");
+        Path directory = parent.resolve(given.getName());
+        long[] sizes = new long[2];
+        double[] seconds = measure(() -> {
+            Files.createDirectories(parent);
+            copy(given.toPath(), directory);
+            KafkaScheduler scheduler = new KafkaScheduler(1);
+            scheduler.startup();
+            UnifiedLog log = UnifiedLog.create(
+                directory.toFile(),
+                new LogConfig(Map.of("cleanup.policy", "compact", "min.cleanable.dirty.ratio", 0,
+                    "segment.bytes", option("segment-bytes"))),
+                0, 0, scheduler, new BrokerTopicStats(), Time.SYSTEM, TRANSACTION_TIMEOUT_MAX_MS,
+                PRODUCERS, PRODUCER_CHECK_MS, new LogDirFailureChannel(1), true, Optional.empty(),
+                new ConcurrentHashMap<>(), false, LogOffsetsListener.NO_OP_OFFSETS_LISTENER);
+            log.updateHighWatermark(log.logEndOffset());
+            Cleaner cleaner = new Cleaner(
+                0, new SkimpyOffsetMap(option("map-bytes")), option("io-bytes"),
+                log.config().maxMessageSize(), 0.9,
+                new Throttler(Double.MAX_VALUE, 300, "cleaner-io", "bytes", Time.SYSTEM),
+                Time.SYSTEM, each -> { });
+            LogToClean all =
+                new LogToClean(log, 0, log.activeSegment().baseOffset(), false);
+            sizes[0] = log.size();
+            long begin = System.nanoTime();
+            long end = cleaner.clean(all).getKey();
+            double elapsed = secondsSince(begin);
+            if (end != log.activeSegment().baseOffset()) {
+                throw new IllegalStateException("the offset map was full at " + end);
+            }
+            sizes[1] = log.size();
+            log.close();
+            scheduler.shutdown();
+            delete(parent);
+            return elapsed;
+        });
+        print("compact", rates(sizes[0], seconds, Map.of("bytes_after", sizes[1])));
     }
 
     /** The .log files below {@code directory}, without the controller's, which is never loaded. */
