@@ -3,18 +3,23 @@
 Four directories get the same appends. Kafka's cleaner works on the first and ours on the second;
 on the other two they take turns, so that each goes on from what the other left. ::
 
-    python tests/interop/cleaner_differential.py --seeds 0:10000 --jobs 2
+    PYTHONPATH=. python tests/interop/cleaner_differential.py --seeds 0:10000 --jobs 2
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from typing import ClassVar
 
 import cleaner_histories
 from cleaner_histories import TOPIC, History
@@ -23,7 +28,10 @@ from kafka_jars import JavaError
 
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from logstore import TopicPartition
+from logstore.cleaner import compact_directory
 from logstore.storage.local import LocalStorage
+from logstore.testing import ManualClock
+from tests import cleaner_model
 
 WHERE = TopicPartition(TOPIC, 0)
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -49,6 +57,21 @@ class Difference(AssertionError):
 @dataclass(slots=True)
 class Seen:
     """What histories did, counted, so that a test can tell that they did something."""
+
+    KINDS: ClassVar[tuple[str, ...]] = (
+        "passes",
+        "rounds with several passes",
+        "records removed",
+        "tombstones removed",
+        "markers removed",
+        "horizons",
+        "empty batches",
+        "segments merged away",
+        "aborted transactions forgotten",
+        "aborted transactions kept",
+        "batches rewritten, compressed",
+    )
+    """What every search should see some of."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -100,21 +123,45 @@ def log_start_of(root: Path) -> int:
     return OffsetCheckpoint(str(path), LocalStorage()).read().get(WHERE, 0)
 
 
-def kafka_cleaner(kafka: KafkaCleaner) -> Cleaner:
-    """Return Kafka's cleaner in the shape of ``Cleaner``."""
+def kafka_cleaner(kafka: KafkaCleaner, *, passes: int = PASSES_MAX) -> Cleaner:
+    """Return Kafka's cleaner in the shape of ``Cleaner``, for so many passes at most."""
 
     def clean(root: Path, now_ms: int, history: History) -> list[int]:
-        passes = kafka.clean(
+        done = kafka.clean(
             root / f"{TOPIC}-0",
             now_ms,
             history.config,
             history.settings,
-            passes=PASSES_MAX,
+            passes=passes,
             log_start_offset=log_start_of(root),
         )
-        return [each.end_offset for each in passes]
+        return [each.end_offset for each in done]
 
     return clean
+
+
+def our_cleaner(root: Path, now_ms: int, history: History) -> list[int]:
+    """Our cleaner in the shape of ``Cleaner``."""
+    settings = history.settings
+    config: dict[str, str | int] = {
+        **history.config,
+        "retention.ms": -1,
+        "log.cleaner.dedupe.buffer.size": settings.dedupe_buffer_size,
+        "log.cleaner.io.buffer.load.factor": str(settings.load_factor),
+        "log.cleaner.io.buffer.size": settings.io_buffer_size,
+        "producer.id.expiration.ms": settings.producer_expiration_ms,
+    }
+    done: list[int] = []
+    while len(done) < PASSES_MAX:
+        clock = ManualClock(now_ms)
+        outcome = compact_directory(root, topics=[TOPIC], config=config, clock=clock)
+        [partition] = outcome.partitions
+        if partition.error:
+            raise Difference(f"seed {history.seed}: {partition.error}")
+        if partition.stats.end_offset <= partition.stats.first_dirty:
+            break
+        done.append(checkpoint_of(root))
+    return done
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -170,21 +217,19 @@ def compare(expected: Left, found: Left, what: str) -> None:
 
     def same(name: str, one: object, other: object) -> None:
         if one != other:
+            if isinstance(one, list) and isinstance(other, list):
+                pairs = zip_longest(one, other)
+                one, other = next((a, b) for a, b in pairs if a != b)
             raise Difference(f"{what}: {name}: Kafka {one!r}, ours {other!r}")
 
-    for number, (ours, theirs) in enumerate(
-        zip(found.reading.batches, expected.reading.batches, strict=False)
-    ):
-        if ours != theirs:
-            raise Difference(f"{what}: batch {number}: {_fields_that_differ(theirs, ours)}")
-    same(
-        "batches",
-        [batch.base_offset for batch in expected.reading.batches],
-        [batch.base_offset for batch in found.reading.batches],
-    )
+    theirs, ours = expected.reading.batches, found.reading.batches
+    for one, other in zip(theirs, ours, strict=False):
+        if one != other:
+            raise Difference(f"{what}: {_fields_that_differ(one, other)}")
+    same("batches", [batch.base_offset for batch in theirs], [batch.base_offset for batch in ours])
     for name in ("log_start_offset", "log_end_offset", "last_stable_offset", "committed"):
         same(name, getattr(expected.reading, name), getattr(found.reading, name))
-    same("segments", expected.reading.segments, found.reading.segments)
+    same("segments", list(expected.reading.segments), list(found.reading.segments))
     same("producers", expected.reading.producers, found.reading.producers)
     same("checkpoint", expected.checkpoint, found.checkpoint)
     same("files", sorted(expected.names), sorted(found.names))
@@ -264,9 +309,80 @@ def _compare_after_recovery(history: History, kafka: KafkaCleaner, directory: Pa
             clean_shutdown=False,
             log_start_offset=log_start_of(root),
         )
+    expected = readings["Kafka"]
     for name, reading in readings.items():
-        if reading != readings["Kafka"]:
-            raise Difference(f"seed {history.seed}, {name}, recovered: not as Kafka's")
+        for field_name in ("producers", "committed", "last_stable_offset"):
+            theirs, ours = getattr(expected, field_name), getattr(reading, field_name)
+            if theirs != ours:
+                what = f"seed {history.seed}, {name}, recovered: {field_name}"
+                raise Difference(f"{what}: Kafka {theirs!r}, ours {ours!r}")
+
+
+def check_model(history: History, kafka: KafkaCleaner, root: Path) -> int:
+    """Compare each of Kafka's passes over ``history`` with the plain model; the number of them.
+
+    Raises:
+        Difference: with seed and round in its text.
+    """
+    limits = cleaner_model.Limits(
+        delete_retention_ms=int(history.config["delete.retention.ms"]),
+        min_compaction_lag_ms=int(history.config["min.compaction.lag.ms"]),
+        keys_max=history.settings.keys_max,
+    )
+    total = 0
+    for number, each in enumerate(history.rounds):
+        what = f"seed {history.seed}, round {number}"
+        cleaner_histories.write(root, each.steps, history)
+        passes = [0]
+        while passes:
+            before = look(kafka, root, each.clean_at_ms, history)
+            state = _state(before.reading)
+            checkpoint = None if before.checkpoint < 0 else before.checkpoint
+            expected = cleaner_model.one_pass(state, checkpoint, each.clean_at_ms, limits)
+            passes = kafka_cleaner(kafka, passes=1)(root, each.clean_at_ms, history)
+            after = look(kafka, root, each.clean_at_ms, history)
+            if (expected is not None) != bool(passes):
+                raise Difference(f"{what}: Kafka {passes}, the model {expected}")
+            if expected is not None:
+                found = cleaner_model.Cleaned(
+                    passes[0], after.reading.batches, _state(after.reading).aborted
+                )
+                if found != expected:
+                    raise Difference(f"{what}: {_first_difference(found, expected)}")
+                total += 1
+    return total
+
+
+def _state(reading: KafkaReading) -> cleaner_model.LogState:
+    return cleaner_model.LogState(
+        reading.log_start_offset,
+        reading.last_stable_offset,
+        tuple(
+            cleaner_model.Segment(each.base_offset, each.largest_timestamp)
+            for each in reading.segments
+        ),
+        reading.batches,
+        tuple(
+            cleaner_model.AbortedTxn(*entry)
+            for segment in reading.segments
+            for entry in segment.aborted
+        ),
+        {
+            each.producer_id: cleaner_model.LastRecord(
+                each.last_data_offset if each.last_data_offset >= 0 else None, each.producer_epoch
+            )
+            for each in reading.producers
+        },
+    )
+
+
+def _first_difference(found: cleaner_model.Cleaned, expected: cleaner_model.Cleaned) -> str:
+    if found.end_offset != expected.end_offset:
+        return f"end: Kafka {found.end_offset}, the model {expected.end_offset}"
+    for theirs, ours in zip_longest(found.batches, expected.batches):
+        if theirs != ours:
+            return f"Kafka {theirs}, the model {ours}"
+    return f"aborted: Kafka {found.aborted}, the model {expected.aborted}"
 
 
 @contextmanager
@@ -289,3 +405,35 @@ def run_seeds(seeds: Iterable[int], kafka: KafkaCleaner, ours: Cleaner) -> tuple
                 found.append(str(difference))
             shutil.rmtree(directory / str(seed))
     return seen, found
+
+
+def _run_part(seeds: range) -> tuple[Seen, list[str]]:
+    with KafkaCleaner() as kafka:
+        return run_seeds(seeds, kafka, our_cleaner)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run many histories; 1 when there is a difference."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0:1000", help="FIRST:END")
+    parser.add_argument("--jobs", type=int, default=1)
+    args = parser.parse_args(argv)
+    first, _, end = args.seeds.partition(":")
+    seeds = range(int(first), int(end or int(first) + 1))
+    parts = [seeds[number :: args.jobs] for number in range(args.jobs)]
+    seen = Seen()
+    differences: list[str] = []
+    with ProcessPoolExecutor(args.jobs) as pool:
+        for part_seen, part_found in pool.map(_run_part, parts):
+            seen.counts += part_seen.counts
+            differences += part_found
+    for difference in differences:
+        print(difference)
+    for what, count in sorted(seen.counts.items()):
+        print(f"{count:10,}  {what}")
+    print(f"{len(seeds):,} histories, {len(differences)} with a difference")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -15,9 +15,19 @@ from typing import Any
 import kafka_jars
 import kafka_tools
 
+from tests.cleaner_model import Batch, Record
+
 REQUEST_TIMEOUT_S = 120
 LONG_JVM = ("-Xmx512m", "-XX:+UseSerialGC")
 """For hundreds of requests, which optimised code serves sooner."""
+
+__all__ = [
+    "Batch", "CleanerSettings", "KafkaCleaner", "KafkaReading", "Pass", "Producer", "Record",
+    "Segment",
+]  # fmt: skip
+
+SLOT_BYTES = 24
+"""Of the offset map, a key: 16 of its digest, 8 of the offset."""
 
 RENAMED = {"segment.bytes": "internal.segment.bytes"}
 """A broker takes no segments below 1 MB from users; its own tests have this way round it."""
@@ -34,6 +44,11 @@ class CleanerSettings:
     """Of one thread and one of its two buffers. It grows up to ``max.message.bytes``."""
     producer_expiration_ms: int = 86_400_000
 
+    @property
+    def keys_max(self) -> int:
+        """After so many keys a map of 24 bytes a key is full."""
+        return int(self.dedupe_buffer_size // SLOT_BYTES * self.load_factor)
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:
@@ -48,31 +63,6 @@ class Pass:
     bytes_written: int
     invalid_messages_read: int
     buffer_utilization: float
-
-
-Record = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
-"""Offset, timestamp, key, value, headers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch of format 2 as Kafka reads it."""
-
-    magic: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    compression: str
-    timestamp_type: str
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    last_sequence: int
-    transactional: bool
-    control: bool
-    delete_horizon_ms: int | None
-    records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +93,7 @@ class KafkaReading:
     log_end_offset: int
     last_stable_offset: int
     batches: tuple[Batch, ...]
+    """All that is in the files, also below the log start offset."""
     committed: tuple[int, ...]
     """Offsets of the records that a consumer with ``read_committed`` gets."""
     segments: tuple[Segment, ...]
@@ -110,7 +101,13 @@ class KafkaReading:
 
     def uncommitted(self) -> list[Record]:
         """The records that a consumer with ``read_uncommitted`` gets."""
-        return [record for batch in self.batches if not batch.control for record in batch.records]
+        return [
+            record
+            for batch in self.batches
+            if not batch.control
+            for record in batch.records
+            if record[0] >= self.log_start_offset
+        ]
 
 
 class KafkaCleaner:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import cleaner_differential as differential
+import cleaner_histories
 import pytest
 from cleaner_differential import Cleaner
 from cleaner_histories import TOPIC, History
@@ -83,6 +85,8 @@ def _no_aborts(kafka: Cleaner) -> Cleaner:
 
 MUTANTS = (_sooner, _horizon, _no_merge, _forgetful, _no_checkpoint, _no_aborts)
 MUTANT_SEEDS = range(3)
+SEEDS = range(int(os.environ.get("LOGSTORE_CLEANER_SEEDS", "12")))
+MODEL_SEEDS = range(4)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.lstrip("_"))
@@ -100,3 +104,22 @@ def test_kafka_agrees_with_itself(cleaner: KafkaCleaner) -> None:
     """Nothing in the comparison depends on anything but the history."""
     _, found = differential.run_seeds(range(2), cleaner, differential.kafka_cleaner(cleaner))
     assert found == []
+
+
+def test_the_plain_model_is_as_kafka(cleaner: KafkaCleaner) -> None:
+    """Where there is no Kafka, the model stands for it."""
+    with differential.working_directory() as directory:
+        for seed in MODEL_SEEDS:
+            history = cleaner_histories.make(seed)
+            assert differential.check_model(history, cleaner, directory / str(seed)) > 0
+
+
+def test_ours_is_as_kafka(cleaner: KafkaCleaner) -> None:
+    """Records, batches, files, producers and checkpoints; and each goes on from the other.
+
+    ``python tests/interop/cleaner_differential.py`` runs as many histories as you like.
+    """
+    seen, found = differential.run_seeds(SEEDS, cleaner, differential.our_cleaner)
+    assert found == []
+    unseen = [what for what in differential.Seen.KINDS if not seen.counts[what]]
+    assert unseen == []

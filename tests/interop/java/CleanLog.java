@@ -53,7 +53,6 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
@@ -263,34 +262,15 @@ public final class CleanLog {
         return producers;
     }
 
-    private interface Visitor {
-        void visit(RecordBatch batch) throws IOException;
-    }
-
-    /** One fetch after the other, each of one segment, from the log's start to {@code end}. */
-    private static void fetch(UnifiedLog log, FetchIsolation isolation, long end,
-                              Consumer<FetchDataInfo> eachFetch, Visitor eachBatch) throws IOException {
-        long offset = log.logStartOffset();
-        while (offset < end) {
-            FetchDataInfo fetched = log.read(offset, Integer.MAX_VALUE, isolation, true);
-            eachFetch.accept(fetched);
-            boolean any = false;
-            for (RecordBatch batch : fetched.records.batches()) {
-                any = true;
+    /** All that is in the files, also below the log start offset. */
+    private static List<Map<String, Object>> batches(UnifiedLog log) {
+        List<Map<String, Object>> batches = new ArrayList<>();
+        for (LogSegment segment : log.logSegments()) {
+            for (RecordBatch batch : segment.log().batches()) {
                 batch.ensureValid();
-                offset = batch.nextOffset();
-                eachBatch.visit(batch);
-            }
-            if (!any) {
-                return; // only offsets without batches are left
+                batches.add(describe(batch));
             }
         }
-    }
-
-    private static List<Map<String, Object>> batches(UnifiedLog log) throws IOException {
-        List<Map<String, Object>> batches = new ArrayList<>();
-        fetch(log, FetchIsolation.LOG_END, log.logEndOffset(), fetched -> { },
-            batch -> batches.add(describe(batch)));
         return batches;
     }
 
@@ -299,29 +279,39 @@ public final class CleanLog {
         List<Long> offsets = new ArrayList<>();
         Queue<AbortedTransaction> coming = new ArrayDeque<>();
         Set<Long> aborting = new HashSet<>();
-        long end = log.lastStableOffset();
-        fetch(log, FetchIsolation.TXN_COMMITTED, end, fetched -> {
+        long offset = log.logStartOffset();
+        while (offset < log.lastStableOffset()) { // one fetch after the other, each of one segment
+            FetchDataInfo fetched =
+                log.read(offset, Integer.MAX_VALUE, FetchIsolation.TXN_COMMITTED, true);
             coming.clear(); // the answer to each fetch stands alone
             aborting.clear();
             fetched.abortedTransactions.orElse(List.of()).stream()
                 .sorted(Comparator.comparingLong(AbortedTransaction::firstOffset))
                 .forEach(coming::add);
-        }, batch -> {
-            while (!coming.isEmpty() && coming.peek().firstOffset() <= batch.lastOffset()) {
-                aborting.add(coming.poll().producerId());
-            }
-            if (batch.isControlBatch()) {
-                for (Record record : batch) {
-                    if (ControlRecordType.parse(record.key()) == ControlRecordType.ABORT) {
-                        aborting.remove(batch.producerId());
+            long start = offset;
+            for (RecordBatch batch : fetched.records.batches()) {
+                offset = batch.nextOffset();
+                while (!coming.isEmpty() && coming.peek().firstOffset() <= batch.lastOffset()) {
+                    aborting.add(coming.poll().producerId());
+                }
+                if (batch.isControlBatch()) {
+                    for (Record record : batch) {
+                        if (ControlRecordType.parse(record.key()) == ControlRecordType.ABORT) {
+                            aborting.remove(batch.producerId());
+                        }
+                    }
+                } else if (!(batch.isTransactional() && aborting.contains(batch.producerId()))) {
+                    for (Record record : batch) {
+                        if (record.offset() >= start) {
+                            offsets.add(record.offset());
+                        }
                     }
                 }
-            } else if (!(batch.isTransactional() && aborting.contains(batch.producerId()))) {
-                for (Record record : batch) {
-                    offsets.add(record.offset());
-                }
             }
-        });
+            if (offset == start) {
+                break; // only offsets without batches are left
+            }
+        }
         return offsets;
     }
 
