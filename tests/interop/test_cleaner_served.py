@@ -10,16 +10,14 @@ import pytest
 from broker import KafkaBroker
 from kafka_tools import CreateTopic, ProduceRecords
 
-from logstore import LogConfig, LogManager
+from logstore import LogManager
 from logstore.cleaner import compact_directory
 from logstore.demo.flights import flights
 
 pytestmark = pytest.mark.kafka
 
 TOPIC = "aircraft"
-CONFIG = LogConfig(
-    segment_bytes=4 << 20, segment_ms=2**62, retention_ms=-1, cleanup_policy=("compact",)
-)
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": 4 << 20, "segment.ms": 2**62}
 BATCH_RECORDS = 500
 RECORDS = 60_000
 
@@ -27,8 +25,8 @@ RECORDS = 60_000
 def _write(root: Path) -> dict[bytes, tuple[int, int, bytes]]:
     """Write every flight under its aircraft; offset, timestamp and value of each one's newest."""
     latest: dict[bytes, tuple[int, int, bytes]] = {}
-    with LogManager([root], CONFIG) as manager:
-        log = manager.get_or_create(TOPIC, 0)
+    with LogManager([root]) as manager:
+        [log] = manager.create_topic(TOPIC, 1, CONFIG)
         batch: list[tuple[bytes, bytes, int]] = []
         offset = 0
         for flight in flights(RECORDS):
@@ -50,7 +48,9 @@ def _write(root: Path) -> dict[bytes, tuple[int, int, bytes]]:
 def test_a_consumer_reads_the_latest_state_of_each_aircraft(kafka: str, tmp_path: Path) -> None:
     ours = tmp_path / "ours"
     latest = _write(ours)
-    compact_directory(ours)
+    [outcome] = compact_directory(ours).partitions
+    assert outcome.error is None
+    assert outcome.stats.records_kept == len(latest)
     expected = sorted(
         (offset, timestamp, key, value) for key, (offset, timestamp, value) in latest.items()
     )
