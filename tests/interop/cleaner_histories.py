@@ -76,6 +76,8 @@ class History:
     """Topic configs by Kafka's names, with ``cleanup.policy=compact``."""
     settings: CleanerSettings
     rounds: tuple[Round, ...]
+    compressed: bool
+    """Not to the same number of bytes by everybody."""
 
 
 def write(root: Path, steps: Sequence[Step], history: History) -> None:
@@ -138,6 +140,7 @@ class _Maker:
     keyless: bool = False
     aborts: bool = True
     deletes: bool = False
+    bases: list[int] = field(default_factory=list)
     codecs: tuple[Compression, ...] = CODECS
     producers: dict[int, _Producer] = field(default_factory=dict)
 
@@ -184,7 +187,7 @@ class _Maker:
                 steps += self._settle()
             self.now += pick((0, 10_000, retention + 1, 20_001))
             rounds.append(Round(tuple(steps), self.now))
-        return History(self.seed, config, settings, tuple(rounds))
+        return History(self.seed, config, settings, tuple(rounds), self.codecs is CODECS)
 
     def _settle(self) -> list[Step]:
         """End what is open, and leave it behind in a segment that is not the active one."""
@@ -201,8 +204,8 @@ class _Maker:
         chance = self.random.random()
         if chance < 0.02:
             return [Roll(self.now)]
-        if chance < 0.06 and self.deletes:
-            return [DeleteRecords(self.random.randrange(self.offset + 1))]
+        if chance < 0.06 and self.deletes and self.bases:
+            return [DeleteRecords(self.random.choice(self.bases))]
         if 0.06 < chance < 0.08:
             self.leader_epoch += self.random.randint(1, 2)
         if 0.08 < chance < 0.1:  # far beyond what one segment can hold, once in a while
@@ -263,6 +266,7 @@ class _Maker:
             fields["transactional"] = transactional
             producer.sequence += count
         batch = encode_batch(records, **fields)
+        self.bases.append(self.offset)
         self.offset += count
         if self.random.random() < 0.05:  # what a leader left that was cleaned before
             kept = [record for record in records if self.random.random() < 0.5]
