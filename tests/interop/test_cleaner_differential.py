@@ -10,10 +10,14 @@ from pathlib import Path
 
 import cleaner_differential as differential
 import cleaner_histories
+import kafka_tools
 import pytest
+import reading
 from cleaner_differential import Cleaner
 from cleaner_histories import TOPIC, History
 from kafka_cleaner import KafkaCleaner
+
+from logstore.verify import Severity, verify
 
 pytestmark = pytest.mark.kafka
 
@@ -87,6 +91,7 @@ MUTANTS = (_sooner, _horizon, _no_merge, _forgetful, _no_checkpoint, _no_aborts)
 MUTANT_SEEDS = (3, 0, 1, 4)
 SEEDS = range(int(os.environ.get("LOGSTORE_CLEANER_SEEDS", "9")))
 MODEL_SEEDS = range(4)
+VERIFIED_SEEDS = (0, 3, 4)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.lstrip("_"))
@@ -126,3 +131,25 @@ def test_ours_is_as_kafka(cleaner: KafkaCleaner) -> None:
     assert found == []
     unseen = [what for what in differential.Seen.KINDS if not seen.counts[what]]
     assert unseen == []
+
+
+def test_verifiers_are_content_with_both(cleaner: KafkaCleaner) -> None:
+    """Kafka's dump tool and look-ups through its indexes, and our ``verify``, on what is left."""
+    logs: list[Path] = []
+    with differential.working_directory() as directory:
+        for name, clean in (
+            ("Kafka", differential.kafka_cleaner(cleaner)),
+            ("ours", differential.our_cleaner),
+        ):
+            for seed in VERIFIED_SEEDS:
+                root = directory / f"{name}-{seed}"
+                history = cleaner_histories.make(seed)
+                for each in history.rounds:
+                    cleaner_histories.write(root, each.steps, history)
+                    clean(root, each.clean_at_ms, history)
+                report = verify([root])
+                findings = [f for f in report.findings if f.severity is not Severity.INFO]
+                assert findings == []
+                assert report.unusable == []
+                logs += reading.sorted_files([root / f"{TOPIC}-0"], ".log", ".snapshot")
+        assert kafka_tools.index_sanity(logs) == []
