@@ -1,16 +1,22 @@
-"""Compaction by key against Kafka's own cleaner."""
+"""Compaction by key against Kafka's own cleaner, and who waits for it."""
 
 from __future__ import annotations
 
 import random
+import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
+from bench_beside import beside, note
 from workloads import START_MS
 
-from logstore import LogConfig
+from logstore import BrokerConfig, LogConfig, LogManager, TopicPartition
 from logstore.format.batch import encode_batch_lists
 from logstore.format.codecs.compression import Compression
-from logstore.log import ReplicaLog
+from logstore.kernels import OffsetMap
 
 SIZE = 1 << 30
 SEGMENT = 128 << 20
@@ -18,28 +24,150 @@ RECORDS_PER_BATCH = 100
 VERSIONS = 10
 """Of each key, on average: the newest one stays, 90 % are superseded."""
 
+BESIDE = 256 << 20
+KEYS = 2_000_000
+KEY_BYTES = 16
+SLOT_BYTES = 24
+LOAD_FACTOR = 0.9
+MAP_RATIO = 5
+GOAL = {Compression.NONE: 4, Compression.ZSTD: 2}
+WHERE = TopicPartition("compacted", 0)
+CONFIG = LogConfig(
+    segment_bytes=SEGMENT, segment_ms=2**62, retention_ms=-1, cleanup_policy=("compact",)
+)
+BROKER = BrokerConfig(log_cleaner_threads=1)
 
-def write_input(directory: Path, codec: Compression, size: int = SIZE) -> int:
-    """Write a log of about ``size`` bytes before compression, and return its records.
+
+def manager(root: Path) -> LogManager:
+    """One whose cleaner runs only when it is told."""
+    return LogManager([root], CONFIG, broker_config=BROKER, background=False)
+
+
+def write_input(root: Path, codec: Compression, size: int = SIZE) -> None:
+    """Write a log of about ``size`` bytes before compression.
 
     Keys of 16 bytes come in no order, so that hardly a batch stays as it is. Half of a value of
     100 bytes is random.
     """
     rng = random.Random(1)
-    config = LogConfig(segment_bytes=SEGMENT, retention_ms=-1, cleanup_policy=("compact",))
-    record_bytes = 16 + 100 + 8
+    record_bytes = KEY_BYTES + 100 + 8
     batches = size // (RECORDS_PER_BATCH * record_bytes + 61)
-    total = batches * RECORDS_PER_BATCH
-    keys = [rng.randbytes(16) for _ in range(total // VERSIONS)]
-    with ReplicaLog.open(directory, config) as log:
+    keys = [rng.randbytes(KEY_BYTES) for _ in range(batches * RECORDS_PER_BATCH // VERSIONS)]
+    with manager(root) as managed:
+        log = managed.get_or_create(*WHERE)
         for number in range(batches):
             noise = rng.randbytes(50 * RECORDS_PER_BATCH)
             values = [noise[at : at + 50] * 2 for at in range(0, len(noise), 50)]
             stamps = [START_MS + number] * RECORDS_PER_BATCH
             chosen = rng.choices(keys, k=RECORDS_PER_BATCH)
-            log.append_as_leader(
-                bytes(encode_batch_lists(chosen, values, stamps, compression=codec)), 0
-            )
+            batch = encode_batch_lists(chosen, values, stamps, compression=codec)
+            log.append_as_leader(bytes(batch), 0)
         log.roll()
         log.append([(b"last", b"")])  # the active segment is never cleaned
-    return total
+
+
+def test_offset_map(benchmark: Any, claim: Callable[..., None], kafka: Any, disk: Path) -> None:
+    """Ours walks batches and takes the keys from their records; Kafka's is handed each key."""
+    rng = random.Random(1)
+    keys = [rng.randbytes(KEY_BYTES) for _ in range(KEYS)]
+    none = [b""] * RECORDS_PER_BATCH
+    batches = bytearray()
+    for at in range(0, KEYS, RECORDS_PER_BATCH):
+        part = keys[at : at + RECORDS_PER_BATCH]
+        batches += encode_batch_lists(part, none, [START_MS] * len(part), base_offset=at)
+    memory = KEYS * SLOT_BYTES * 10 // 9 + SLOT_BYTES
+    offsets = OffsetMap(memory, LOAD_FACTOR)
+    data = bytes(batches)
+
+    def fill() -> None:
+        offsets.clear()
+        position = 0
+        while position < len(data):
+            before = position
+            position = offsets.add_run(data, position, 0)[0]
+            assert position > before
+
+    peer = kafka.offset_map(keys=KEYS, runs=3, warmups=2, scratch=disk)
+    benchmark.pedantic(fill, rounds=5, warmup_rounds=1)
+    assert len(offsets) == KEYS
+    assert offsets.get(keys[KEYS // 2]) == KEYS // 2
+    rate = KEYS / benchmark.stats.stats.min / 1e6
+    claim(
+        what="offset map: 2 million keys of 16 bytes out of batches of 100",
+        ours=round(rate, 1),
+        unit="M keys/s",
+        peer=f"Kafka's map alone {peer['put_m_keys_per_s']:.2f} M keys/s",
+        ratio=round(rate / peer["put_m_keys_per_s"], 1),
+        goal=f"at least {MAP_RATIO}x Kafka",
+        met=rate >= MAP_RATIO * peer["put_m_keys_per_s"],
+        note=f"{memory / offsets.slots:.1f} bytes a slot",
+    )
+
+
+@pytest.mark.parametrize("codec", GOAL, ids=lambda codec: codec.name.lower())
+def test_compaction(
+    benchmark: Any, claim: Callable[..., None], kafka: Any, disk: Path, codec: Compression
+) -> None:
+    given = disk / "given"
+    write_input(given, codec)
+    before = sum(path.stat().st_size for path in given.glob("*/*.log"))
+    peer = kafka.compact(given / str(WHERE), segment_bytes=SEGMENT, runs=1, warmups=1, scratch=disk)
+    after = 0
+    seconds = []
+
+    def fresh() -> tuple[tuple[Path], dict[str, object]]:
+        root = disk / "ours"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(given, root)
+        return (root,), {}
+
+    def compact(root: Path) -> None:
+        nonlocal after
+        with manager(root) as managed:
+            started = time.perf_counter()
+            done = managed.cleaner.clean_by_hand(WHERE)
+            seconds.append(time.perf_counter() - started)
+            assert not done.stats.map_full
+            after = managed.get(*WHERE).size
+
+    benchmark.pedantic(compact, setup=fresh, rounds=2)
+    rate = before / min(seconds) / 1e6
+    claim(
+        what=f"compaction of 1 GiB, 90 % superseded, batches of 100, {codec.name.lower()}",
+        ours=round(rate, 1),
+        unit="MB/s",
+        peer=f"Kafka {peer['best_mb_per_s']:.1f} MB/s",
+        ratio=round(rate / peer["best_mb_per_s"], 1),
+        goal=f"at least {GOAL[codec]}x Kafka",
+        met=rate >= GOAL[codec] * peer["best_mb_per_s"],
+        note=f"{before / 1e6:.0f} MB stored, {after / 1e6:.0f} left; "
+        f"Kafka leaves {peer['bytes_after'] / 1e6:.0f}",
+    )
+
+
+def test_beside_compaction(benchmark: Any, claim: Callable[..., None], disk: Path) -> None:
+    write_input(disk, Compression.NONE, BESIDE)
+    with manager(disk) as managed:
+        log = managed.get_or_create(*WHERE)
+        took = []
+
+        def compact() -> None:
+            started = time.perf_counter()
+            managed.cleaner.clean_by_hand(WHERE)
+            took.append((time.perf_counter() - started) * 1e3)
+
+        found = benchmark.pedantic(
+            beside,
+            (
+                compact,
+                [
+                    lambda: log.append([(b"k", b"v")]),
+                    lambda: log.read(log.log_end_offset - 1, 4096),
+                    lambda: log.read(0, 4096),
+                ],
+            ),
+            rounds=1,
+        )
+    note(claim, "an append beside a compaction of 256 MiB", found[0], took[0])
+    note(claim, "a read at the end beside the same", found[1], took[0])
+    note(claim, "a read of what is compacted beside the same", found[2], took[0])

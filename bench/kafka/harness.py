@@ -228,6 +228,7 @@ def compact(
     return _bench(
         "compact",
         scratch,
+        timeout_s=3600,
         path=directory,
         segment_bytes=segment_bytes,
         map_bytes=map_bytes,
