@@ -22,7 +22,12 @@ from replication.simulator.world.coordinator import (
     Fate,
     Silence,
 )
-from replication.simulator.world.fault_kinds import ANOTHER_MINIMUM, GIVEN_UP, UNCLEAN_ELECTION
+from replication.simulator.world.fault_kinds import (
+    ANOTHER_MINIMUM,
+    COMPACTION,
+    GIVEN_UP,
+    UNCLEAN_ELECTION,
+)
 from replication.simulator.world.network import Link
 from replication.simulator.world.plan import Fault
 from replication.simulator.world.scheduler import US_PER_MS, Scheduler
@@ -52,6 +57,7 @@ class Injector:
         self._struck = struck
         self._over = False
         self._watched: list[Callable[[], None]] = []
+        self.clean: Callable[[Fault, Counter[str]], None] = lambda fault, struck: None
         self._moments = Moments(cluster, scheduler, struck, self._begin)
         admin = AdminFaults(cluster, scheduler, struck, followed)
         weather, disk = self._rate, self._disk_error
@@ -88,6 +94,7 @@ class Injector:
             UNCLEAN_ELECTION: admin.elect_uncleanly,
             ANOTHER_MINIMUM: admin.change_minimum,
             GIVEN_UP: admin.move_and_give_up,
+            COMPACTION: lambda fault: self.clean(fault, struck),
             "crash-in-recovery": self._crash_in_recovery,
             **dict.fromkeys((NOT_CARRIED_OUT, CARRIED_OUT), self._lose_answers),
             CRASH: self._crash_coordinator,

@@ -19,8 +19,12 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from checkpoints import clean_shutdown
+from logstore.cleaner import log_cleaner
+from logstore.cleaner.cleanable import LogToClean, log_to_clean
+from logstore.common.config import LogConfig
 from logstore.common.errors import ConfigError, CorruptDataError
 from logstore.log import ReplicaLog
+from logstore.log.core.snapshot import LogView
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.producer_checks import ProducerUpdates
 from logstore.log.writing.writer import Cut, LogWriter
@@ -704,3 +708,20 @@ def duplicates_not_recognised() -> list[Patch]:
 def producers_forgotten_in_recovery() -> list[Patch]:
     """After a restart nobody remembers which sequences are in the log."""
     return [Patch(recovery._Loader, "_load_producers", lambda self, *args: None)]
+
+
+# -- compaction ---------------------------------------------------------------------------------
+
+
+@_mutant
+def cleaned_above_the_high_watermark() -> list[Patch]:
+    """A record that nobody has committed, and that may be cut, takes the place of one that is."""
+
+    def mutant(log: LogView, config: LogConfig, checkpoint: int | None, now_ms: int) -> LogToClean:
+        found = log_to_clean(log, config, checkpoint, now_ms)
+        end = log.snapshot.active.base_offset
+        if end <= found.first_dirty:
+            return found
+        return found._replace(end=end, dirty_bytes=max(found.dirty_bytes, 1))
+
+    return [Patch(log_cleaner, "log_to_clean", mutant)]

@@ -9,13 +9,20 @@ from collections.abc import Callable
 from replication.simulator.faults.fault_templates import STORIES, tell, unclean_election
 from replication.simulator.faults.triggers import GROWS, SHRINKS
 from replication.simulator.workload.workload import CONSUMERS
-from replication.simulator.world.fault_kinds import GROUPS, PART_OF, UNCLEAN_ELECTION, expand
+from replication.simulator.world.fault_kinds import (
+    COMPACTION,
+    GROUPS,
+    PART_OF,
+    UNCLEAN_ELECTION,
+    expand,
+)
 from replication.simulator.world.plan import FLUSH_MODES, Fault, Operation, Options, Plan
 
 MS_PER_EVENT = 6  # of the safety phase, with the load below
 STORY_RATE = 0.9  # of the schedules
 UNCLEAN_RATE = 0.7  # of the stories, where unclean elections are asked for
 ADMIN = GROUPS["admin"]
+BESIDE = (*ADMIN, COMPACTION)  # asked for beside the others
 
 Draw = Callable[[random.Random, int, int], Fault]
 
@@ -50,6 +57,10 @@ def draw_plan(seed: int, options: Options) -> Plan:
     if loses:  # a marker may be lost alone: its transaction has no end then
         operations = [o for o in operations if o.kind != "transaction"]
     faults += _of_an_admin(random.Random(f"admin {seed}"), allowed, brokers, duration)
+    if COMPACTION in allowed:
+        of_topic = random.Random(f"compaction {seed}")
+        faults += _compactions(of_topic, brokers, duration)
+        operations += _latest_states(of_topic, options, len(idempotent), duration)
     if any(step.kind == "make-anew" for step in operations):
         operations += _changes_of_topics(random.Random(f"topics {seed}"), brokers, duration)
     return Plan(
@@ -127,11 +138,24 @@ def _changes_of_topics(rng: random.Random, brokers: int, duration: int) -> list[
     ]
 
 
+def _latest_states(
+    rng: random.Random, options: Options, producers: int, duration: int
+) -> list[Operation]:
+    """Of the compacted topic; enough of them for several segments."""
+    return [
+        Operation(
+            rng.randrange(duration), "produce-latest", rng.randrange(producers),
+            records=rng.choice((1, 2, 3)), size=rng.randrange(100),
+        )
+        for _ in range(max(12, options.events // 5))
+    ]  # fmt: skip
+
+
 # -- faults -------------------------------------------------------------------------------------
 
 
 def _faults(rng: random.Random, options: Options, brokers: int, duration: int) -> list[Fault]:
-    kinds = [kind for kind in expand(options.faults) if kind not in (*PART_OF, *ADMIN)]
+    kinds = [kind for kind in expand(options.faults) if kind not in (*PART_OF, *BESIDE)]
     if not kinds:
         return []
     # A few kinds at a time, so that they meet each other; now and then all of them.
@@ -154,6 +178,13 @@ def _of_an_admin(
         for kind in ADMIN
         if kind in allowed
         for _ in range(rng.choice((0, 1, 2, 3)))
+    ]
+
+
+def _compactions(rng: random.Random, brokers: int, duration: int) -> list[Fault]:
+    return [
+        Fault(rng.randrange(duration), COMPACTION, rng.randrange(brokers))
+        for _ in range(rng.randint(4, 16))
     ]
 
 

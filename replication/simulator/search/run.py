@@ -73,6 +73,7 @@ class _Run:
         self.cluster.on_start, self.cluster.on_end = self.oracle.started, self.oracle.ended
         self.injector = Injector(self.cluster, self.scheduler, self.struck, tuple(self.partitions))
         self.world = World(plan, self.cluster, self.scheduler, self.partitions)
+        self.injector.clean = self.world.compaction.clean
         self.pace = Pace(self.scheduler, self.errors.append)
         self.cluster.network.on_send = self._sent
         self.world.history.losses = self.oracle.unclean.losses
@@ -131,6 +132,7 @@ class _Run:
             found = validate(self.cluster, self.oracle, self.world.history)
             found += check_read(self.oracle, self.cluster, self.world.history)
             found += self.world.lives.violations(late_copies=self._requests_come_late())
+            found += self.world.compaction.violations()
         return found
 
     def _requests_come_late(self) -> bool:
@@ -143,6 +145,7 @@ class _Run:
         return (
             what_is_missing(self.cluster, self.oracle)
             or world.lives.what_is_missing()
+            or world.compaction.what_is_missing()
             or world.transactions.what_is_missing()
         )
 

@@ -26,6 +26,7 @@ from replication.common.messages import (
     Response,
     TopicResponse,
 )
+from replication.simulator.oracle.replicas import not_in_sync
 from replication.simulator.world.plan import Operation
 from replication.simulator.world.scheduler import US_PER_MS
 
@@ -204,24 +205,7 @@ class Lives:
         topic = world.controllers_topic(NAME)
         if topic is None:
             return f"{NAME} is not in the tree"
-        for tp, replicas in topic.replicas.items():
-            ends, leaders = set(), 0
-            for broker_id in replicas:
-                broker = world.cluster.machines[broker_id].broker
-                partition = None if broker is None else broker.replica_manager.partitions.get(tp)
-                if partition is None or partition.log is None:
-                    return f"{tp}: b{broker_id} has no replica"
-                if partition.log.topic_id != topic.topic_id:
-                    return f"{tp}: b{broker_id} has a log of topic {partition.log.topic_id}"
-                leaders += partition.is_leader
-                if partition.is_leader and len(partition.isr.committed) < len(replicas):
-                    return f"{tp}: not all are in the ISR {partition.isr.committed}"
-                ends.add((partition.log.log_end_offset, partition.log.high_watermark))
-            if leaders != 1:
-                return f"{tp}: {leaders} brokers lead"
-            if len(ends) > 1 or any(end != mark for end, mark in ends):
-                return f"{tp}: log ends and high watermarks are {sorted(ends)}"
-        return ""
+        return not_in_sync(world.cluster, topic.topic_id, topic.replicas)
 
     def violations(self, *, late_copies: bool) -> list[str]:
         """In a quiescent cluster: what was acknowledged in this life is there (I-1), on all

@@ -36,6 +36,7 @@ from replication.common.messages import (
     Response,
 )
 from replication.coordination import nodes
+from replication.simulator.workload.compaction import Compaction
 from replication.simulator.oracle.history import History, Outcome, TransactionState, Write
 from replication.simulator.workload.lives import Lives
 from replication.simulator.workload.transactions import Transactions
@@ -256,6 +257,7 @@ class World:
         self.consumers = [Consumer(n, self, plan.poll_bytes) for n in range(CONSUMERS)]
         self.admin = Admin(self)
         self.lives = Lives(self)
+        self.compaction = Compaction(self)
         self.transactions = Transactions(
             Client("transactions", FIRST_CLIENT - 8, self), REQUEST_TIMEOUT_MS, DELIVERY_TIMEOUT_MS
         )
@@ -317,6 +319,8 @@ class World:
                 self.lives.reconfigure(step)
             case "produce-anew":
                 self.lives.produce(step)
+            case "produce-latest":
+                self.compaction.produce(step)
             case "transaction":
                 self.transactions.begin(tp, step)
             case "stop":

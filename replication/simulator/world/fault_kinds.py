@@ -72,15 +72,17 @@ KINDS: dict[str, str] = {
     "controller-removed": "somebody removes the controller from its office by hand",
     "unclean-election": "somebody elects a replica that may lack records",
     **ADMIN,
+    "compaction": "a broker compacts its log of a compacted topic",
 }
 """What each kind does."""
 
 UNCLEAN_ELECTION = "unclean-election"
 ANOTHER_MINIMUM, GIVEN_UP = ADMIN
+COMPACTION = "compaction"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     # after which nothing acknowledged may be lost
-    "all": tuple(kind for kind in KINDS if kind not in {UNCLEAN_ELECTION, *ADMIN}),
+    "all": tuple(kind for kind in KINDS if kind not in {UNCLEAN_ELECTION, *ADMIN, COMPACTION}),
     "net": (*NET, "epoch-flip"),
     "crash": (*CRASH, "crash-in-recovery"),
     "disk": tuple(DISK),
@@ -89,6 +91,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "coordinator": tuple(COORDINATOR),
     "unclean": (UNCLEAN_ELECTION,),
     "admin": tuple(ADMIN),
+    "compaction": (COMPACTION,),
     "none": (),
 }
 # Kinds that are not asked for but happen inside another one.

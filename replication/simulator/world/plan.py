@@ -16,7 +16,7 @@ from replication.simulator.world.fault_kinds import KINDS
 FLUSH_MODES = ("ack", "os")
 OPERATIONS = (
     "produce", "consume", "elect", "delete-records", "stop", "reassign", "transaction", "make-anew",
-    "produce-anew", "grow", "reconfigure",
+    "produce-anew", "grow", "reconfigure", "produce-latest",
 )  # fmt: skip
 MAX_BROKERS = 7
 
@@ -94,7 +94,7 @@ class Operation:
     Attributes:
         kind: ``produce``, ``consume``, ``elect``, ``delete-records``, ``stop`` (a clean restart),
             ``reassign``, ``transaction``; ``make-anew``, ``produce-anew``, ``grow`` and
-            ``reconfigure`` (``lives``).
+            ``reconfigure`` (``lives``); ``produce-latest`` (``compaction``).
         client: which producer or consumer; the broker for ``stop``.
         size: bytes of the value; for ``delete-records`` a percentage; which of the choices.
         records: in one batch; for ``consume`` how many polls.

@@ -1,0 +1,170 @@
+"""A compacted topic: brokers clean their own logs of it, each when it likes, beside all the rest.
+
+Replicas then differ in what was removed. What must not differ is looked at when all has healed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from checkpoints.types import TopicPartition
+from logstore.format.reader import read_records
+from replication.client import Outcome as Sent
+from replication.client import SendResult
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import CreateTopicRequest, Response, TopicResponse
+from replication.simulator.oracle.replicas import not_in_sync
+from replication.simulator.world.plan import Fault, Operation
+from replication.simulator.world.scheduler import US_PER_MS
+
+if TYPE_CHECKING:
+    from replication.simulator.workload.workload import World
+
+NAME = "latest"
+WHERE = TopicPartition(NAME, 0)
+KEYS = 5
+AGAIN_MS = 60
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.0",
+    "segment.bytes": "400",
+}
+
+State = tuple[bytes, bytes | None]
+"""Key and value."""
+
+
+class Compaction:
+    """See the module. Written with acks=all and at least two in-sync replicas where there are two.
+
+    Tombstones stay for a day (``delete.retention.ms``), longer than any schedule.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._wanted = self._exists = False
+        self._written = 0
+        self._acknowledged: dict[int, State] = {}
+
+    # -- load ----------------------------------------------------------------------------------
+
+    def produce(self, step: Operation) -> None:
+        """Write new states of some keys; the first one has the topic made."""
+        if not self._wanted:
+            self._wanted = True
+            self._create()
+        if not self._exists:
+            return
+        producer = self._world.producers[step.client % len(self._world.producers)]
+        self._written += 1
+        states: list[State] = []
+        for number in range(step.records):
+            key = b"k%d" % ((step.size + number) % KEYS)
+            gone = (step.size + self._written) % 7 == 0
+            states.append((key, None if gone else b"%d.%d" % (self._written, number)))
+        producer.core(-1).send(WHERE, states, partial(self._sent, states))
+
+    def _create(self) -> None:
+        world = self._world
+        brokers = len(world.cluster.machines)
+        replicas = tuple(range(min(3, brokers)))
+        config = {"min.insync.replicas": str(min(2, len(replicas))), **CONFIG}
+        request = CreateTopicRequest(NAME, 1, len(replicas), (replicas,), config)
+        world.admin.ask_controller(request, self._created)
+
+    def _created(self, response: Response | None) -> None:
+        """TOPIC_ALREADY_EXISTS: an answer was lost."""
+        code = response.error_code if isinstance(response, TopicResponse) else None
+        if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            self._exists = True
+            return
+        admin = self._world.admin
+        self._world.scheduler.after(AGAIN_MS * US_PER_MS, admin.process, "admin", self._create)
+
+    def _sent(self, states: list[State], result: SendResult) -> None:
+        if result.outcome is Sent.ACKNOWLEDGED and result.base_offset >= 0:
+            self._world.counters["writes to a compacted topic"] += 1
+            for offset, state in enumerate(states, result.base_offset):
+                self._acknowledged[offset] = state
+
+    # -- the cleaner ---------------------------------------------------------------------------
+
+    def clean(self, fault: Fault, struck: Counter[str]) -> None:
+        """Let a broker clean what is due, as one of its threads does; as an event of its own, so
+        that a crash of its disk in the middle is its crash."""
+        machine = self._world.cluster.machines[fault.broker]
+        if machine.broker is None or machine.process is None:
+            return
+        broker = machine.broker
+
+        def clean() -> None:
+            cleaned = broker.log_manager.cleaner.clean_filthiest()
+            if cleaned is not None:
+                struck[fault.kind] += 1
+                removed = cleaned.stats.records_read - cleaned.stats.records_kept
+                self._world.counters["records compacted away"] += removed
+
+        self._world.scheduler.after(0, machine.process, "cleaner", clean)
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def what_is_missing(self) -> str:
+        """Why its replicas are not all in sync; empty when they are, or it never was."""
+        if not self._wanted:
+            return ""
+        if not self._exists:
+            return f"{NAME} is not made"
+        topic = self._world.controllers_topic(NAME)
+        if topic is None:
+            return f"{NAME} is not in the tree"
+        return not_in_sync(self._world.cluster, topic.topic_id, topic.replicas)
+
+    def violations(self) -> list[str]:
+        """In a quiescent cluster: no replica holds anything else at an offset than another one or
+        than was acknowledged there (I-1, I-22), and all have the same newest state of each key,
+        which is that of the newest acknowledged write, or of a later one."""
+        topic = self._world.controllers_topic(NAME)
+        if not self._exists or topic is None:
+            return []
+        newest_acknowledged: dict[bytes, int] = {}
+        for offset, (key, _) in sorted(self._acknowledged.items()):
+            newest_acknowledged[key] = offset
+        at_offset: dict[int, tuple[str, State]] = {
+            offset: ("a producer", state) for offset, state in self._acknowledged.items()
+        }
+        newest_of_first: Mapping[bytes, int] | None = None
+        for broker_id in topic.replicas[WHERE]:
+            states = self._states(broker_id)
+            for offset, state in states.items():
+                whose, known = at_offset.setdefault(offset, (f"b{broker_id}", state))
+                if known != state:
+                    return [
+                        f"I-22 {WHERE}: b{broker_id} has {state!r} at {offset}, {whose} {known!r}"
+                    ]
+            newest = {key: offset for offset, (key, _) in sorted(states.items())}
+            for key, offset in newest_acknowledged.items():
+                if newest.get(key, -1) < offset:
+                    return [
+                        f"I-1 {WHERE}: the newest {key!r} of b{broker_id} is at {newest.get(key)}, "
+                        f"one at {offset} was acknowledged"
+                    ]
+            if newest_of_first is None:
+                newest_of_first = newest
+            elif newest != newest_of_first:
+                return [f"I-22 {WHERE}: b{broker_id} has {newest}, the first {newest_of_first}"]
+        return []
+
+    def _states(self, broker_id: int) -> dict[int, State]:
+        machine = self._world.cluster.machines[broker_id]
+        assert machine.broker is not None
+        data = b""
+        for segment in machine.broker.log_manager.get(*WHERE).segments:
+            node = machine.disk.peek(segment.log_path)
+            data += b"" if node is None else bytes(node.data[: segment.size])
+        return {
+            record.offset: (bytes(record.key or b""), record.value and bytes(record.value))
+            for record in read_records(data)
+        }
