@@ -68,6 +68,7 @@ FOUND_WHERE_RECORDS_MAY_BE_LOST = {
     "unclean-election-beside-a-leader-that-stops": 60085,
     "unclean-election-of-whoever-is-back-first": 312013692,
 }
+FOUND_WHERE_LOGS_ARE_COMPACTED = {"tombstones-dropped-at-once": 312013650}
 TRIES = 300
 REGRESSIONS = Path(__file__).parent / "regressions"
 
@@ -78,6 +79,8 @@ REGRESSIONS = Path(__file__).parent / "regressions"
         *((name, first, ("all",)) for name, first in FOUND.items()),
         *((name, first, ("all", "unclean"))
           for name, first in FOUND_WHERE_RECORDS_MAY_BE_LOST.items()),
+        *((name, first, ("all", "compaction"))
+          for name, first in FOUND_WHERE_LOGS_ARE_COMPACTED.items()),
     ],
 )  # fmt: skip
 def test_the_search_finds(name: str, first: int, faults: tuple[str, ...]) -> None:

@@ -19,12 +19,10 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from checkpoints import clean_shutdown
-from logstore.cleaner import log_cleaner
-from logstore.cleaner.cleanable import LogToClean, log_to_clean
-from logstore.common.config import LogConfig
+from logstore.cleaner import cleaner as cleaner_module
 from logstore.common.errors import ConfigError, CorruptDataError
+from logstore.kernels import OffsetMap, RecordSieve
 from logstore.log import ReplicaLog
-from logstore.log.core.snapshot import LogView
 from logstore.log.writing.flushing import LogFlusher
 from logstore.log.writing.producer_checks import ProducerUpdates
 from logstore.log.writing.writer import Cut, LogWriter
@@ -714,14 +712,12 @@ def producers_forgotten_in_recovery() -> list[Patch]:
 
 
 @_mutant
-def cleaned_above_the_high_watermark() -> list[Patch]:
-    """A record that nobody has committed, and that may be cut, takes the place of one that is."""
+def tombstones_dropped_at_once() -> list[Patch]:
+    """The pass after the one that first sees a tombstone drops it, whoever has not read it yet."""
 
-    def mutant(log: LogView, config: LogConfig, checkpoint: int | None, now_ms: int) -> LogToClean:
-        found = log_to_clean(log, config, checkpoint, now_ms)
-        end = log.snapshot.active.base_offset
-        if end <= found.first_dirty:
-            return found
-        return found._replace(end=end, dirty_bytes=max(found.dirty_bytes, 1))
+    def mutant(
+        offset_map: OffsetMap, now_ms: int, delete_retention_ms: int, *rest: Any
+    ) -> RecordSieve:
+        return RecordSieve(offset_map, now_ms, 0, *rest)
 
-    return [Patch(log_cleaner, "log_to_clean", mutant)]
+    return [Patch(cleaner_module, "RecordSieve", mutant)]

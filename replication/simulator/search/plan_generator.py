@@ -184,7 +184,7 @@ def _of_an_admin(
 def _compactions(rng: random.Random, brokers: int, duration: int) -> list[Fault]:
     return [
         Fault(rng.randrange(duration), COMPACTION, rng.randrange(brokers))
-        for _ in range(rng.randint(4, 16))
+        for _ in range(rng.randint(10, 40))
     ]
 
 

@@ -30,7 +30,7 @@ AGAIN_MS = 60
 CONFIG = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.0",
-    "segment.bytes": "400",
+    "segment.bytes": "150",
 }
 
 State = tuple[bytes, bytes | None]
