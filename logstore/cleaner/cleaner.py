@@ -418,7 +418,7 @@ class _Rewrite:
         self._stats.batches_kept += 1
 
     def _sift_control(self, raw: memoryview, window: memoryview, batch: BatchHeader) -> None:
-        """A marker stays while data of its transaction is left, and then until its horizon."""
+        """A marker stays while data of its transaction is left, and then until its horizon (F-303)."""
         unused = not batch.record_count
         if not unused:
             unused = self._transactions.on_marker(
@@ -492,6 +492,7 @@ class _Rewrite:
             self._put(_modern(batch, kept))
 
     def _keeps_legacy(self, record: Record, retain_legacy: bool) -> bool:
+        """``retain_legacy``: the segment is young enough to keep its deletions (F-301)."""
         offset_map = self._pass._map
         if record.offset > offset_map.latest_offset:
             return True

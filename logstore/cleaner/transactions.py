@@ -25,7 +25,7 @@ class PassTransactions:
         self._committed: set[int] = set()  # producers whose open transaction has data
         self.kept: list[AbortedTxn] = []
         """Aborted transactions whose marker was met with data before it: index entries that stay.
-        Whoever writes the index takes them out."""
+        Whoever writes the index takes them out (F-306)."""
 
     def add_aborted(self, txns: Iterable[AbortedTxn]) -> None:
         """What the indexes say of the offsets that come next; again is no harm."""
@@ -33,7 +33,7 @@ class PassTransactions:
             heapq.heappush(self._coming, (txn.first_offset, txn))
 
     def on_data(self, producer_id: int, transactional: bool, last_offset: int) -> bool:
-        """Whether the batch is of an aborted transaction: its records go."""
+        """Whether the batch is of an aborted transaction: its records go (F-302)."""
         self._advance(last_offset)
         if not transactional:
             return False

@@ -36,8 +36,8 @@ from replication.common.messages import (
     Response,
 )
 from replication.coordination import nodes
-from replication.simulator.workload.compaction import Compaction
 from replication.simulator.oracle.history import History, Outcome, TransactionState, Write
+from replication.simulator.workload.compaction import Compaction
 from replication.simulator.workload.lives import Lives
 from replication.simulator.workload.transactions import Transactions
 from replication.simulator.world.admin_faults import move, targets
