@@ -418,7 +418,7 @@ class _Rewrite:
         self._stats.batches_kept += 1
 
     def _sift_control(self, raw: memoryview, window: memoryview, batch: BatchHeader) -> None:
-        """A marker stays while data of its transaction is left, and then until its horizon (F-303)."""
+        """A marker stays while its transaction has data, and then until its horizon (F-303)."""
         unused = not batch.record_count
         if not unused:
             unused = self._transactions.on_marker(
