@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h)
+KERNELS := setup.py $(wildcard */kernels/*.pyx logstore/kernels/*.pxd logstore/kernels/*.c logstore/kernels/*.h logstore/spark/java/logstore/*.java)
 KERNEL_SOURCES := $(filter-out logstore/kernels/_%.c,$(KERNELS))
 SANITIZED := build/sanitize
 # Python itself has no sanitizer: its memory comes from malloc, and what it never frees is no leak.
@@ -78,7 +78,7 @@ build: $(VENV)/.dev ## a wheel in dist/, tagged manylinux
 	PYTHON=$(abspath $(BIN)/python) .ci/wheel . dist
 
 clean: ## remove .venv and what was built
-	rm -rf $(VENV) build dist *.egg-info */kernels/*.so */kernels/_*.c
+	rm -rf $(VENV) build dist *.egg-info */kernels/*.so */kernels/_*.c logstore/spark/*.jar
 
 # -- the environment ------------------------------------------------------------------------------
 

@@ -1,12 +1,18 @@
-"""Native kernels, and a package that is installed elsewhere than it lies; the rest is in
-pyproject.toml."""
+"""Native kernels, Java classes, and a package that is installed elsewhere than it lies; the rest is
+in pyproject.toml."""
 
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
+import zipfile
 from glob import glob
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 KERNELS = "logstore/kernels"
 # No -march: crc32c.c picks the instructions of the machine it runs on.
@@ -23,12 +29,52 @@ if SANITIZE:
     FLAGS = ["-O1", "-g", "-fno-wrapv", "-fno-strict-aliasing", "-fno-omit-frame-pointer"]
     FLAGS += SANITIZERS
     LINK_FLAGS = SANITIZERS
+# Beside the sources lie stubs of what they use of Spark, so that Spark is not needed to build.
+JAVA = "logstore/spark/java"
+JAR = "logstore/spark/logstore-spark.jar"
+JAVA_RELEASE = 17
 # Spark looks for top-level packages of this prefix; here it stays beside what it speaks of.
 REGISTRATION = {"pyspark_logstore": "logstore/spark/pyspark_logstore"}
 
 
 def module_of(source: str) -> str:
     return source.removesuffix(".pyx").replace("/", ".")
+
+
+def javac() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=f"{home}/bin" if home else None)
+    if found is None:
+        return None
+    told = subprocess.run([found, "-version"], capture_output=True, text=True)
+    version = (told.stdout + told.stderr).partition("javac ")[2].partition(".")[0].strip()
+    return found if version.isdigit() and int(version) >= JAVA_RELEASE else None
+
+
+class BuildWithJava(build_ext):
+    """And the jar of Spark's columnar source; without a JDK the package works without it."""
+
+    def run(self) -> None:
+        super().run()
+        compiler = javac()
+        if compiler is None:
+            print(f"no javac {JAVA_RELEASE} or newer: built without Spark's columnar source")
+            return
+        target = Path("." if self.inplace else self.build_lib, JAR)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as classes:
+            sources = sorted(glob(f"{JAVA}/logstore/*.java"))
+            command = [compiler, "--release", str(JAVA_RELEASE), "-nowarn", "-implicit:none"]
+            command += ["-encoding", "UTF-8", "-sourcepath", f"{JAVA}/stubs", "-cp", classes]
+            subprocess.run([*command, "-d", classes, *sources], check=True)
+            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(Path(classes).rglob("*.class")):
+                    info = zipfile.ZipInfo(path.relative_to(classes).as_posix())
+                    info.compress_type = zipfile.ZIP_DEFLATED
+                    archive.writestr(info, path.read_bytes())
+
+    def get_outputs(self) -> list[str]:
+        return [*super().get_outputs(), *([os.path.join(self.build_lib, JAR)] if javac() else [])]
 
 
 extensions = [
@@ -56,6 +102,7 @@ packages = find_packages(
 )
 
 setup(
+    cmdclass={"build_ext": BuildWithJava},
     ext_modules=cythonize(
         extensions, language_level=3, build_dir=f"{SANITIZED}/c" if SANITIZE else None
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from logstore.spark.common.columns import check_schema, ddl
 from logstore.spark.common.errors import ListingOutdatedError
 from logstore.spark.common.filters import PushedFilters
 from logstore.spark.common.options import Options, ReadOptions, chosen_columns
-from logstore.spark.common.splits import Split, Task
+from logstore.spark.common.splits import ReadSettings, Split, Task
 from logstore.spark.layout.layout import list_partitions
 from logstore.spark.layout.settled import until
 from logstore.spark.segments.positions import offset_for_timestamp
@@ -36,7 +36,7 @@ class LogstoreDataSource(DataSource):
         return ddl(*chosen_columns(Options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(_read_options(self.options), schema)
+        return BatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> Any:
         from logstore.spark.stream.stream import stream_reader
@@ -49,7 +49,19 @@ class LogstoreDataSource(DataSource):
         return LogstoreWriter(self.options, schema, overwrite)
 
 
-def _read_options(given: Any) -> ReadOptions:
+class PythonDataSource(LogstoreDataSource):
+    """The same where ``logstore`` is the columnar source, which leaves streams and writes to it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logstore-python"
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """
+    Raises:
+        ConfigError: an option or a value that is none.
+    """
     options = Options(given)
     parsed = ReadOptions.parse(options)
     options.refuse_unknown()
@@ -112,8 +124,11 @@ class BatchReader(DataSourceReader):
         return resolve_all(layouts, o)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settings = self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
-        return read_task(partition, settings, self.schema)
+        return read_task(partition, self.settings(), self.schema)
+
+    def settings(self) -> ReadSettings:
+        """How tasks are read that were planned with the filters of this query."""
+        return self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
 
 
 class _OptionalPushDown:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow  # noqa: F401 (a missing extra shows at import, where it is explained)
 import pyspark  # noqa: F401
 
+from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
+from logstore.spark.columnar_jar import jar, why_not
 from logstore.spark.executor_environment import check_workers
 
 if TYPE_CHECKING:
@@ -28,22 +30,50 @@ _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_JARS = "spark.jars"
+_CLASS = "logstore.DefaultSource"
+
+logger = get_logger(__name__)
 
 
 def settings(master: str = "local[*]") -> dict[str, str]:
-    """The recommended configuration, for a session that is built by other means."""
-    return _SETTINGS | (_LOCAL_SETTINGS if _is_local(master) else {})
+    """The recommended configuration, for a session that is built by other means.
+
+    With the jar of the columnar source in ``spark.jars``, where this installation has it.
+    """
+    found = _SETTINGS | (_LOCAL_SETTINGS if _is_local(master) else {})
+    path = jar()
+    if path is not None:
+        found[_JARS] = str(path)
+        found["spark.logstore.python"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    return found
 
 
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("logstore")`` known to a session.
 
-    Not needed where logstore is installed in the driver's environment: Spark finds the module
-    ``pyspark_logstore`` by itself.
+    It is the columnar source where the session was started with its jar (``settings``), and else
+    the Python source, which a line of the log then says. ``logstore-python`` is always the latter.
     """
-    from logstore.spark.data_source import LogstoreDataSource
+    from logstore.spark.data_source import LogstoreDataSource, PythonDataSource
 
-    spark.dataSource.register(LogstoreDataSource)
+    spark.dataSource.register(PythonDataSource)
+    if not is_columnar(spark):
+        reason = why_not() or "the session was started without its jar, see settings()"
+        logger.warning("no columnar source, the Python source reads instead: %s", reason)
+        spark.dataSource.register(LogstoreDataSource)
+
+
+def is_columnar(spark: SparkSession) -> bool:
+    """Whether ``format("logstore")`` reads by the columnar source in this session."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_CLASS)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def session(
@@ -57,7 +87,7 @@ def session(
 
     Args:
         master: ``local[*]``, ``spark://host:port``, ``yarn``, ``k8s://…``.
-        conf: goes before the recommended ``settings``.
+        conf: goes before the recommended ``settings``; its ``spark.jars`` are added to theirs.
 
     Raises:
         ConfigError: Spark did not start, for want of Java or by what it says of its master or
@@ -71,7 +101,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession.getActiveSession()
     builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in (settings(master) | dict(conf or {})).items():
+    for key, value in _merged(settings(master), conf or {}).items():
         builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
@@ -96,8 +126,13 @@ def session(
     return spark
 
 
+def _merged(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    jars = [jars for conf in (given, ours) if (jars := conf.get(_JARS))]
+    return {**ours, **given, **({_JARS: ",".join(jars)} if jars else {})}
+
+
 def _is_local(master: str) -> bool:
     return master.startswith("local")
 
 
-__all__ = ["register", "session", "settings"]
+__all__ = ["is_columnar", "register", "session", "settings"]

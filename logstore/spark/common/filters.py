@@ -146,8 +146,18 @@ def _is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+@dataclass(frozen=True, slots=True)
+class Microseconds:
+    """A time since 1970, also one that no ``datetime`` can be."""
+
+    value: int
+
+
 def _milliseconds(value: Any) -> tuple[int, bool] | None:
     """The last millisecond that is not after a time, and whether it is just that time."""
+    if isinstance(value, Microseconds):
+        whole, more = divmod(value.value, 1000)
+        return whole, not more
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     whole, rest = divmod(value - _EPOCH, _MS)

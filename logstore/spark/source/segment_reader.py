@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.row_counts import RowCounts
+from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.opened import opened
 from logstore.spark.segments.transactions import MarkerCheck
 from logstore.spark.segments.windows import Windows
@@ -20,6 +23,19 @@ from logstore.spark.source.batch_filter import BatchFilter
 from logstore.spark.source.batch_rows import BatchRows
 from logstore.spark.source.record_rows import RecordRows
 from logstore.storage.base import File
+
+_T_co = TypeVar("_T_co", covariant=True)
+_T = TypeVar("_T")
+
+
+class _Maker(Protocol[_T_co]):
+    """What is made of the batches of a split that are wanted."""
+
+    @property
+    def scan_options(self) -> dict[str, bool]: ...
+    def read(
+        self, window: memoryview, position: int, table: BatchTable, first: int, end: int
+    ) -> Iterator[_T_co]: ...
 
 
 def read_task(
@@ -30,6 +46,20 @@ def read_task(
     markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
     for split in task.splits:
         yield from read_split(split, settings, schema, markers[split.uri])
+
+
+def count_task(task: InputPartition, settings: ReadSettings) -> Iterator[tuple[Split, int]]:
+    """How many rows ``read_task`` would give, in parts: by the headers of batches.
+
+    Raises:
+        Exception: as ``read_split``. Of records that headers count nothing but the checksum of
+            their batch is looked at.
+    """
+    assert isinstance(task, Task)
+    markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
+    for split in task.splits:
+        for count in _read(split, settings, RowCounts(split, settings), markers[split.uri]):
+            yield split, count
 
 
 def read_split(
@@ -47,17 +77,23 @@ def read_split(
             while it was read.
         OSError: the medium refused.
     """
+    make = BatchRows if settings.granularity == "batch" else RecordRows
+    yield from _read(split, settings, make(split, settings, schema), markers or MarkerCheck())
+
+
+def _read(
+    split: Split, settings: ReadSettings, maker: _Maker[_T], markers: MarkerCheck
+) -> Iterator[_T]:
     with opened(split, settings) as segment:
         if segment is None:
             return
-        yield from _rows(segment.file, split, settings, schema, markers or MarkerCheck())
+        yield from _made(segment.file, split, settings, maker, markers)
         segment.check()
 
 
-def _rows(
-    file: File, split: Split, settings: ReadSettings, schema: pa.Schema, markers: MarkerCheck
-) -> Iterator[pa.RecordBatch]:
-    rows = (BatchRows if settings.granularity == "batch" else RecordRows)(split, settings, schema)
+def _made(
+    file: File, split: Split, settings: ReadSettings, maker: _Maker[_T], markers: MarkerCheck
+) -> Iterator[_T]:
     wanted = BatchFilter(split, settings)
     size = file.size()
     windows = Windows(
@@ -69,10 +105,10 @@ def _rows(
         max_batch_bytes=settings.max_batch_bytes,
         drop_malformed=settings.drop_malformed,
     )
-    for window, position, table in windows.tables(**rows.scan_options):
+    for window, position, table in windows.tables(**maker.scan_options):
         if settings.read_committed:
             markers.take(split, window, table)
         for first, end in wanted.runs(table, window):
-            yield from rows.read(window, position, table, first, end)
+            yield from maker.read(window, position, table, first, end)
         if table.cells("base_offset")[-1] >= split.end_offset:
             return

@@ -1,0 +1,341 @@
+"""What the columnar source, which runs in the JVM, asks of Python: docs/spark.md.
+
+A request names an operation and carries all that it needs; nothing is kept between two of them.
+The JVM's side of the format is ``java/logstore/Request.java`` and ``Worker.java``: big-endian int32
+numbers, and texts and bytes after their length.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import repeat
+from typing import Any, BinaryIO, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+from pyspark.sql.types import StructType
+
+from logstore.common.errors import LogstoreError
+from logstore.spark.common.columns import ddl
+from logstore.spark.common.filters import Microseconds, PushedFilters
+from logstore.spark.common.options import Options, chosen_columns
+from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.data_source import BatchReader, read_options
+from logstore.spark.source.header_columns import SplitColumns
+from logstore.spark.source.segment_reader import count_task, read_task
+
+_INT = struct.Struct(">i")
+_SIZE_MAX = 1 << 30
+_NO_LIMIT = -1
+
+
+class Answer(IntEnum):
+    """The first number of an answer, and of each part of one to ``read``."""
+
+    END = 0
+    """Nothing more; for other operations: what was asked for follows."""
+    BATCH = 1
+    """A message of Arrow's stream format, the first one with its schema before it."""
+    ROWS = 2
+    """A number of rows without a column."""
+    ERROR = 3
+    """A text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReader:
+    """How each task of a query is read.
+
+    The last ``counts`` columns of ``schema`` are numbers of rows, for each value of those before
+    them. A task gives at most ``limit`` rows; −1 for no limit.
+    """
+
+    settings: ReadSettings
+    schema: pa.Schema
+    counts: int
+    limit: int
+
+
+# ---- messages ----------------------------------------------------------------------------------
+
+
+class Wire:
+    """Both directions of one request.
+
+    Raises:
+        EOFError: the other side has gone.
+    """
+
+    def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
+        self._source, self.sink = source, sink
+
+    def number(self) -> int:
+        value: int = _INT.unpack(self._exactly(_INT.size))[0]
+        return value
+
+    def block(self) -> bytes:
+        size = self.number()
+        if not 0 <= size <= _SIZE_MAX:
+            raise ValueError(f"a size of {size} in a request")
+        return self._exactly(size)
+
+    def text(self) -> str:
+        return self.block().decode()
+
+    def texts(self) -> list[str]:
+        return [self.text() for _ in range(self.number())]
+
+    def options(self) -> dict[str, str]:
+        return {self.text(): self.text() for _ in range(self.number())}
+
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.text()))
+
+    def filters(self) -> list[Filter | None]:
+        """``None`` for what cannot be judged here."""
+        return [_filter(self._expression()) for _ in range(self.number())]
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._source.read(size)
+        if len(data) < size:
+            raise EOFError
+        return data
+
+    def _expression(self) -> Expression:
+        match chr(self.number()):
+            case "C":
+                return Column(tuple(self.texts()))
+            case "L":
+                return _literal(self.text(), self.text())
+            case "F":
+                name = self.text()
+                return Call(name, [self._expression() for _ in range(self.number())])
+        return None
+
+    def put(self, *values: int | str | bytes) -> None:
+        for value in values:
+            if isinstance(value, int):
+                self.sink.write(_INT.pack(value))
+                continue
+            data = value.encode(errors="replace") if isinstance(value, str) else value
+            self.sink.write(_INT.pack(len(data)))
+            self.sink.write(data)
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer one request.
+
+    Raises:
+        EOFError: there was none.
+        OSError: the other side has gone.
+    """
+    wire = Wire(source, sink)
+    operation = wire.text()
+    try:
+        _OPERATIONS[operation](wire)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        raise
+    except Exception as error:
+        known = isinstance(error, LogstoreError)
+        wire.put(Answer.ERROR, str(error) if known else f"{type(error).__name__}: {error}")
+    sink.flush()
+
+
+# ---- operations --------------------------------------------------------------------------------
+
+
+def _schema(wire: Wire) -> None:
+    """Options; the columns as DDL."""
+    given = wire.options()
+    wire.put(Answer.END, ddl(*chosen_columns(Options(given))))
+
+
+def _exact_filters(wire: Wire) -> None:
+    """Options, the schema, filters; for each filter whether it then holds for every row."""
+    options, schema, wanted = wire.options(), wire.schema(), wire.filters()
+    reader = BatchReader(read_options(options), schema)
+    exact = [_push(reader.filters, condition) for condition in wanted]
+    wire.put(Answer.END, *map(int, exact))
+
+
+def _plan(wire: Wire) -> None:
+    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``Task``s, pickled."""
+    options, schema, required = wire.options(), wire.schema(), wire.texts()
+    counts, limit, wanted = wire.number(), wire.number(), wire.filters()
+    reader = BatchReader(read_options(options), schema)
+    for condition in wanted:
+        _push(reader.filters, condition)
+    named = required[: len(required) - counts]
+    columns = [reader.schema.field(name) for name in named]
+    columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
+    tasks = [task for task in reader.partitions() if isinstance(task, Task)]
+    task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
+    wire.put(Answer.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
+
+
+def _push(filters: PushedFilters, condition: Filter | None) -> bool:
+    return condition is not None and not list(filters.push([condition]))
+
+
+def _read(wire: Wire) -> None:
+    """A ``TaskReader`` and a ``Task``; the rows."""
+    # Both were pickled by this code, and come from the JVM that started this process.
+    reader, task = pickle.loads(wire.block()), pickle.loads(wire.block())
+    assert isinstance(reader, TaskReader)
+    assert isinstance(task, Task)
+    if reader.schema.names:
+        _send_batches(wire, reader, task)
+    else:
+        _send_row_numbers(wire, reader, task)
+    wire.put(Answer.END)
+
+
+def _send_batches(wire: Wire, reader: TaskReader, task: Task) -> None:
+    batches: Iterator[pa.RecordBatch]
+    if reader.counts:
+        batches = iter([counted(reader, task)])
+    else:
+        batches = read_task(task, reader.settings, reader.schema)
+    # Never closed: what follows the batches is ours to say.
+    stream = pa.ipc.new_stream(wire.sink, reader.schema)
+    for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
+        wire.put(Answer.BATCH)
+        stream.write_batch(batch.slice(0, rows))
+        wire.sink.flush()  # the JVM goes on while the next one is made
+
+
+def _send_row_numbers(wire: Wire, reader: TaskReader, task: Task) -> None:
+    counts = (count for _, count in count_task(task, reader.settings))
+    for _, rows in _up_to(reader.limit, counts, lambda count: count):
+        wire.put(Answer.ROWS, rows)
+
+
+def _up_to(
+    limit: int, parts: Iterator[Any], size: Callable[[Any], int]
+) -> Iterator[tuple[Any, int]]:
+    """Parts with how many of their rows are wanted, until there are ``limit``."""
+    left = limit
+    for part in parts:
+        rows = size(part) if limit == _NO_LIMIT else min(size(part), left)
+        if rows:
+            yield part, rows
+        left -= rows
+        if limit != _NO_LIMIT and left <= 0:
+            return
+
+
+def counted(reader: TaskReader, task: Task) -> pa.RecordBatch:
+    """A row of numbers for each value of the columns before them; one at least without any."""
+    groups = [reader.schema.field(i) for i in range(len(reader.schema) - reader.counts)]
+    found: dict[tuple[Any, ...], int] = defaultdict(int)
+    if not groups:
+        found[()] = 0
+    for split, count in count_task(task, reader.settings):
+        if count:
+            found[_values(groups, split)] += count
+    keys = zip(*found, strict=True) if groups and found else repeat((), len(groups))
+    arrays = [pa.array(values, group.type) for values, group in zip(keys, groups, strict=False)]
+    arrays += [pa.array(found.values(), pa.int64())] * reader.counts
+    return pa.RecordBatch.from_arrays(arrays, schema=reader.schema)
+
+
+def _values(groups: list[pa.Field], split: Split) -> tuple[Any, ...]:
+    columns = SplitColumns(split)
+    return tuple(columns.rows(group, 1)[0].as_py() for group in groups)
+
+
+_OPERATIONS: Mapping[str, Callable[[Wire], None]] = {
+    "schema": _schema,
+    "filters": _exact_filters,
+    "plan": _plan,
+    "read": _read,
+}
+
+
+# ---- filters -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    value: int | str | Microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    name: str
+    arguments: list[Expression]
+
+
+Expression: TypeAlias = Column | Literal | Call | None
+"""As Spark's connectors have it; ``None`` for any other."""
+
+_BINARY: Mapping[str, Callable[[Any, Any], Filter]] = {
+    "=": EqualTo,
+    "<=>": EqualNullSafe,
+    "<>": lambda column, value: Not(EqualTo(column, value)),
+    ">": GreaterThan,
+    ">=": GreaterThanOrEqual,
+    "<": LessThan,
+    "<=": LessThanOrEqual,
+    "STARTS_WITH": StringStartsWith,
+    "ENDS_WITH": StringEndsWith,
+    "CONTAINS": StringContains,
+}
+_TURNED = {"=": "=", "<=>": "<=>", "<>": "<>", ">": "<", ">=": "<=", "<": ">", "<=": ">="}
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+
+
+def _literal(kind: str, text: str) -> Expression:
+    if kind == "string":
+        return Literal(text)
+    if kind in _WHOLE:
+        return Literal(int(text))
+    return Literal(Microseconds(int(text))) if kind == "timestamp" else None
+
+
+def _filter(expression: Expression) -> Filter | None:
+    match expression:
+        case Call("NOT", [inner]):
+            child = _filter(inner)
+            return None if child is None or isinstance(child, Not) else Not(child)
+        case Call("IS_NULL", [Column(path)]):
+            return IsNull(path)
+        case Call("IS_NOT_NULL", [Column(path)]):
+            return IsNotNull(path)
+        case Call("IN", [Column(path), *choice]):
+            values = tuple(one.value for one in choice if isinstance(one, Literal))
+            return In(path, values) if values and len(values) == len(choice) else None
+        case Call(name, [Literal(value), Column(path)]) if name in _TURNED:
+            return _BINARY[_TURNED[name]](path, value)
+        case Call(name, [Column(path), Literal(value)]) if name in _BINARY:
+            return _BINARY[name](path, value)
+    return None
+
+
+__all__ = ["Answer", "TaskReader", "counted", "serve"]

@@ -1,0 +1,34 @@
+"""The process that Spark forks workers of the columnar source from, one for each task at a time.
+
+Spark's own daemon, which starts, reuses and ends them, reads the worker's module after the fork,
+and only one whose name begins with ``pyspark``. It finds this one here under such a name, with all
+that a worker needs imported once for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import BinaryIO
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads are of no use to a worker
+
+from logstore.spark.columnar import serve
+
+WORKER = "pyspark_logstore_worker"
+"""``Python.WORKER`` in the JVM."""
+
+
+def main(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer a request of the JVM; the daemon calls again while it keeps the worker."""
+    try:
+        serve(source, sink)
+    except (EOFError, OSError):
+        sys.exit(1)  # the JVM let go of it
+
+
+if __name__ == "__main__":
+    from pyspark.daemon import manager
+
+    sys.modules[WORKER] = sys.modules[__name__]
+    manager()

@@ -1,0 +1,96 @@
+package logstore;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** One query: planned by Python when it runs, read by Python where its tasks run. */
+final class LogstoreScan implements Scan, Batch {
+    private final SupportsRead python;
+    private final Query query;
+    private final Python interpreter = Python.ofSession();
+    private Plan plan;
+
+    LogstoreScan(SupportsRead python, Query query) {
+        this.python = python;
+        this.query = query;
+    }
+
+    @Override
+    public StructType readSchema() {
+        return query.required();
+    }
+
+    @Override
+    public String description() {
+        List<String> words = new ArrayList<>();
+        words.add("logstore " + Arrays.toString(query.required().fieldNames()));
+        words.add("PushedPredicates: " + Arrays.toString(query.predicates()));
+        if (query.counts() > 0) {
+            words.add("counted by headers");
+        }
+        if (query.limit() != Query.NO_LIMIT) {
+            words.add("limit " + query.limit());
+        }
+        return String.join(", ", words);
+    }
+
+    @Override
+    public Batch toBatch() {
+        return this;
+    }
+
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        return python.newScanBuilder(query.options()).build().toMicroBatchStream(checkpoint);
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        return plan().tasks().stream().map(Task::new).toArray(InputPartition[]::new);
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return new Factory(interpreter, plan().reader());
+    }
+
+    private synchronized Plan plan() {
+        if (plan == null) {
+            plan = new Requests(interpreter).plan(query);
+        }
+        return plan;
+    }
+
+    /** How tasks are read, and what each of them reads, in Python's words. */
+    record Plan(byte[] reader, List<byte[]> tasks) {}
+
+    record Task(byte[] splits) implements InputPartition {}
+
+    record Factory(Python python, byte[] reader) implements PartitionReaderFactory {
+        @Override
+        public PartitionReader<InternalRow> createReader(InputPartition partition) {
+            throw new UnsupportedOperationException("read by columns");
+        }
+
+        @Override
+        public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+            return new ColumnReader(python, reader, ((Task) partition).splits());
+        }
+
+        @Override
+        public boolean supportColumnarReads(InputPartition partition) {
+            return true;
+        }
+    }
+}

@@ -1,0 +1,71 @@
+package logstore;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.StructType;
+
+/** Questions of the driver. What Python objects to is an {@code IllegalArgumentException}. */
+final class Requests {
+    private final Python python;
+
+    Requests(Python python) {
+        this.python = python;
+    }
+
+    StructType schema(Map<String, String> options) {
+        return StructType.fromDDL(ask(new Request("schema").options(options), Worker::readText));
+    }
+
+    /** Which filters hold for every row that Python gives, so that Spark need not look again. */
+    boolean[] exactFilters(Map<String, String> options, StructType schema, Predicate[] filters) {
+        Request request =
+            new Request("filters").options(options).text(schema.json()).expressions(filters);
+        return ask(request, worker -> {
+            boolean[] exact = new boolean[filters.length];
+            for (int i = 0; i < exact.length; i++) {
+                exact[i] = worker.readInt() != 0;
+            }
+            return exact;
+        });
+    }
+
+    LogstoreScan.Plan plan(Query query) {
+        Request request = new Request("plan")
+            .options(query.options())
+            .text(query.schema().json())
+            .texts(query.required().fieldNames())
+            .number(query.counts())
+            .number(query.limit())
+            .expressions(query.predicates());
+        return ask(request, worker -> {
+            byte[] reader = worker.readBytes();
+            int count = worker.readInt();
+            List<byte[]> tasks = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                tasks.add(worker.readBytes());
+            }
+            return new LogstoreScan.Plan(reader, tasks);
+        });
+    }
+
+    private interface Content<T> {
+        T of(Worker worker);
+    }
+
+    private <T> T ask(Request request, Content<T> content) {
+        Worker worker = Worker.start(python);
+        try {
+            worker.send(request);
+            worker.answer();
+            T found = content.of(worker);
+            worker.release();
+            return found;
+        } catch (LogstoreException error) {
+            throw new IllegalArgumentException(error.getMessage(), error.getCause());
+        } finally {
+            worker.destroyUnlessReleased();
+        }
+    }
+}

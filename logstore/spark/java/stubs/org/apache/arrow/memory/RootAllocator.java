@@ -1,0 +1,5 @@
+package org.apache.arrow.memory;
+
+public class RootAllocator implements BufferAllocator {
+    public native void close();
+}

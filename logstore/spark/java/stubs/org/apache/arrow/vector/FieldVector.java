@@ -1,0 +1,3 @@
+package org.apache.arrow.vector;
+
+public interface FieldVector extends ValueVector {}

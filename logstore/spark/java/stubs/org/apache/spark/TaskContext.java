@@ -1,0 +1,7 @@
+package org.apache.spark;
+
+public abstract class TaskContext {
+    public static native TaskContext get();
+
+    public abstract void killTaskIfInterrupted();
+}

@@ -1,0 +1,3 @@
+package org.apache.spark.sql.catalyst;
+
+public abstract class InternalRow {}

@@ -1,0 +1,3 @@
+package org.apache.spark.sql.connector.catalog;
+
+public enum TableCapability {}

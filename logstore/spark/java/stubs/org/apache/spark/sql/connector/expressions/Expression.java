@@ -1,0 +1,5 @@
+package org.apache.spark.sql.connector.expressions;
+
+public interface Expression {
+    Expression[] children();
+}

@@ -1,0 +1,3 @@
+package org.apache.spark.sql.connector.expressions;
+
+public interface Transform extends Expression {}

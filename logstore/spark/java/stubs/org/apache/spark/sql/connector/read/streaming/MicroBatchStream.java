@@ -1,0 +1,3 @@
+package org.apache.spark.sql.connector.read.streaming;
+
+public interface MicroBatchStream {}

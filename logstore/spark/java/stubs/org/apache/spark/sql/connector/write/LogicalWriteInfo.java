@@ -1,0 +1,3 @@
+package org.apache.spark.sql.connector.write;
+
+public interface LogicalWriteInfo {}

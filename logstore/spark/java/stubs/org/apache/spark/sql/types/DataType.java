@@ -1,0 +1,7 @@
+package org.apache.spark.sql.types;
+
+public abstract class DataType {
+    public native String json();
+
+    public native String simpleString();
+}

@@ -1,0 +1,3 @@
+package org.apache.spark.sql.vectorized;
+
+public abstract class ColumnVector {}

@@ -1,0 +1,3 @@
+package scala;
+
+public abstract class Option<A> {}
