@@ -115,7 +115,8 @@ def peak_of_workers() -> Iterator[list[int]]:
         while not done.wait(0.02):
             for child in psutil.Process().children(recursive=True):
                 try:
-                    if "pyspark.daemon" in " ".join(child.cmdline()):
+                    command = " ".join(child.cmdline())
+                    if "pyspark.daemon" in command or "columnar_daemon" in command:
                         memory = child.memory_info()
                         peak[0] = max(peak[0], memory.rss - memory.shared)
                 except psutil.Error:

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from logstore.common.extras import Extra, load
 
 if TYPE_CHECKING:
+    from logstore.spark.batches import count, map_batches
     from logstore.spark.executor_environment import package_archive, shipped
     from logstore.spark.sessions import register, session, settings
     from logstore.spark.verify.verification import verify
 
 # Where each name lives; imported when first asked for.
 _HOMES = {
+    "count": "logstore.spark.batches",
+    "map_batches": "logstore.spark.batches",
     "package_archive": "logstore.spark.executor_environment",
     "register": "logstore.spark.sessions",
     "session": "logstore.spark.sessions",
@@ -38,4 +41,13 @@ def __dir__() -> list[str]:
     return __all__
 
 
-__all__ = ["package_archive", "register", "session", "settings", "shipped", "verify"]
+__all__ = [
+    "count",
+    "map_batches",
+    "package_archive",
+    "register",
+    "session",
+    "settings",
+    "shipped",
+    "verify",
+]

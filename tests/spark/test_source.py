@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow  # a JVM
 
+Load = Callable[..., "DataFrame"]
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -34,22 +35,40 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["true", "false"], ids=["push-down", "no push-down"])
+@pytest.fixture(params=["logstore", "logstore-python"], ids=["by column", "in Python"])
+def form(request: pytest.FixtureRequest) -> str:
+    """Each question to both sources."""
+    found: str = request.param
+    return found
+
+
+PUSHING = pytest.mark.parametrize(
+    ("form", "session"),
+    [("logstore", "true"), ("logstore-python", "true"), ("logstore-python", "false")],
+    ids=["by column", "in Python, push-down", "in Python, no push-down"],
+    indirect=True,
+)
+
+
+@pytest.fixture
 def session(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[SparkSession]:
+    """With the setting for filters of Python sources, which means nothing to the other."""
     before = spark.conf.get(PUSH_DOWN)
     spark.conf.set(PUSH_DOWN, request.param)
     yield spark
     spark.conf.set(PUSH_DOWN, before)
 
 
-def load(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
-    return spark.read.format("logstore").options(**options).load(path)
+@pytest.fixture
+def load(spark: SparkSession, form: str) -> Load:
+    def read(path: Any, **options: Any) -> DataFrame:
+        return spark.read.format(form).options(**options).load(path)
+
+    return read
 
 
-def test_columns_and_types_are_those_of_sparks_kafka_source(
-    spark: SparkSession, logs: Path
-) -> None:
-    frame = load(spark, str(logs), includeHeaders=True)
+def test_columns_and_types_are_those_of_sparks_kafka_source(load: Load, logs: Path) -> None:
+    frame = load(str(logs), includeHeaders=True)
     assert [(name, kind) for name, kind in frame.dtypes] == [
         ("key", "binary"),
         ("value", "binary"),
@@ -65,7 +84,7 @@ def test_columns_and_types_are_those_of_sparks_kafka_source(
 
 @pytest.mark.parametrize("name", ["v0-gzip", "v1-lz4", "v2-none", "v2-txn", "v2-zstd"])
 def test_golden_logs_have_the_values_that_kafka_reads(
-    spark: SparkSession, tmp_path: Path, name: str
+    load: Load, tmp_path: Path, name: str
 ) -> None:
     folder, logs = DATA / name, tmp_path / "logs"
     shutil.copytree(folder, logs / "golden-7")
@@ -75,7 +94,7 @@ def test_golden_logs_have_the_values_that_kafka_reads(
         expected_row(record, batches[record["batch"]], segment, str(logs))
         for record in lines(folder / "records.jsonl")
     ]
-    frame = load(spark, str(logs), columns=ALL, includeControl=True)
+    frame = load(str(logs), columns=ALL, includeControl=True)
     for got, want in zip(frame.collect(), expected, strict=True):
         row = got.asDict(recursive=True)
         row["timestamp"] = round(row["timestamp"].timestamp() * 1000)
@@ -98,18 +117,19 @@ QUERIES = [
 ]
 
 
+@PUSHING
 @pytest.mark.parametrize(("condition", "count"), QUERIES, ids=[query for query, _ in QUERIES])
 def test_filters_give_the_same_rows_with_push_down_and_without(
-    session: SparkSession, logs: Path, condition: str, count: int
+    session: SparkSession, load: Load, logs: Path, condition: str, count: int
 ) -> None:
-    assert load(session, str(logs)).where(condition).count() == count
+    assert load(str(logs)).where(condition).count() == count
 
 
-def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, logs: Path) -> None:
+def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, load: Load, logs: Path) -> None:
     spark.conf.set(PUSH_DOWN, "true")
 
     def plan(condition: str) -> str:
-        frame = load(spark, str(logs), pushFilters=True).where(condition)
+        frame = load(str(logs), pushFilters=True).where(condition)
         return str(frame._jdf.queryExecution().executedPlan().toString())
 
     assert "Filter (" not in plan("topic = 'orders' AND offset >= 390")
@@ -117,11 +137,12 @@ def test_exact_filters_are_gone_from_the_plan(spark: SparkSession, logs: Path) -
     spark.conf.set(PUSH_DOWN, "false")
 
 
+@PUSHING
 def test_a_frame_used_twice_gives_each_query_its_own_rows(
-    session: SparkSession, logs: Path
+    session: SparkSession, load: Load, logs: Path
 ) -> None:
     """Filtered, then whole; in a union, a self-join, a view and a cache."""
-    frame = load(session, str(logs))
+    frame = load(str(logs))
     few = frame.where("topic = 'orders' AND partition = 1 AND offset >= 390")
     assert [few.count(), frame.count(), few.count(), frame.count()] == [10, 1200, 10, 1200]
     assert few.union(frame).count() == 1210
@@ -136,10 +157,11 @@ def test_a_frame_used_twice_gives_each_query_its_own_rows(
     cached.unpersist()
 
 
+@PUSHING
 def test_a_frame_filtered_in_each_micro_batch_is_whole_in_the_next(
-    session: SparkSession, logs: Path, tmp_path: Path
+    session: SparkSession, load: Load, logs: Path, tmp_path: Path
 ) -> None:
-    frame = load(session, str(logs))
+    frame = load(str(logs))
     seen: list[tuple[int, int]] = []
 
     def sink(_: DataFrame, number: int) -> None:
@@ -154,24 +176,24 @@ def test_a_frame_filtered_in_each_micro_batch_is_whole_in_the_next(
     assert seen[:2] == [(3, 1200), (6, 1200)]
 
 
-def test_sql_reads_paths_through_a_view(spark: SparkSession, logs: Path) -> None:
+def test_sql_reads_paths_through_a_view(spark: SparkSession, logs: Path, form: str) -> None:
     spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW orders USING logstore "
+        "CREATE OR REPLACE TEMPORARY VIEW orders USING `{form}` "
         f"OPTIONS (path '{logs}', subscribe 'orders', startingOffsets 'earliest')"
     )
     [row] = spark.sql("SELECT count(*) AS n, max(offset) AS last FROM orders").collect()
     assert (row["n"], row["last"]) == (800, 399)
 
 
-def test_several_paths_are_loaded_together(spark: SparkSession, logs: Path) -> None:
+def test_several_paths_are_loaded_together(load: Load, logs: Path) -> None:
     paths = [f"{logs}/orders-0", f"{logs}/pay*"]
-    rows = load(spark, paths).groupBy("topic").count().orderBy("topic").collect()
+    rows = load(paths).groupBy("topic").count().orderBy("topic").collect()
     assert [(row["topic"], row["count"]) for row in rows] == [("orders", 400), ("payments", 400)]
 
 
-def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, logs: Path) -> None:
+def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, logs: Path, form: str) -> None:
     frame = (
-        spark.read.format("logstore")
+        spark.read.format(form)
         .schema("offset bigint, isControl boolean, value binary")
         .load(str(logs))
     )
@@ -179,14 +201,14 @@ def test_a_schema_of_the_users_chooses_columns(spark: SparkSession, logs: Path) 
     assert frame.where("length(value) = 50 AND NOT isControl").count() == 1200
 
 
-def test_batches_are_rows_of_their_own(spark: SparkSession, logs: Path) -> None:
-    frame = load(spark, str(logs), granularity="batch")
+def test_batches_are_rows_of_their_own(load: Load, logs: Path) -> None:
+    frame = load(str(logs), granularity="batch")
     [row] = frame.selectExpr("count(*)", "sum(recordCount)", "bool_and(crcOk)").collect()
     assert tuple(row) == (120, 1200, True)
 
 
 def test_a_corrupt_batch_fails_the_query_and_names_the_file(
-    spark: SparkSession, logs: Path, tmp_path: Path
+    load: Load, logs: Path, tmp_path: Path
 ) -> None:
     copy = tmp_path / "logs"
     shutil.copytree(logs, copy)
@@ -195,20 +217,22 @@ def test_a_corrupt_batch_fails_the_query_and_names_the_file(
         file.seek(100)
         file.write(b"\xff\xff")
     with pytest.raises(Exception, match=f"{log} at byte 0: checksum"):
-        load(spark, str(copy)).count()
-    assert load(spark, str(copy), mode="DROPMALFORMED").count() == 1190
+        load(str(copy)).count()
+    assert load(str(copy), mode="DROPMALFORMED").count() == 1190
 
 
-def test_mistakes_in_options_reach_the_user(spark: SparkSession, logs: Path) -> None:
+def test_mistakes_in_options_reach_the_user(
+    spark: SparkSession, load: Load, logs: Path, form: str
+) -> None:
     with pytest.raises(Exception, match="unknown option startingofsets; known are: "):
-        load(spark, str(logs), startingOfsets="earliest").count()
+        load(str(logs), startingOfsets="earliest").count()
     with pytest.raises(Exception, match="nowhere is no log directory"):
-        load(spark, str(logs / "nowhere")).count()
+        load(str(logs / "nowhere")).count()
     with pytest.raises(Exception, match="column offset is bigint, not string"):
-        spark.read.format("logstore").schema("offset string").load(str(logs)).count()
+        spark.read.format(form).schema("offset string").load(str(logs)).count()
 
 
-def test_an_empty_log_directory_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_log_directory_has_no_rows(load: Load, tmp_path: Path) -> None:
     with Broker(tmp_path / "logs", orders=1):
         pass
-    assert load(spark, str(tmp_path / "logs")).count() == 0
+    assert load(str(tmp_path / "logs")).count() == 0

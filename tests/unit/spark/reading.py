@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.datasource import Filter
 from pyspark.sql.types import (
     ArrayType,
@@ -22,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from logstore.common.config import LogConfig
+from logstore.common.errors import LogstoreError
 from logstore.log import ReplicaLog, run_inline
 from logstore.manager import LogManager
 from logstore.spark.common.columns import known_columns
@@ -29,6 +32,7 @@ from logstore.spark.common.options import Options, chosen_columns
 from logstore.spark.common.splits import Task
 from logstore.spark.data_source import BatchReader, LogstoreDataSource
 from logstore.testing import ManualClock
+from tests.unit.spark import columnar_wire
 
 TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
@@ -51,11 +55,7 @@ def schema_of(options: dict[str, str]) -> StructType:
 
 
 def reader(path: str | Path, schema: StructType | None = None, **options: Any) -> BatchReader:
-    given = {
-        "path": str(path),
-        "pushFilters": "true",
-        **{name: str(value) for name, value in options.items()},
-    }
+    given = _given(path, options)
     source = LogstoreDataSource(given)
     made = source.reader(schema or schema_of(given))
     assert isinstance(made, BatchReader)
@@ -73,15 +73,54 @@ def read(
     schema: StructType | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """All rows, task after task. Filters are pushed; what remains of them is not applied."""
+    """All rows, task after task. Filters are pushed; what remains of them is not applied.
+
+    Read twice: by the Python source, and as the columnar source would; the rows, or what either
+    says that is wrong, are the same.
+    """
+    given = _given(path, options)
+    try:
+        rows, left = _read_plainly(path, filters, schema, options)
+    except LogstoreError as error:
+        with pytest.raises(columnar_wire.Refused, match=f"^{re.escape(str(error))}$"):
+            _read_by_column(given, schema or schema_of(given), filters, counted=False)
+        raise
+    read_again, exact = _read_by_column(given, schema or schema_of(given), filters)
+    assert read_again == rows
+    assert exact.count(False) == left
+    return rows
+
+
+def _read_plainly(
+    path: str | Path, filters: Sequence[Filter], schema: StructType | None, options: dict[str, Any]
+) -> tuple[list[dict[str, Any]], int]:
     made = reader(path, schema, **options)
-    made.pushFilters(list(filters))
+    left = len(list(made.pushFilters(list(filters))))
     batches = [batch for task in tasks(made) for batch in made.read(task)]
     for batch in batches:
         batch.validate(full=True)
-    if not batches:
-        return []
-    return list(pa.Table.from_batches(batches).to_pylist())
+    return list(pa.Table.from_batches(batches).to_pylist()) if batches else [], left
+
+
+def _read_by_column(
+    given: dict[str, str], schema: StructType, filters: Sequence[Filter], *, counted: bool = True
+) -> tuple[list[dict[str, Any]], list[bool]]:
+    """The rows, which the headers count too, and which filters are exact."""
+    exact = columnar_wire.exact(given, schema, filters) if filters else []
+    rows, _ = columnar_wire.query(given, schema, schema.names, filters)
+    if counted:
+        assert columnar_wire.query(given, schema, (), filters) == ([], len(rows))
+        total, _ = columnar_wire.query(given, schema, ("count",), filters, counts=1)
+        assert sum(row["count"] for row in total) == len(rows)
+    return rows, exact
+
+
+def _given(path: str | Path, options: dict[str, Any]) -> dict[str, str]:
+    return {
+        "path": str(path),
+        "pushFilters": "true",
+        **{name: str(value) for name, value in options.items()},
+    }
 
 
 def offsets(rows: list[dict[str, Any]]) -> list[int]:

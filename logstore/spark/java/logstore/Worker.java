@@ -6,6 +6,7 @@ import java.nio.channels.ReadableByteChannel;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
+import java.time.Instant;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
@@ -46,6 +47,7 @@ final class Worker {
     static Worker start(Python python) {
         CompletableFuture<PythonWorker> started = new CompletableFuture<>();
         SparkEnv env = SparkEnv.get();
+        Instant asked = Instant.now();
         Thread starter = new Thread(() -> start(env, python, started), "logstore-python-start");
         starter.setDaemon(true);
         starter.start();
@@ -53,6 +55,7 @@ final class Worker {
         try {
             return new Worker(python, started.get(python.startSeconds(), TimeUnit.SECONDS));
         } catch (TimeoutException error) {
+            endDaemonsSince(asked);
             reason = "nothing heard of it for " + python.startSeconds()
                 + " s (spark.logstore.pythonStartSeconds)";
         } catch (ExecutionException error) {
@@ -68,6 +71,16 @@ final class Worker {
             destroy(env, python, late);
         }
         throw failure;
+    }
+
+    /** Spark waits for a daemon that hangs with a lock in hand that all of its Python needs. */
+    private static void endDaemonsSince(Instant asked) {
+        // The kernel tells when a process began to a hundredth of a second.
+        Instant earliest = asked.minusMillis(100);
+        ProcessHandle.current().children()
+            .filter(child -> child.info().commandLine().orElse("").contains(Python.DAEMON))
+            .filter(child -> child.info().startInstant().orElse(Instant.MIN).isAfter(earliest))
+            .forEach(ProcessHandle::destroyForcibly);
     }
 
     /** Spark waits for a daemon without limit, so nobody waits for this thread without one. */

@@ -1,0 +1,91 @@
+"""Counts and reductions where the records are decoded: no row is made of any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from logstore.spark.common.columns import ddl
+from logstore.spark.common.options import Options, chosen_columns
+from logstore.spark.data_source import BatchReader, read_options
+from logstore.spark.source.segment_reader import count_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+
+def map_batches(
+    spark: SparkSession,
+    function: Callable[[Iterator[pa.RecordBatch]], Batches],
+    schema: str,
+    *paths: str,
+    **options: Any,
+) -> DataFrame:
+    """What ``function`` makes of the records of each task, in the Python process that reads them.
+
+    The logs are planned when this is called. ``options`` are those of reading: with ``columns``
+    only what ``function`` looks at is decoded.
+
+    Args:
+        function: called once for each task, with its record batches in the order of the log; it
+            travels to the workers by pickle. Those it gives have ``schema``.
+        schema: as DDL, such as ``"length bigint"``.
+
+    Raises:
+        LogstoreError: as reading does.
+    """
+    reader = _reader(paths, options)
+    return _by_tasks(spark, reader.partitions(), lambda task: function(reader.read(task)), schema)
+
+
+def count(spark: SparkSession, *paths: str, **options: Any) -> int:
+    """How many rows reading would give, by the headers of batches, whose checksums are compared.
+
+    Raises:
+        LogstoreError: as reading does.
+    """
+    reader = _reader(paths, options)
+    settings = reader.settings()
+
+    def counted(task: InputPartition) -> Batches:
+        rows = sum(number for _, number in count_task(task, settings))
+        yield pa.RecordBatch.from_arrays([pa.array([rows], pa.int64())], ["rows"])
+
+    tasks = reader.partitions()
+    found = _by_tasks(spark, tasks, counted, "rows bigint").selectExpr("sum(rows)").first()
+    return 0 if found is None else int(found[0])
+
+
+def _reader(paths: tuple[str, ...], options: dict[str, Any]) -> BatchReader:
+    given = {name: str(value) for name, value in options.items()}
+    if paths:
+        given["paths"] = json.dumps(paths)
+    schema = StructType.fromDDL(ddl(*chosen_columns(Options(given))))
+    assert isinstance(schema, StructType)
+    return BatchReader(read_options(given), schema)
+
+
+def _by_tasks(
+    spark: SparkSession,
+    tasks: list[InputPartition],
+    run: Callable[[InputPartition], Batches],
+    schema: str,
+) -> DataFrame:
+    """One task of Spark for each of ``tasks``."""
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from run(tasks[number])
+
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
+
+
+__all__ = ["count", "map_batches"]

@@ -1,0 +1,182 @@
+"""The columnar source without the JVM: its requests, asked in this process."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+from pyspark.sql.types import StructType
+
+from logstore.spark.columnar import Answer, serve
+
+NAMES: dict[type[Filter], str] = {
+    EqualTo: "=",
+    EqualNullSafe: "<=>",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    StringStartsWith: "STARTS_WITH",
+    StringEndsWith: "ENDS_WITH",
+    StringContains: "CONTAINS",
+}
+
+
+class Refused(Exception):
+    """The text of an ERROR answer."""
+
+
+def number(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def block(value: bytes) -> bytes:
+    return number(len(value)) + value
+
+
+def text(value: str) -> bytes:
+    return block(value.encode())
+
+
+def texts(values: Sequence[str]) -> bytes:
+    return number(len(values)) + b"".join(map(text, values))
+
+
+def options(given: Mapping[str, str]) -> bytes:
+    return number(len(given)) + b"".join(text(name) + text(v) for name, v in given.items())
+
+
+def column(path: Sequence[str]) -> bytes:
+    return number(ord("C")) + texts(path)
+
+
+def literal(value: Any) -> bytes:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return number(ord("?"))
+        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        return number(ord("L")) + text("timestamp") + text(str(micros))
+    kinds = {bool: "boolean", int: "bigint", str: "string", bytes: "binary", float: "double"}
+    return number(ord("L")) + text(kinds[type(value)]) + text(str(value))
+
+
+def call(name: str, *arguments: bytes) -> bytes:
+    return number(ord("F")) + text(name) + number(len(arguments)) + b"".join(arguments)
+
+
+def expression(condition: Filter) -> bytes:
+    match condition:
+        case Not(child):
+            return call("NOT", expression(child))
+        case IsNull(path):
+            return call("IS_NULL", column(path))
+        case IsNotNull(path):
+            return call("IS_NOT_NULL", column(path))
+        case In(path, values):
+            return call("IN", column(path), *map(literal, values))
+    plain: Any = condition
+    return call(NAMES[type(condition)], column(plain.attribute), literal(plain.value))
+
+
+def expressions(filters: Iterable[Filter]) -> bytes:
+    encoded = [expression(condition) for condition in filters]
+    return number(len(encoded)) + b"".join(encoded)
+
+
+class Answered:
+    """What came back, read on as the JVM reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = pa.BufferReader(data)
+
+    def number(self) -> int:
+        found: int = struct.unpack(">i", self._data.read(4))[0]
+        return found
+
+    def block(self) -> bytes:
+        return bytes(self._data.read(self.number()))
+
+    def answer(self) -> Answer:
+        found = Answer(self.number())
+        if found is Answer.ERROR:
+            raise Refused(self.block().decode())
+        return found
+
+    def rows(self) -> tuple[list[dict[str, Any]], int]:
+        """Of a task: those with columns, and how many there are with none."""
+        schema, rows, bare = None, [], 0
+        while (found := self.answer()) is not Answer.END:
+            if found is Answer.ROWS:
+                bare += self.number()
+                continue
+            schema = schema or pa.ipc.read_schema(pa.ipc.read_message(self._data))
+            batch = pa.ipc.read_record_batch(pa.ipc.read_message(self._data), schema)
+            batch.validate(full=True)
+            rows += batch.to_pylist()
+        assert not self._data.read()
+        return rows, bare
+
+
+def ask(operation: str, *parts: bytes) -> Answered:
+    """
+    Raises:
+        Refused: with what the JVM would say.
+    """
+    sink = io.BytesIO()
+    serve(io.BytesIO(text(operation) + b"".join(parts)), sink)
+    return Answered(sink.getvalue())
+
+
+def exact(given: Mapping[str, str], schema: StructType, filters: Sequence[Filter]) -> list[bool]:
+    found = ask("filters", options(given), text(schema.json()), expressions(filters))
+    found.answer()
+    return [bool(found.number()) for _ in filters]
+
+
+def query(
+    given: Mapping[str, str],
+    schema: StructType,
+    required: Sequence[str],
+    filters: Sequence[Filter] = (),
+    *,
+    counts: int = 0,
+    limit: int = -1,
+) -> tuple[list[dict[str, Any]], int]:
+    """As ``Answered.rows``, of all tasks."""
+    planned = ask(
+        "plan",
+        options(given),
+        text(schema.json()),
+        texts(required),
+        number(counts),
+        number(limit),
+        expressions(filters),
+    )
+    planned.answer()
+    reader = planned.block()
+    rows, bare = [], 0
+    for task in [planned.block() for _ in range(planned.number())]:
+        found, more = ask("read", block(reader), block(task)).rows()
+        rows += found
+        bare += more
+    return rows, bare
