@@ -30,6 +30,7 @@ final class Worker {
 
     private static final int SIZE_MAX = 1 << 30;
     private static final long LOOK_MS = 1000;
+    private static final int ATTEMPTS = 20;
 
     private final Python python;
     private final PythonWorker process;
@@ -66,17 +67,16 @@ final class Worker {
         }
         LogstoreException failure = new LogstoreException(
             "no Python worker with " + python.executable() + ": " + reason);
-        PythonWorker late = started.completeExceptionally(failure) ? null : started.getNow(null);
-        if (late != null) {
-            destroy(env, python, late);
+        if (!started.completeExceptionally(failure) && !started.isCompletedExceptionally()) {
+            destroy(env, python, started.join()); // it came in the last moment
         }
         throw failure;
     }
 
     /** Spark waits for a daemon that hangs with a lock in hand that all of its Python needs. */
     private static void endDaemonsSince(Instant asked) {
-        // The kernel tells when a process began to a hundredth of a second.
-        Instant earliest = asked.minusMillis(100);
+        // When a process began is known from the time of the boot, which has whole seconds.
+        Instant earliest = asked.minusSeconds(2);
         ProcessHandle.current().children()
             .filter(child -> child.info().commandLine().orElse("").contains(Python.DAEMON))
             .filter(child -> child.info().startInstant().orElse(Instant.MIN).isAfter(earliest))
@@ -85,15 +85,20 @@ final class Worker {
 
     /** Spark waits for a daemon without limit, so nobody waits for this thread without one. */
     private static void start(SparkEnv env, Python python, CompletableFuture<PythonWorker> started) {
-        try {
-            PythonWorker process = env.createPythonWorker(
-                python.executable(), Python.WORKER, Python.DAEMON,
-                PythonUtils.toScalaMap(python.environment()), true)._1();
-            if (!started.complete(process)) {
-                destroy(env, python, process);
+        for (int attempt = 1; !started.isDone(); attempt++) {
+            try {
+                PythonWorker process = env.createPythonWorker(
+                    python.executable(), Python.WORKER, Python.DAEMON,
+                    PythonUtils.toScalaMap(python.environment()), true)._1();
+                if (!started.complete(process)) {
+                    destroy(env, python, process);
+                }
+            } catch (Throwable error) {
+                // Each idle worker of a daemon that has died fails once, and is forgotten.
+                if (!(error instanceof IOException) || attempt == ATTEMPTS) {
+                    started.completeExceptionally(error);
+                }
             }
-        } catch (Throwable error) {
-            started.completeExceptionally(error);
         }
     }
 

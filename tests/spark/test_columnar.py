@@ -1,0 +1,382 @@
+"""The columnar source in the JVM: what it leaves out, what its workers meet, how it is built."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pyarrow as pa
+import pyspark
+import pytest
+
+import logstore.spark
+from logstore.common.config import LogConfig
+from logstore.spark import columnar_jar, count, map_batches, sessions
+from logstore.spark.common.errors import NotALogDirectoryError
+from tests.support.builders import batch
+from tests.unit.spark.reading import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow  # a JVM
+
+JAVA = Path(logstore.spark.__file__).parent / "java"
+JARS = Path(pyspark.__file__).parent / "jars"
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "logs"
+    with Broker(path, orders=2, payments=1) as broker:
+        for topic in broker.logs.values():
+            for log in topic:
+                for number in range(40):
+                    log.append_as_leader(batch(0, 10, timestamp=10 * number, key=b"k"), 0)
+    return path
+
+
+@pytest.fixture
+def frame(spark: SparkSession, logs: Path) -> DataFrame:
+    return spark.read.format("logstore").load(str(logs))
+
+
+def plan(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+# ---- what is left out --------------------------------------------------------------------------
+
+
+def test_the_session_reads_by_column(spark: SparkSession, frame: DataFrame) -> None:
+    assert sessions.is_columnar(spark)
+    assert "BatchScan logstore" in plan(frame)
+
+
+def test_columns_that_a_query_does_not_use_are_not_read(frame: DataFrame) -> None:
+    used = frame.where("timestamp < timestamp_millis(10)").selectExpr("length(value)")
+    assert "logstore [value, timestamp]" in plan(used)
+    assert used.distinct().collect()[0][0] == 50
+
+
+def test_rows_without_a_column_are_counted(frame: DataFrame) -> None:
+    assert [row[0] for row in frame.selectExpr("7 AS seven").limit(1200).collect()] == [7] * 1200
+
+
+@pytest.mark.parametrize(
+    ("query", "counted", "expected"),
+    [
+        (lambda f: f.groupBy().count(), True, {(1200,)}),
+        (lambda f: f.selectExpr("count(offset)", "count(1)"), True, {(1200, 1200)}),
+        (lambda f: f.where("offset >= 5 AND offset < 397").groupBy().count(), True, {(1176,)}),
+        (lambda f: f.where("offset < 0").groupBy().count(), True, {(0,)}),
+        (
+            lambda f: f.where("offset >= 391").groupBy("topic", "partition").count(),
+            True,
+            {("orders", 0, 9), ("orders", 1, 9), ("payments", 0, 9)},
+        ),
+        (lambda f: f.where("offset < 0").groupBy("topic").count(), True, set()),
+        (lambda f: f.where("offset IN (1, 399)").groupBy().count(), False, {(6,)}),
+        (lambda f: f.where("timestamp < timestamp_millis(5)").groupBy().count(), False, {(30,)}),
+        (lambda f: f.selectExpr("count(key)"), False, {(1200,)}),
+        (lambda f: f.selectExpr("count(DISTINCT partition)"), False, {(2,)}),
+        (lambda f: f.groupBy("timestampType").count(), False, {(0, 1200)}),
+    ],
+)  # fmt: skip
+def test_counts_come_from_headers_where_these_tell(
+    frame: DataFrame,
+    query: Callable[[DataFrame], DataFrame],
+    counted: bool,
+    expected: set[tuple[Any, ...]],
+) -> None:
+    asked = query(frame)
+    assert ("counted by headers" in plan(asked)) is counted
+    rows = [tuple(row) for row in asked.collect()]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == expected
+
+
+def test_a_limit_ends_each_task(frame: DataFrame) -> None:
+    assert "limit 7" in plan(frame.limit(7))
+    assert len(frame.limit(7).collect()) == 7
+    assert len(frame.where("timestamp >= timestamp_millis(390)").limit(7).collect()) == 7
+
+
+def test_a_time_that_python_does_not_know_is_a_bound_like_any_other(frame: DataFrame) -> None:
+    assert frame.where("timestamp < timestamp_seconds(300000000000)").count() == 1200
+    assert frame.where("timestamp > timestamp_seconds(300000000000)").count() == 0
+    assert frame.where("timestamp > timestamp_seconds(-300000000000)").count() == 1200
+
+
+def test_an_error_of_planning_is_one_sentence(spark: SparkSession) -> None:
+    from pyspark.errors import IllegalArgumentException
+
+    with pytest.raises(IllegalArgumentException) as caught:
+        spark.read.format("logstore").load("/nowhere").count()
+    text = "/nowhere is no log directory and no partition's directory: no such file or directory"
+    assert str(caught.value).splitlines()[0] == text
+
+
+# ---- reducing helpers --------------------------------------------------------------------------
+
+
+def test_counts_and_reductions_without_rows(spark: SparkSession, logs: Path) -> None:
+    def lengths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for one in batches:
+            assert one.schema.names == ["value"]
+            total = pc.sum(pc.binary_length(one.column("value"))).as_py()
+            yield pa.RecordBatch.from_arrays([pa.array([total], pa.int64())], ["total"])
+
+    frame = map_batches(spark, lengths, "total bigint", str(logs), columns="value")
+    assert frame.selectExpr("sum(total)").collect()[0][0] == 1200 * 50
+    assert count(spark, str(logs), subscribe="orders") == 800
+    assert count(spark, f"{logs}/orders-0", f"{logs}/payments-0") == 800
+    assert count(spark, str(logs), granularity="batch") == 120
+    with pytest.raises(NotALogDirectoryError):
+        count(spark, "/nowhere")
+
+
+# ---- workers -----------------------------------------------------------------------------------
+
+
+def daemons() -> list[psutil.Process]:
+    """The daemon and its workers."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # ended meanwhile
+            if "columnar_daemon" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def workers() -> list[psutil.Process]:
+    """The daemon's children."""
+    mine = daemons()
+    pids = {process.pid for process in mine}
+    found = []
+    for process in mine:
+        with suppress(psutil.Error):
+            if process.ppid() in pids:
+                found.append(process)
+    return found
+
+
+def test_idle_workers_that_were_killed_are_replaced(frame: DataFrame) -> None:
+    assert frame.selectExpr("sum(offset)").collect()
+    killed = workers()
+    assert killed
+    for worker in killed:
+        worker.kill()
+    psutil.wait_procs(killed, 10)
+    assert frame.selectExpr("count(key)").collect()[0][0] == 1200
+
+
+def test_a_daemon_that_was_killed_is_replaced(frame: DataFrame) -> None:
+    assert frame.selectExpr("sum(offset)").collect()
+    old = [p for p in daemons() if p not in workers()]
+    for process in (*workers(), *old):
+        process.kill()
+    psutil.wait_procs(old, 10)
+    assert frame.selectExpr("count(key)").collect()[0][0] == 1200
+    assert not set(old) & set(daemons())
+
+
+def test_a_worker_killed_in_mid_query_fails_it_with_the_reason(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The JVM dwells on each row, so the worker waits with most of its record batches."""
+    with Broker(tmp_path / "logs", LogConfig(), orders=1) as broker:
+        for _ in range(40):
+            record = batch(0, 1, value=bytes(500_000))
+            broker.logs["orders"][0].append_as_leader(record, 0)
+    frame = spark.read.format("logstore").load(str(tmp_path / "logs"))
+    slow = frame.where("reflect('java.lang.Thread', 'sleep', 100L) IS NULL")
+    failures: list[str] = []
+
+    def run() -> None:
+        try:
+            slow.selectExpr("sum(length(value))").collect()
+        except Exception as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: spark.sparkContext.statusTracker().getActiveStageIds())
+        time.sleep(0.5)
+        for worker in workers():
+            worker.kill()
+    finally:
+        thread.join(60)
+    assert len(failures) == 1
+    assert "the Python worker ended in the midst of its work" in failures[0]
+
+
+def daemons_of(python: Path) -> list[psutil.Process]:
+    found = []
+    for process in daemons():
+        with suppress(psutil.Error):
+            if str(python) in process.cmdline():
+                found.append(process)
+    return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (f"#!{sys.executable} -S\nimport time; time.sleep(600)\n", "nothing heard of it for 2 s"),
+        ("#!/bin/sh\nexit 3\n", "no Python worker with"),
+        (None, "Cannot run program"),
+    ],
+    ids=["hangs", "ends", "is missing"],
+)
+def test_a_python_that_does_not_start_is_told_and_holds_up_nobody(
+    spark: SparkSession, frame: DataFrame, tmp_path: Path, script: str | None, reason: str
+) -> None:
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(script)
+        python.chmod(0o755)
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    before = conf.get("spark.logstore.python")
+    conf.set("spark.logstore.python", str(python))
+    conf.set("spark.logstore.pythonStartSeconds", "2")
+    try:
+        with pytest.raises(Exception, match=reason) as caught:
+            spark.read.format("logstore").load("/nowhere")
+        assert str(python) in str(caught.value)
+        assert not daemons_of(python)
+    finally:
+        conf.set("spark.logstore.python", before)
+        conf.remove("spark.logstore.pythonStartSeconds")
+    assert frame.selectExpr("count(key)").collect()[0][0] == 1200
+
+
+def test_the_daemon_ends_with_the_session_and_leaves_nothing(tmp_path: Path, logs: Path) -> None:
+    """Ended as it should be, and killed."""
+    code = f"""
+import os, signal, sys
+from logstore.spark import session
+from tests.spark.conftest import TEST_CONF
+from tests.spark.test_columnar import daemons
+
+spark = session("local[1]", conf=TEST_CONF)
+assert spark.read.format("logstore").load({str(logs)!r}).selectExpr("sum(offset)").collect()
+print(*[process.pid for process in daemons()], flush=True)
+if sys.argv[1] == "killed":
+    os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+else:
+    spark.stop()
+"""
+    for end in ("stopped", "killed"):
+        room = tmp_path / end
+        room.mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", code, end], env=environment(TMPDIR=str(room)),
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.stdout.split(), done.stderr[-3000:]
+        left = [psutil.Process(int(p)) for p in done.stdout.split() if psutil.pid_exists(int(p))]
+        _, alive = psutil.wait_procs(left, 30)
+        assert not alive
+        assert not list(room.rglob("*.sock"))
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(JAVA.parents[2]), **more}
+
+
+def test_without_the_jar_the_python_source_reads_and_a_line_says_so(logs: Path) -> None:
+    code = f"""
+from pathlib import Path
+from logstore.spark import columnar_jar, session, sessions
+from tests.spark.conftest import TEST_CONF
+
+columnar_jar._JAR = Path("/nowhere.jar")
+spark = session("local[1]", conf=TEST_CONF)
+assert not sessions.is_columnar(spark)
+print(spark.read.format("logstore").load({str(logs)!r}).count())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "1200", done.stderr[-3000:]
+    assert done.stderr.count("no columnar source") == 1
+    assert "this installation was built without a JDK" in done.stderr
+
+
+# ---- the jar -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def javac() -> str:
+    found = shutil.which("javac")
+    if found is None:
+        pytest.skip("no JDK")
+    return found
+
+
+def classes_of(javac: str, target: Path, *options: str) -> Path:
+    sources = [str(path) for path in sorted((JAVA / "logstore").glob("*.java"))]
+    command = [javac, "--release", "17", "-nowarn", "-implicit:none", "-d", str(target), *options]
+    subprocess.run([*command, *sources], check=True, capture_output=True)
+    return target
+
+
+def test_stubs_stand_for_what_this_spark_has(javac: str, tmp_path: Path) -> None:
+    """Compiled against either, and packed by the build, the classes are the same bytes."""
+    jars = ":".join(map(str, sorted(JARS.glob("*.jar"))))
+    real = classes_of(javac, tmp_path / "real", "-cp", jars)
+    stubs = ("-cp", str(tmp_path), "-sourcepath", str(JAVA / "stubs"))
+    stubbed = classes_of(javac, tmp_path / "stubbed", *stubs)
+    jar = columnar_jar.jar()
+    assert jar is not None
+    with zipfile.ZipFile(jar) as packed:
+        packed.extractall(tmp_path / "packed")
+    names = sorted(str(path.relative_to(real)) for path in real.rglob("*.class"))
+    for other in (stubbed, tmp_path / "packed"):
+        assert sorted(str(path.relative_to(other)) for path in other.rglob("*.class")) == names
+        assert filecmp.cmpfiles(real, other, names, shallow=False)[1:] == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("_JAR", Path("/nowhere.jar"), "built without a JDK"),
+        ("_SPARK", "9.9.", "it is for Spark 9.9.x"),
+    ],
+)
+def test_without_the_jar_settings_leave_it_out(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: object, reason: str
+) -> None:
+    monkeypatch.setattr(columnar_jar, name, value)
+    assert reason in columnar_jar.why_not()
+    assert "spark.jars" not in sessions.settings()
+
+
+def test_jars_of_the_users_are_kept() -> None:
+    merged = sessions._merged(
+        {"spark.jars": "/ours.jar", "a": "1"}, {"spark.jars": "/a.jar,/b.jar"}
+    )
+    assert merged == {"spark.jars": "/a.jar,/b.jar,/ours.jar", "a": "1"}
