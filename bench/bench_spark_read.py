@@ -14,7 +14,7 @@ import spark_data
 from workloads import START_MS
 
 SIZE = int(os.environ.get("LOGSTORE_BENCH_BYTES", 1 << 30))  # 8.5 M records
-ROUNDS = 3
+ROUNDS = 2
 ALL, ONE = "the Python source, all columns", "the Python source, the one column needed"
 REDUCED, COLUMNAR = "`map_batches`, reduced in Python", '`format("logstore")`, by column'
 PARQUET = "a Parquet copy, written before"

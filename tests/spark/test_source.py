@@ -178,7 +178,7 @@ def test_a_frame_filtered_in_each_micro_batch_is_whole_in_the_next(
 
 def test_sql_reads_paths_through_a_view(spark: SparkSession, logs: Path, form: str) -> None:
     spark.sql(
-        "CREATE OR REPLACE TEMPORARY VIEW orders USING `{form}` "
+        f"CREATE OR REPLACE TEMPORARY VIEW orders USING `{form}` "
         f"OPTIONS (path '{logs}', subscribe 'orders', startingOffsets 'earliest')"
     )
     [row] = spark.sql("SELECT count(*) AS n, max(offset) AS last FROM orders").collect()
