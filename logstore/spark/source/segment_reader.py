@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from logstore.spark.common.splits import ReadSettings, Split, Task
-from logstore.spark.row_counts import RowCounts
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.opened import opened
 from logstore.spark.segments.transactions import MarkerCheck
@@ -22,6 +21,7 @@ from logstore.spark.segments.windows import Windows
 from logstore.spark.source.batch_filter import BatchFilter
 from logstore.spark.source.batch_rows import BatchRows
 from logstore.spark.source.record_rows import RecordRows
+from logstore.spark.source.row_counts import RowCounts
 from logstore.storage.base import File
 
 _T_co = TypeVar("_T_co", covariant=True)
