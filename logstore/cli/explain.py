@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Iterator
+
 import click
 
 from checkpoints.printable import printable
@@ -10,7 +13,7 @@ from logstore.cli.common import completion
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.explanations import explanation_lines
 from logstore.verify.common.explanations import EXPLANATIONS
-from logstore.verify.common.rules import RULES
+from logstore.verify.common.rules import NUMBERS, RULES
 
 
 @click.command(short_help="Say what a finding of verify means, and what to do.")
@@ -19,23 +22,34 @@ from logstore.verify.common.rules import RULES
 def explain(rules: tuple[str, ...], as_json: bool) -> None:
     """Say what a finding of RULE means, what may have caused it, and what to do.
 
-    Without RULE all rules are listed. `logstore verify --explain` adds these texts to its findings.
+    RULE is an id such as log-checksum, or the number of the rule behind it in docs/rules, such
+    as F-53. Without RULE all rules are listed. `logstore verify --explain` adds these texts to
+    its findings.
 
     \b
     Example:
-      logstore explain F-53
+      logstore explain log-checksum
     """
-    chosen = [_known(rule) for rule in dict.fromkeys(rules)]
+    chosen = list(dict.fromkeys(map(_known, rules)))
     if as_json:
         terminal.print_json([_json(rule) for rule in chosen or RULES], indent=2)
     elif chosen:
         terminal.lines(explanation_lines(chosen))
     else:
-        terminal.lines(f"{rule.id:6}{rule.sentence}" for rule in RULES.values())
+        terminal.lines(_listed())
+
+
+def _listed() -> Iterator[str]:
+    width = max(map(len, RULES)) + 2
+    for rule in RULES.values():
+        yield from textwrap.wrap(
+            rule.sentence, 79, initial_indent=rule.id.ljust(width),
+            subsequent_indent=" " * width, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _known(text: str) -> str:
-    rule = text.upper()
+    rule = NUMBERS.get(text.upper(), text.lower())
     if rule not in RULES:
         fail(f"{printable(text, 40)}: there is no such rule; logstore explain lists them")
     return rule
@@ -45,6 +59,7 @@ def _json(rule: str) -> dict[str, object]:
     found = EXPLANATIONS[rule]
     return {
         "rule": rule,
+        "number": RULES[rule].number,
         "severities": [str(severity) for severity in RULES[rule].severities],
         "sentence": RULES[rule].sentence,
         "meaning": found.meaning,

@@ -94,7 +94,7 @@ class Plan:
         path = os.path.join(directory, META_PROPERTIES)
         here, first = (printable(name, 200) for name in (cluster, first_cluster))
         message = f"cluster {here}: not compared with the directories of cluster {first}"
-        note = Finding(Severity.INFO, "F-41", path, message)
+        note = Finding(Severity.INFO, "other-cluster", path, message)
         if note not in self.report.findings:
             self.report.findings.append(note)
 

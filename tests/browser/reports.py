@@ -71,7 +71,13 @@ def cluster() -> VerifyReport:
     report.extend(
         [
             finding(
-                Severity.ERROR, "F-53", "2", "flights", 0, offset, "the checksum does not match"
+                Severity.ERROR,
+                "log-checksum",
+                "2",
+                "flights",
+                0,
+                offset,
+                "the checksum does not match",
             )
             for offset in (1_200, 1_300, 1_400, 40_000, 41_000, 77_777)
         ]
@@ -84,16 +90,18 @@ def cluster() -> VerifyReport:
                 "100 records there; they parted after epoch 1",
             ),
             finding(
-                Severity.WARNING, "F-106", "3", "flights", 1, 54_000,
+                Severity.WARNING, "log-torn-end", "3", "flights", 1, 54_000,
                 "a torn batch of 61 bytes: the next start cuts it",
             ),
-            finding(Severity.WARNING, "F-135", "3", "flights", 1, 40_000, "final entry missing",
+            finding(Severity.WARNING, "timeindex-last-entry", "3", "flights", 1, 40_000,
+                "final entry missing",
                     "00000000000000040000.timeindex"),
-            finding(Severity.INFO, "S-54", "1", "orders", 0, UNKNOWN,
+            finding(Severity.INFO, "epochs-start", "1", "orders", 0, UNKNOWN,
                     "missing: leader epochs are compared with their neighbours only",
                     "leader-epoch-checkpoint"),
-            finding(Severity.INFO, "F-307", "1", "orders", 0, 12_000, "3 gaps between offsets"),
-            Finding(Severity.WARNING, "F-10", "/data/broker-3/meta.properties", "missing"),
+            finding(Severity.INFO, "log-compacted-gap", "1", "orders", 0, 12_000,
+                "3 gaps between offsets"),
+            Finding(Severity.WARNING, "meta-missing", "/data/broker-3/meta.properties", "missing"),
         ]
     )  # fmt: skip
     return report

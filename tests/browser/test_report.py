@@ -207,7 +207,7 @@ def test_a_finding_lies_where_its_offset_is(browser: Browser, shown: Shown) -> N
     shown(reports.cluster())
     lane = boxes(browser, "#findings .lanes:nth-child(1 of .lanes) svg.lane")[1]
     marks = boxes(browser, "#findings .lanes:nth-child(1 of .lanes) svg.lane:nth-of-type(2) use")
-    assert [mark["text"] for mark in marks][-1] == "F-53 at offset 77,777: " + (
+    assert [mark["text"] for mark in marks][-1] == "log-checksum at offset 77,777: " + (
         "the checksum does not match"
     )
     expected = [offset / 90_000 for offset in (1_200, 40_000, 41_000, 77_777)]
@@ -311,6 +311,8 @@ def test_a_page_filled_to_its_limits_sorts_and_filters(browser: Browser, shown: 
     assert len(column(browser, 0)) == FINDINGS_MAX
     sort_by(browser, "Offset")
     assert column(browser, 6)[-1] == "999"
-    browser.driver.find_element(By.CSS_SELECTOR, ".filter [type=search]").send_keys("F-57")
-    assert set(column(browser, 1)) == {"F-57"}
+    browser.driver.find_element(By.CSS_SELECTOR, ".filter [type=search]").send_keys(
+        "log-max-timestamp"
+    )
+    assert set(column(browser, 1)) == {"log-max-timestamp"}
     assert browser.ask(OVERFLOW) == 0

@@ -14,7 +14,12 @@ _BASE_OFFSET, _LENGTH, _EPOCH = struct.Struct(">q"), struct.Struct(">i"), struct
 _MAGIC_AT, _CRC_AT, _ATTRIBUTES_AT, _RECORDS_AT = 16, 17, 21, 61
 
 # A batch that is not where it was makes the sparse indexes and the snapshots of producers wrong.
-_MOVED = "F-113 F-114 F-117 F-118 F-121 F-122 F-126 F-135 F-182 F-193 F-201 F-203 F-222 F-249 I-5"
+_MOVED = (
+    "index-entry index-order timeindex-entry timeindex-order txnindex-offsets "
+    "txnindex-entries snapshot-form timeindex-last-entry snapshot-producer "
+    "snapshot-transaction snapshot-above-log log-epoch recovery-point epochs-range "
+    "high-watermark"
+)
 
 
 def _write(spot: Spot | Segment, data: bytes) -> None:
@@ -38,23 +43,23 @@ def _plain(site: Site) -> list[Spot]:
 
 @kind()
 def flipped_checksum(site: Site, rng: random.Random) -> Fault:
-    return _flip(choose(rng, site.spots()), rng, _CRC_AT, _ATTRIBUTES_AT, "F-53")
+    return _flip(choose(rng, site.spots()), rng, _CRC_AT, _ATTRIBUTES_AT, "log-checksum")
 
 
 @kind()
 def flipped_header(site: Site, rng: random.Random) -> Fault:
-    return _flip(choose(rng, site.spots()), rng, _ATTRIBUTES_AT, _RECORDS_AT, "F-53")
+    return _flip(choose(rng, site.spots()), rng, _ATTRIBUTES_AT, _RECORDS_AT, "log-checksum")
 
 
 @kind()
 def flipped_record(site: Site, rng: random.Random) -> Fault:
     spot = choose(rng, [spot for spot in site.spots() if spot.batch.size > _RECORDS_AT])
-    return _flip(spot, rng, _RECORDS_AT, spot.batch.size, "F-53")
+    return _flip(spot, rng, _RECORDS_AT, spot.batch.size, "log-checksum")
 
 
 @kind()
 def flipped_magic(site: Site, rng: random.Random) -> Fault:
-    return _flip(choose(rng, site.spots()), rng, _MAGIC_AT, _CRC_AT, "F-52")
+    return _flip(choose(rng, site.spots()), rng, _MAGIC_AT, _CRC_AT, "log-magic")
 
 
 @kind()
@@ -64,7 +69,7 @@ def wrong_length(site: Site, rng: random.Random) -> Fault:
     wrong = spot.batch.batch_length + rng.choice((-7, -1, 1, 13, 1000, 2**30))
     _write(spot, patched(spot.segment.read(LOG), at, _LENGTH.pack(wrong)))
     told = f"length {wrong} for {spot.batch.batch_length} at {spot.batch.position} of {spot.log}"
-    return fault(spot.replica, told, [spot.log], "F-50")
+    return fault(spot.replica, told, [spot.log], "log-length")
 
 
 @kind()
@@ -76,7 +81,9 @@ def wrong_base_offset(site: Site, rng: random.Random) -> Fault:
     at = spot.batch.position
     _write(spot, patched(spot.segment.read(LOG), at, _BASE_OFFSET.pack(wrong)))
     told = f"base offset {wrong} for {right} at {at} of {spot.log}"
-    return fault(spot.replica, told, [spot.log], "F-49 I-11 F-243", _MOVED)
+    return fault(
+        spot.replica, told, [spot.log], "log-base-offset log-offset-order log-offset-span", _MOVED
+    )
 
 
 @kind()
@@ -91,7 +98,9 @@ def wrong_leader_epoch(site: Site, rng: random.Random) -> Fault:
     at = spot.batch.position + 12
     _write(spot, patched(spot.segment.read(LOG), at, _EPOCH.pack(wrong)))
     told = f"epoch {wrong} for {spot.batch.leader_epoch} at {spot.batch.position} of {spot.log}"
-    return fault(spot.replica, told, [spot.log], "F-203 F-51 F-219 I-8")
+    return fault(
+        spot.replica, told, [spot.log], "log-epoch log-negative-epoch log-no-epoch log-epoch-falls"
+    )
 
 
 @kind()
@@ -108,7 +117,11 @@ def removed_batch(site: Site, rng: random.Random) -> Fault:
     told = f"without the batch of offset {spot.batch.base_offset} at {spot.batch.position}"
     following = [s.file(LOG) for s in spot.replica.segments if s.base == spot.segment.next_base]
     return fault(
-        spot.replica, f"{spot.log} {told}", [spot.log, *following], "I-11 F-222 I-5", _MOVED
+        spot.replica,
+        f"{spot.log} {told}",
+        [spot.log, *following],
+        "log-offset-order recovery-point high-watermark",
+        _MOVED,
     )
 
 
@@ -118,7 +131,7 @@ def doubled_batch(site: Site, rng: random.Random) -> Fault:
     data = spot.segment.read(LOG)
     _write(spot, data[: spot.end] + data[spot.batch.position :])
     told = f"the batch at {spot.batch.position} of {spot.log} twice"
-    return fault(spot.replica, told, [spot.log], "I-11", _MOVED)
+    return fault(spot.replica, told, [spot.log], "log-offset-order", _MOVED)
 
 
 @kind()
@@ -134,7 +147,13 @@ def swapped_batches(site: Site, rng: random.Random) -> Fault:
     start, middle, end = one.batch.position, two.batch.position, two.end
     _write(one, data[:start] + data[middle:end] + data[start:middle] + data[end:])
     told = f"the batches at {start} and {middle} of {one.log} change places"
-    return fault(one.replica, told, [one.log], "I-11 F-49 F-203 I-8", _MOVED)
+    return fault(
+        one.replica,
+        told,
+        [one.log],
+        "log-offset-order log-base-offset log-epoch log-epoch-falls",
+        _MOVED,
+    )
 
 
 @kind()
@@ -149,7 +168,9 @@ def torn_tail(site: Site, rng: random.Random) -> Fault:
     cut = rng.randrange(1, spot.batch.size)
     _write(spot, data[:-cut])
     told = f"{spot.log} without its last {cut} bytes"
-    return fault(spot.replica, told, [spot.log], "F-106 F-258 F-222 I-5")
+    return fault(
+        spot.replica, told, [spot.log], "log-torn-end log-unclean-end recovery-point high-watermark"
+    )
 
 
 @kind()
@@ -160,7 +181,7 @@ def torn_segment(site: Site, rng: random.Random) -> Fault:
     cut = rng.randrange(spot.batch.position + 1, spot.end)
     _write(spot, spot.segment.read(LOG)[:cut])
     told = f"{spot.log} ends at byte {cut}"
-    return fault(spot.replica, told, [spot.log], "F-106 F-107", f"{_MOVED} L-6")
+    return fault(spot.replica, told, [spot.log], "log-torn-end log-zero-end", f"{_MOVED} too-large")
 
 
 @kind()
@@ -170,7 +191,13 @@ def garbage_at_the_end(site: Site, rng: random.Random) -> Fault:
     extra = rng.choice((bytes(4096), rng.randbytes(rng.randrange(1, 300))))
     _write(segment, segment.read(LOG) + extra)
     told = f"{len(extra)} bytes behind {segment.file(LOG)}"
-    return fault(segment.replica, told, [segment.file(LOG)], "F-106 F-107 F-50", "F-53")
+    return fault(
+        segment.replica,
+        told,
+        [segment.file(LOG)],
+        "log-torn-end log-zero-end log-length",
+        "log-checksum",
+    )
 
 
 @kind()
@@ -187,8 +214,17 @@ def zeroed_page(site: Site, rng: random.Random) -> Fault:
         raise NotHere  # what a crash may leave of records that nobody was promised
     _write(segment, zeroed)
     told = f"zeros from {start} on, {size} bytes, in {segment.file(LOG)}"
-    rules = "F-50 F-53 F-52 F-61 F-106 F-107 F-258 F-222 I-5"
-    return fault(segment.replica, told, [segment.file(LOG)], rules, "I-11 F-201 F-249")
+    rules = (
+        "log-length log-checksum log-magic log-record-count log-torn-end log-zero-end "
+        "log-unclean-end recovery-point high-watermark"
+    )
+    return fault(
+        segment.replica,
+        told,
+        [segment.file(LOG)],
+        rules,
+        "log-offset-order snapshot-above-log epochs-range",
+    )
 
 
 @kind()
@@ -209,7 +245,7 @@ def missing_segment(site: Site, rng: random.Random) -> Fault:
     files = [replica.segments[n].file(LOG) for n in (number - 1, number + 1)
              if n < len(replica.segments)]  # fmt: skip
     told = f"segment {gone.base} of {replica.path} is missing"
-    return fault(replica, told, files, "I-11 F-222 I-5", _MOVED)
+    return fault(replica, told, files, "log-offset-order recovery-point high-watermark", _MOVED)
 
 
 def _remove_files(replica: Replica, segment: Segment) -> None:
@@ -229,4 +265,10 @@ def missing_log(site: Site, rng: random.Random) -> Fault:
     segment.replica.storage.remove(segment.file(LOG))
     files = [segment.file(suffix) for suffix in (".index", ".timeindex", ".txnindex")]
     told = f"{segment.file(LOG)} is missing"
-    return fault(segment.replica, told, files, "F-241", f"I-11 F-264 {_MOVED}")
+    return fault(
+        segment.replica,
+        told,
+        files,
+        "index-without-log",
+        f"log-offset-order log-start-offset {_MOVED}",
+    )

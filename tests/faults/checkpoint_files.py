@@ -48,7 +48,7 @@ def epoch_dropped(site: Site, rng: random.Random) -> Fault:
     entries = replica.epochs
     path = write_epochs(replica, entries[:number] + entries[number + 1 :])
     told = f"{path} without entry {entries[number]}"
-    return fault(replica, told, [path, *_logs(replica)], "F-203")
+    return fault(replica, told, [path, *_logs(replica)], "log-epoch")
 
 
 @kind()
@@ -65,7 +65,7 @@ def epoch_moved(site: Site, rng: random.Random) -> Fault:
     entries[number] = (epoch, wrong)
     path = write_epochs(replica, entries)
     told = f"epoch {epoch} starts at {wrong} for {start} in {path}"
-    return fault(replica, told, [path, *_logs(replica)], "F-203", "F-249")
+    return fault(replica, told, [path, *_logs(replica)], "log-epoch", "epochs-range")
 
 
 @kind()
@@ -75,7 +75,7 @@ def epochs_malformed(site: Site, rng: random.Random) -> Fault:
     data = replica.storage.read_file(path)
     wrong = rng.choice((*_MALFORMED, data[:-2] + b"?\n", data + b"1\n"))
     replace(replica.storage, path, wrong)
-    return fault(replica, f"{path} is {wrong!r}", [path], "F-33 S-54")
+    return fault(replica, f"{path} is {wrong!r}", [path], "epochs-form epochs-start")
 
 
 @kind()
@@ -85,7 +85,7 @@ def epoch_above_the_end(site: Site, rng: random.Random) -> Fault:
     replica = choose(rng, [replica for replica in closed if replica.epochs])
     entry = replica.epochs[-1][0] + 1, replica.end_offset + rng.randrange(1, 1000)
     path = write_epochs(replica, [*replica.epochs, entry])
-    return fault(replica, f"{path} with {entry}", [path], "F-249")
+    return fault(replica, f"{path} with {entry}", [path], "epochs-range")
 
 
 # -- offsets of all partitions -----------------------------------------------------------------
@@ -103,12 +103,12 @@ def _above_the_end(site: Site, rng: random.Random, name: str, rules: str, along:
 
 @kind()
 def recovery_point_above_the_end(site: Site, rng: random.Random) -> Fault:
-    return _above_the_end(site, rng, RECOVERY_POINT, "F-222", "")
+    return _above_the_end(site, rng, RECOVERY_POINT, "recovery-point", "")
 
 
 @kind()
 def high_watermark_above_the_end(site: Site, rng: random.Random) -> Fault:
-    return _above_the_end(site, rng, HIGH_WATERMARK, "I-5", "")
+    return _above_the_end(site, rng, HIGH_WATERMARK, "high-watermark", "")
 
 
 @kind()
@@ -120,7 +120,7 @@ def log_start_above_the_end(site: Site, rng: random.Random) -> Fault:
     log_dir.write_offsets(LOG_START, known | {replica.tp: offset})
     told = f"{LOG_START} of {log_dir.path} has {offset} for {replica.tp}"
     files = [replica.segments[-1].file(LOG), log_dir.file(LOG_START)]
-    return fault(replica, told, files, "F-264", "F-222 I-5")
+    return fault(replica, told, files, "log-start-offset", "recovery-point high-watermark")
 
 
 @kind()
@@ -131,7 +131,7 @@ def offsets_malformed(site: Site, rng: random.Random) -> Fault:
     data = log_dir.storage.read_file(log_dir.file(name))
     wrong = rng.choice((*_MALFORMED[1:], data[:-2] + b"?\n", data + b"a 1\n", data[:-3]))
     replace(log_dir.storage, log_dir.file(name), wrong)
-    return _of_directory(log_dir, name, f"{wrong!r}", "F-31")
+    return _of_directory(log_dir, name, f"{wrong!r}", "checkpoint-form")
 
 
 @kind()
@@ -141,7 +141,7 @@ def offset_of_nobody(site: Site, rng: random.Random) -> Fault:
     replica = choose(rng, [replica for replica in site.replicas if replica.log_dir is log_dir])
     entry = replica.tp._replace(partition=replica.tp.partition + 70)
     log_dir.write_offsets(name, log_dir.offsets(name) | {entry: 5})
-    return _of_directory(log_dir, name, f"with an entry for {entry}", "S-55")
+    return _of_directory(log_dir, name, f"with an entry for {entry}", "checkpoint-stray")
 
 
 # -- ids ---------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def topic_id_malformed(site: Site, rng: random.Random) -> Fault:
     path = replica.file(PARTITION_METADATA)
     wrong = rng.choice((b"version: 0\ntopic_id: x", b"version: 3\n", b"topic_id: \n", b"\0" * 43))
     replace(replica.storage, path, wrong)
-    return fault(replica, f"{path} is {wrong!r}", [path], "F-36", differs=False)
+    return fault(replica, f"{path} is {wrong!r}", [path], "partition-metadata", differs=False)
 
 
 @kind()
@@ -169,7 +169,7 @@ def topic_id_changed(site: Site, rng: random.Random) -> Fault:
     topic_id = base64.urlsafe_b64encode(rng.randbytes(16)).decode().rstrip("=")
     replace(replica.storage, path, f"version: 0\ntopic_id: {topic_id}".encode())
     files = [path, *(other.file(PARTITION_METADATA) for other in others)]
-    return fault(replica, f"{path} has topic id {topic_id}", files, "F-37", differs=False)
+    return fault(replica, f"{path} has topic id {topic_id}", files, "topic-id", differs=False)
 
 
 def _with_id(site: Site) -> list[Replica]:
@@ -181,14 +181,14 @@ def meta_malformed(site: Site, rng: random.Random) -> Fault:
     log_dir = choose(rng, site.log_dirs)
     wrong = rng.choice((b"", b"version=1\nnode.id=many\n", b"version=x\n", b"version=9\n"))
     replace(log_dir.storage, log_dir.file(META_PROPERTIES), wrong)
-    return _of_directory(log_dir, META_PROPERTIES, f"{wrong!r}", "F-39")
+    return _of_directory(log_dir, META_PROPERTIES, f"{wrong!r}", "meta-form")
 
 
 @kind()
 def meta_missing(site: Site, rng: random.Random) -> Fault:
     log_dir = choose(rng, site.log_dirs)
     log_dir.storage.remove(log_dir.file(META_PROPERTIES))
-    return _of_directory(log_dir, META_PROPERTIES, "missing", "F-10")
+    return _of_directory(log_dir, META_PROPERTIES, "missing", "meta-missing")
 
 
 @kind()
@@ -196,7 +196,7 @@ def directory_of_nothing(site: Site, rng: random.Random) -> Fault:
     log_dir = choose(rng, site.log_dirs)
     name = rng.choice(("lost+found", "orders", "backup-x", "-3"))
     log_dir.storage.make_dir(log_dir.file(name))
-    return _of_directory(log_dir, name, "a directory", "F-6")
+    return _of_directory(log_dir, name, "a directory", "directory-name")
 
 
 def _of_directory(log_dir: LogDir, name: str, told: str, rules: str) -> Fault:

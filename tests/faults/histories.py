@@ -49,7 +49,13 @@ def _rewritten(spot: Spot, batch: bytes, told: str) -> Fault:
     replace(spot.replica.storage, spot.log, data)
     told = f"{told} at {spot.batch.position} of {spot.log}"
     later = [segment.file(LOG) for segment in spot.replica.segments]
-    return fault(spot.replica, told, [spot.log, *later], "F-189", "F-182 F-117 F-118 F-135")
+    return fault(
+        spot.replica,
+        told,
+        [spot.log, *later],
+        "producer-sequence",
+        "snapshot-producer timeindex-entry timeindex-order timeindex-last-entry",
+    )
 
 
 def _bytes(spot: Spot) -> bytes:
@@ -123,14 +129,17 @@ def snapshot_first_offset(site: Site, rng: random.Random) -> Fault:
             wrong = entry.last_offset
         return changed(entry, current_txn_first_offset=wrong) if wrong != first else None
 
-    return _snapshot_with(site, rng, change, "F-193")
+    return _snapshot_with(site, rng, change, "snapshot-transaction")
 
 
 @kind()
 def snapshot_timestamp(site: Site, rng: random.Random) -> Fault:
     wrong = rng.choice((-1, 1, 86_400_000))
     return _snapshot_with(
-        site, rng, lambda entry: changed(entry, timestamp=entry.timestamp + wrong), "F-182"
+        site,
+        rng,
+        lambda entry: changed(entry, timestamp=entry.timestamp + wrong),
+        "snapshot-producer",
     )
 
 
@@ -141,7 +150,7 @@ def snapshot_coordinator_epoch(site: Site, rng: random.Random) -> Fault:
         site, rng,
         lambda entry: changed(entry, coordinator_epoch=entry.coordinator_epoch + wrong)
         if entry.coordinator_epoch > 0 else None,
-        "F-182",
+        "snapshot-producer",
     )  # fmt: skip
 
 
@@ -163,7 +172,7 @@ def snapshot_missing(site: Site, rng: random.Random) -> Fault:
     ]
     replica, path = choose(rng, candidates)
     replica.storage.remove(path)
-    return fault(replica, f"{path} is missing", [path], "F-253", differs=False)
+    return fault(replica, f"{path} is missing", [path], "snapshot-missing", differs=False)
 
 
 def _without_entry(site: Site, rng: random.Random, name: str, rules: str) -> Fault:
@@ -180,12 +189,12 @@ def _without_entry(site: Site, rng: random.Random, name: str, rules: str) -> Fau
 
 @kind()
 def recovery_point_missing(site: Site, rng: random.Random) -> Fault:
-    return _without_entry(site, rng, RECOVERY_POINT, "F-222")
+    return _without_entry(site, rng, RECOVERY_POINT, "recovery-point")
 
 
 @kind()
 def high_watermark_missing(site: Site, rng: random.Random) -> Fault:
-    return _without_entry(site, rng, HIGH_WATERMARK, "I-5")
+    return _without_entry(site, rng, HIGH_WATERMARK, "high-watermark")
 
 
 @kind()
@@ -194,7 +203,9 @@ def checkpoint_missing(site: Site, rng: random.Random) -> Fault:
     log_dir = choose(rng, sorted({one.log_dir for one in _closed(site)}, key=lambda d: d.path))
     name = rng.choice((RECOVERY_POINT, HIGH_WATERMARK))
     log_dir.storage.remove(log_dir.file(name))
-    return _of_all(site, log_dir, f"{log_dir.file(name)} is missing", "F-222 I-5")
+    return _of_all(
+        site, log_dir, f"{log_dir.file(name)} is missing", "recovery-point high-watermark"
+    )
 
 
 def _of_all(site: Site, log_dir: LogDir, told: str, rules: str) -> Fault:
@@ -221,8 +232,8 @@ def first_segment_lost(site: Site, rng: random.Random) -> Fault:
         if replica.storage.info(path) is not None:
             replica.storage.remove(path)
     files = [replica.file(LEADER_EPOCH)]
-    return fault(replica, f"{replica.path} without segment {base}", files, "F-249",
-                 "F-121 F-122 F-182")  # fmt: skip
+    return fault(replica, f"{replica.path} without segment {base}", files, "epochs-range",
+                 "txnindex-offsets txnindex-entries snapshot-producer")  # fmt: skip
 
 
 @kind()
@@ -231,7 +242,7 @@ def epochs_begin_late(site: Site, rng: random.Random) -> Fault:
     replica = choose(rng, [one for one in _closed(site) if len(one.epochs) > 1])
     left = replica.epochs[rng.randrange(1, len(replica.epochs)) :]
     path = write_epochs(replica, left)
-    return fault(replica, f"{path} begins with {left[0]}", [path], "S-54")
+    return fault(replica, f"{path} begins with {left[0]}", [path], "epochs-start")
 
 
 @kind(compared=True)
@@ -246,7 +257,9 @@ def high_watermark_zero(site: Site, rng: random.Random) -> Fault:
     log_dir = replica.log_dir
     log_dir.write_offsets(HIGH_WATERMARK, log_dir.offsets(HIGH_WATERMARK) | {replica.tp: 0})
     files = [segment.file(LOG) for segment in replica.segments]
-    return fault(replica, f"high watermark 0 of {replica.path}", files, "I-5", differs=False)
+    return fault(
+        replica, f"high watermark 0 of {replica.path}", files, "high-watermark", differs=False
+    )
 
 
 # -- offset indexes ----------------------------------------------------------------------------
@@ -278,7 +291,7 @@ def index_entry_too_high(site: Site, rng: random.Random) -> Fault:
     segment, number, end, position = choose(rng, candidates)
     put(segment, INDEX, number, end, position)
     told = f"offset {end} in entry {number} of {segment.file(INDEX)}"
-    return fault(segment.replica, told, [segment.file(INDEX)], "F-113", differs=False)
+    return fault(segment.replica, told, [segment.file(INDEX)], "index-entry", differs=False)
 
 
 @kind()
@@ -291,7 +304,7 @@ def index_entries_too_high(site: Site, rng: random.Random) -> Fault:
     at = (len(entries) - 1) * 8
     replace(segment.replica.storage, segment.file(INDEX), data[:at] + data[at + 8 :])
     told = f"all offsets of {segment.file(INDEX)} are those of the next entry"
-    return fault(segment.replica, told, [segment.file(INDEX)], "F-113", differs=False)
+    return fault(segment.replica, told, [segment.file(INDEX)], "index-entry", differs=False)
 
 
 @kind()
@@ -301,4 +314,4 @@ def index_for_the_first_batch(site: Site, rng: random.Random) -> Fault:
     segment, entries = choose(rng, candidates)
     put(segment, INDEX, 0, entries[0][0], 0)
     told = f"the first entry of {segment.file(INDEX)} leads to byte 0"
-    return fault(segment.replica, told, [segment.file(INDEX)], "F-113", differs=False)
+    return fault(segment.replica, told, [segment.file(INDEX)], "index-entry", differs=False)

@@ -71,7 +71,7 @@ def index_position(site: Site, rng: random.Random) -> Fault:
     wrong = choose(rng, [p for p in (position + 1, position - 20, 10**6, -5) if p not in starts])
     put(segment, INDEX, number, offset, wrong)
     told = f"position {wrong} for {position} in entry {number}"
-    return _fault(segment, INDEX, told, "F-113 F-114")
+    return _fault(segment, INDEX, told, "index-entry index-order")
 
 
 @kind()
@@ -85,7 +85,9 @@ def index_offset(site: Site, rng: random.Random) -> Fault:
         rng, [o for o in (*range(offset - 4, offset + 5), 10**6) if o >= 0 and o not in ends]
     )
     put(segment, INDEX, number, wrong, position)
-    return _fault(segment, INDEX, f"offset {wrong} for {offset} in entry {number}", "F-113 F-114")
+    return _fault(
+        segment, INDEX, f"offset {wrong} for {offset} in entry {number}", "index-entry index-order"
+    )
 
 
 @kind()
@@ -95,7 +97,7 @@ def index_order(site: Site, rng: random.Random) -> Fault:
     number = rng.randrange(len(entries) - 1)
     put(segment, INDEX, number, *entries[number + 1])
     put(segment, INDEX, number + 1, *entries[number])
-    return _fault(segment, INDEX, f"entries {number} and {number + 1} swapped", "F-114")
+    return _fault(segment, INDEX, f"entries {number} and {number + 1} swapped", "index-order")
 
 
 @kind()
@@ -104,7 +106,7 @@ def index_noise(site: Site, rng: random.Random) -> Fault:
     segment, entries = choose(rng, with_entries(site, INDEX))
     number = rng.randrange(len(entries))
     put(segment, INDEX, number, rng.randrange(2**30), rng.randrange(2**20, 2**31))
-    return _fault(segment, INDEX, f"noise in entry {number}", "F-113 F-114")
+    return _fault(segment, INDEX, f"noise in entry {number}", "index-entry index-order")
 
 
 @kind()
@@ -116,7 +118,9 @@ def index_missing(site: Site, rng: random.Random) -> Fault:
     ]  # fmt: skip
     segment = choose(rng, segments)
     segment.replica.storage.remove(segment.file(suffix))
-    return _fault(segment, suffix, "missing, there is nothing", "F-242 F-135")
+    return _fault(
+        segment, suffix, "missing, there is nothing", "log-without-index timeindex-last-entry"
+    )
 
 
 @kind()
@@ -126,7 +130,12 @@ def index_cut(site: Site, rng: random.Random) -> Fault:
     segment, _ = choose(rng, with_entries(site, suffix))
     cut = rng.randrange(1, _LAYOUTS[suffix].size)
     replace(segment.replica.storage, segment.file(suffix), segment.read(suffix)[:-cut])
-    return _fault(segment, suffix, f"{cut} bytes are missing", "F-141 F-124 F-122 F-135")
+    return _fault(
+        segment,
+        suffix,
+        f"{cut} bytes are missing",
+        "index-partial-entry txnindex-form txnindex-entries timeindex-last-entry",
+    )
 
 
 @kind()
@@ -136,7 +145,7 @@ def index_zeros(site: Site, rng: random.Random) -> Fault:
     segment = choose(rng, [one for one, _ in with_entries(site, suffix) if one.closed])
     data = segment.read(suffix) + bytes(_LAYOUTS[suffix].size * rng.randrange(1, 50))
     replace(segment.replica.storage, segment.file(suffix), data)
-    return _fault(segment, suffix, "zeros at the end", "F-137")
+    return _fault(segment, suffix, "zeros at the end", "index-zeros")
 
 
 # -- time index --------------------------------------------------------------------------------
@@ -150,7 +159,7 @@ def time_value(site: Site, rng: random.Random) -> Fault:
     wrong = timestamp + rng.choice((-(10**6), -1, 1, 7, 10**9))
     put(segment, TIME, number, wrong, offset)
     told = f"timestamp {wrong} for {timestamp} in entry {number}"
-    return _fault(segment, TIME, told, "F-117 F-118 F-135")
+    return _fault(segment, TIME, told, "timeindex-entry timeindex-order timeindex-last-entry")
 
 
 @kind()
@@ -167,7 +176,7 @@ def time_offset(site: Site, rng: random.Random) -> Fault:
     wrong = batch.last_offset - segment.base
     put(segment, TIME, number, timestamp, wrong)
     told = f"offset {wrong} for {offset} in entry {number}"
-    return _fault(segment, TIME, told, "F-117 F-118 F-135")
+    return _fault(segment, TIME, told, "timeindex-entry timeindex-order timeindex-last-entry")
 
 
 @kind()
@@ -180,7 +189,7 @@ def time_end(site: Site, rng: random.Random) -> Fault:
     kept = data[:end] + bytes(len(data) - end if zeros else 0)
     replace(segment.replica.storage, segment.file(TIME), kept)
     told = f"the last entry is {'zeroed' if zeros else 'cut off'}"
-    return _fault(segment, TIME, told, "F-117 F-135 F-137")
+    return _fault(segment, TIME, told, "timeindex-entry timeindex-last-entry index-zeros")
 
 
 # -- transaction index ---------------------------------------------------------------------------
@@ -202,7 +211,7 @@ def aborted_dropped(site: Site, rng: random.Random) -> Fault:
     width, data = TXN_ENTRY.size, segment.read(TXN)
     kept = data[: number * width] + data[(number + 1) * width :]
     replace(segment.replica.storage, segment.file(TXN), kept)
-    return _fault(segment, TXN, f"entry {number} dropped", "F-122")
+    return _fault(segment, TXN, f"entry {number} dropped", "txnindex-entries")
 
 
 @kind()
@@ -214,7 +223,7 @@ def aborted_changed(site: Site, rng: random.Random) -> Fault:
     fields[at] += rng.choice((-2, 1, 3))
     put(segment, TXN, number, *fields)
     told = f"field {at} of entry {number} is {fields[at]} for {entries[number][at]}"
-    return _fault(segment, TXN, told, "F-121 F-122 F-124")
+    return _fault(segment, TXN, told, "txnindex-offsets txnindex-entries txnindex-form")
 
 
 # -- producer snapshots ----------------------------------------------------------------------------
@@ -243,7 +252,7 @@ def snapshot_flipped(site: Site, rng: random.Random) -> Fault:
     wrong, at = flipped(rng, data, 0, len(data))
     replace(replica.storage, path, wrong)
     told = f"a bit of byte {at} of {path}"
-    return fault(replica, told, [path], "F-126", differs=False)
+    return fault(replica, told, [path], "snapshot-form", differs=False)
 
 
 @kind()
@@ -270,4 +279,4 @@ def snapshot_of_another_state(site: Site, rng: random.Random) -> Fault:
     entries[at] = wrong
     replace(replica.storage, path, encode_snapshot(entries))
     told = f"entry {at} of {path} is {wrong}"
-    return fault(replica, told, [path], "F-182", differs=False)
+    return fault(replica, told, [path], "snapshot-producer", differs=False)

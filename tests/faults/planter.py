@@ -17,7 +17,7 @@ from logstore.verify import Finding, Severity, VerifyReport
 from tests.faults.site import Replica, Site
 
 T = TypeVar("T")
-DIVERGED = "I-4"
+DIVERGED = "replicas-differ"
 """The rule of replicas that differ below their high watermarks."""
 
 

@@ -189,7 +189,7 @@ def other_topic_id(site: Site, rng: random.Random) -> Fault:
         replace(replica.storage, path, f"version: 0\ntopic_id: {topic_id}".encode())
     told = f"{topic} on {log_dir.path} has topic id {topic_id}"
     files = [replica.file(PARTITION_METADATA) for replica in replicas]
-    return Fault(told, log_dir.path, frozenset(files), frozenset(("F-37",)))
+    return Fault(told, log_dir.path, frozenset(files), frozenset(("topic-id",)))
 
 
 @kind()
@@ -207,9 +207,12 @@ def tail_lost(site: Site, rng: random.Random) -> Fault:
     points = log_dir.offsets(RECOVERY_POINT)
     if replica.tp in points:
         log_dir.write_offsets(RECOVERY_POINT, points | {replica.tp: min(end, points[replica.tp])})
-    along = "F-113 F-117 F-121 F-122 F-135 F-201 F-249 F-222 L-6"
+    along = (
+        "index-entry timeindex-entry txnindex-offsets txnindex-entries timeindex-last-entry "
+        "snapshot-above-log epochs-range recovery-point too-large"
+    )
     told = f"{spot.log} ends at offset {end}"
-    return fault(replica, told, [spot.log], f"I-5 {DIVERGED}", along)
+    return fault(replica, told, [spot.log], f"high-watermark {DIVERGED}", along)
 
 
 @kind()
@@ -231,8 +234,9 @@ def marker_changed(site: Site, rng: random.Random) -> Fault:
     at = batch.index(_KEY_LENGTH + record.key, _RECORDS_AT)
     _overwrite(spot, sealed(patched(batch, at + 3, int(now).to_bytes(2, "big"))))
     told = f"the marker at {spot.batch.position} of {spot.log} is {now.name}"
-    return fault(spot.replica, told, [_txn_index(spot.segment), spot.log], f"F-122 {DIVERGED}",
-                 "F-121")  # fmt: skip
+    return fault(spot.replica, told, [_txn_index(spot.segment), spot.log],
+        f"txnindex-entries {DIVERGED}",
+                 "txnindex-offsets")  # fmt: skip
 
 
 def _ends_something(spot: Spot, marker: Record) -> bool:

@@ -85,7 +85,7 @@ def test_a_corrupt_segment(spark: SparkSession, load: Load, site: Site, replica:
     assert "checksum" in reason
     topics = {other.tp.topic for other in site.replicas} - {replica.tp.topic}
     assert load(replica.log_dir.path, subscribe=",".join(topics)).count() > 0
-    assert ("error", "F-53", spot.log) in told(checked(spark, *site.paths))
+    assert ("error", "log-checksum", spot.log) in told(checked(spark, *site.paths))
 
 
 def test_a_half_written_tail_of_a_live_log(
@@ -98,7 +98,7 @@ def test_a_half_written_tail_of_a_live_log(
     assert found is not None
     assert found[1] == last.batch.base_offset - 1
     assert found[0] == sum(one.batch.record_count for one in replica.batches[:-1])
-    assert told(checked(spark, *site.paths)) == {("warning", "F-106", last.log)}
+    assert told(checked(spark, *site.paths)) == {("warning", "log-torn-end", last.log)}
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -113,7 +113,9 @@ def test_a_missing_index(
     site.storage.remove(segment.file(suffix))
     options = {"splitBytes": 1024}
     assert [load(replica.path, **options).where(text).count() for text in question] == expected
-    assert ("warning", "F-242", segment.file(suffix)) in told(checked(spark, *site.paths))
+    assert ("warning", "log-without-index", segment.file(suffix)) in told(
+        checked(spark, *site.paths)
+    )
 
 
 def _seconds(segment: Segment) -> str:
@@ -171,7 +173,7 @@ def test_a_directory_that_is_no_log_directory(
     assert "no log directory" in error_of(load(str(odd)))
     report = checked(spark, str(odd))
     assert not report.clean
-    assert {"F-6", "F-10"} <= {finding.rule for finding in report.findings}
+    assert {"directory-name", "meta-missing"} <= {finding.rule for finding in report.findings}
 
 
 def test_a_path_that_is_not_there(

@@ -57,7 +57,7 @@ def test_entries_of_an_index_one_batch_early_are_explained(
                 put(segment, INDEX, number, offset, early)
     report = verify(paths, ONE_THREAD)
     assert report.clean
-    told = [f for f in report.findings if f.rule == "F-132"]
+    told = [f for f in report.findings if f.rule == "index-skips-batches"]
     assert told == report.findings
     assert len(told) > 10
 

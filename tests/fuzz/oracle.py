@@ -326,7 +326,7 @@ def _says_it_again(first: Run, again: Run) -> bool:
 def _is_told_fall(finding: Any, reports: dict[str, dict[str, Any]], path: str) -> bool:
     """An epoch is in no checksum: a batch is kept whatever it says, and the report tells."""
     report = reports.get(directory_of(path))
-    return finding["rule"] == "F-203" and report is not None and report["epochFalls"] > 0
+    return finding["rule"] == "log-epoch" and report is not None and report["epochFalls"] > 0
 
 
 def without_empty_snapshots(tree: Tree) -> Tree:

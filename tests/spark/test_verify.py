@@ -152,7 +152,7 @@ def test_options_reach_the_executors(spark: SparkSession, root: Path, deep: bool
     data[17:21] = crc32c(data[21:size]).to_bytes(4, "big")
     path.write_bytes(data)
     report = verification.verify(spark, str(path), options=VerifyOptions(deep=deep)).report
-    assert [finding.rule for finding in report.findings] == (["F-73"] if deep else [])
+    assert [finding.rule for finding in report.findings] == (["log-records"] if deep else [])
 
 
 def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
@@ -160,12 +160,12 @@ def test_a_segment_that_cannot_be_read_does_not_stop_the_rest(
 ) -> None:
     unreadable_segment(root)
     report = verification.verify(spark, *paths(root)).report
-    refused = [finding.file for finding in report.findings if finding.rule == "L-7"]
+    refused = [finding.file for finding in report.findings if finding.rule == "not-a-file"]
     assert refused == [str(root / "0" / "orders-0" / f"{SECOND}.log")]
     # Its partition is in no table, the others are compared, and what is damaged is told.
     found = [(part.broker, part.partition, part.compared_end) for part in report.partitions]
     assert found == [("1", 0, 300), ("2", 0, 300), ("0", 1, 300), ("1", 1, 300), ("2", 1, 300)]
-    assert ("F-53", "1") in [(finding.rule, finding.broker) for finding in report.findings]
+    assert ("log-checksum", "1") in [(finding.rule, finding.broker) for finding in report.findings]
 
 
 def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,9 @@ def test_relative_paths(spark: SparkSession, root: Path, monkeypatch: pytest.Mon
     ]
     unreadable_segment(root)
     report = verification.verify(spark, *BROKERS).report
-    assert [f.file for f in report.findings if f.rule == "L-7"] == [f"0/orders-0/{SECOND}.log"]
+    assert [f.file for f in report.findings if f.rule == "not-a-file"] == [
+        f"0/orders-0/{SECOND}.log"
+    ]
     assert report.to_dict() == verify_here(BROKERS).to_dict()
 
 
@@ -205,7 +207,8 @@ def test_findings_are_a_table(spark: SparkSession, root: Path) -> None:
     rows = found.findings.where("severity = 'error'").collect()
     assert [row.asDict() for row in rows] == [
         {
-            "severity": "error", "rule": "F-53", "broker": "1", "topic": "orders", "partition": 0,
+            "severity": "error", "rule": "log-checksum", "broker": "1", "topic": "orders",
+            "partition": 0,
             "segment": 100, "position": rows[0]["position"], "offset": rows[0]["offset"],
             "file": str(root / "1" / "orders-0" / f"{SECOND}.log"), "message": rows[0]["message"],
         }
@@ -216,7 +219,7 @@ def test_findings_are_a_table(spark: SparkSession, root: Path) -> None:
 def test_tables_have_types_and_may_be_empty(spark: SparkSession, root: Path) -> None:
     (root / "nothing").mkdir()
     found = verification.verify(spark, str(root / "nothing"))
-    assert {row["rule"] for row in found.findings.collect()} == {"F-10"}
+    assert {row["rule"] for row in found.findings.collect()} == {"meta-missing"}
     assert found.partitions.collect() == []
     assert [field.simpleString() for field in found.findings.schema] == [
         "severity:string", "rule:string", "broker:string", "topic:string", "partition:int",
@@ -229,7 +232,7 @@ def test_unknown_is_null(spark: SparkSession, root: Path) -> None:
     (root / "0" / "meta.properties").unlink()
     found = verification.verify(spark, str(root / "0"))
     (row,) = found.findings.collect()
-    assert (row["rule"], row["topic"], row["position"]) == ("F-10", None, None)
+    assert (row["rule"], row["topic"], row["position"]) == ("meta-missing", None, None)
     row = found.partitions.orderBy("partition").first()
     assert row is not None
     assert (row["records"], row["high_watermark"], row["compared_end"]) == (300, 300, None)
@@ -290,7 +293,7 @@ def test_the_command(root: Path) -> None:
     here = CliRunner().invoke(main, ["verify", *paths(root), "--json"])
     assert json.loads(result.stdout) == json.loads(here.stdout)
     assert here.exit_code == 1
-    assert "I-4" in html.read_text()
+    assert "replicas-differ" in html.read_text()
 
 
 def test_without_a_jdk(root: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def explanation_lines(rules: Iterable[str]) -> Iterator[str]:
         if number:
             yield ""
         severities = ", ".join(map(str, RULES[rule].severities))
-        yield f"{rule} ({severities})"
+        yield f"{rule} ({severities}; rule {RULES[rule].number})"
         for title, text in explain(rule):
             yield from textwrap.wrap(
                 text, _WIDTH, initial_indent=f"{title}:".ljust(_INDENT),

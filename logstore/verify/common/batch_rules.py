@@ -65,21 +65,25 @@ def check_header(row: Row) -> Iterator[Problem]:
     at = row.position, row.base_offset
     codec = row.attributes & bits.CODEC_MASK
     if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
-        yield error("F-65", *at, f"codec {codec} does not exist in magic {row.magic}")
+        yield error("log-codec", *at, f"codec {codec} does not exist in magic {row.magic}")
     if row.magic < MAGIC:
         return
     if row.attributes & ~_KNOWN_BITS:
-        yield warning("F-70", *at, f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}")
+        yield warning(
+            "log-attributes", *at, f"unknown attribute bits in {row.attributes & 0xFFFF:#06x}"
+        )
     span = row.last_offset - row.base_offset + 1
     if row.record_count > span:
-        yield error("F-61", *at, f"{row.record_count} records for {span} offsets")
+        yield error("log-record-count", *at, f"{row.record_count} records for {span} offsets")
     if not row.record_count and row.size > 61:
-        yield error("F-92", *at, f"no records, but {row.size - 61} bytes behind the header")
+        yield error(
+            "log-empty-batch", *at, f"no records, but {row.size - 61} bytes behind the header"
+        )
     yield from _check_producer(row)
     plain_times = not row.attributes & (bits.LOG_APPEND_TIME | bits.DELETE_HORIZON)
     if plain_times and not row.has_hole and row.max_timestamp < row.base_timestamp:
         message = f"largest timestamp {row.max_timestamp} is below the first {row.base_timestamp}"
-        yield warning("F-57", *at, message)
+        yield warning("log-max-timestamp", *at, message)
 
 
 def _check_producer(row: Row) -> Iterator[Problem]:
@@ -88,13 +92,13 @@ def _check_producer(row: Row) -> Iterator[Problem]:
     at = row.position, row.base_offset
     if row.producer_id >= 0:
         if row.producer_epoch < 0:
-            yield warning("F-59", *at, f"producer {row.producer_id} without an epoch")
+            yield warning("log-producer-epoch", *at, f"producer {row.producer_id} without an epoch")
         if row.base_sequence < 0 and not row.is_control:
-            yield warning("F-60", *at, f"producer {row.producer_id} without a sequence")
+            yield warning("log-sequence", *at, f"producer {row.producer_id} without a sequence")
     elif row.is_transactional:
-        yield warning("F-67", *at, "transactional, but without a producer id")
+        yield warning("log-transactional", *at, "transactional, but without a producer id")
     if row.is_control and row.base_sequence != UNKNOWN:
-        yield warning("F-60", *at, f"a control batch with sequence {row.base_sequence}")
+        yield warning("log-sequence", *at, f"a control batch with sequence {row.base_sequence}")
 
 
 def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
@@ -104,15 +108,15 @@ def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -
         return
     if offsets[0] < row.base_offset or offsets[-1] > row.last_offset:
         message = f"records have offsets {offsets[0]}…{offsets[-1]}, the batch ends at "
-        yield error("F-55", *at, message + str(row.last_offset))
+        yield error("log-record-offsets", *at, message + str(row.last_offset))
     if row.magic < MAGIC and row.attributes & bits.LOG_APPEND_TIME:
         return
     largest = max(timestamps)
     if largest != row.max_timestamp and row.magic > 0:
         message = f"largest timestamp {row.max_timestamp}, the records have {largest}"
-        yield warning("F-57", *at, message)
+        yield warning("log-max-timestamp", *at, message)
     if min(timestamps) < UNKNOWN:
-        yield warning("F-75", *at, f"a record has timestamp {min(timestamps)}")
+        yield warning("log-timestamp", *at, f"a record has timestamp {min(timestamps)}")
 
 
 class Placed(NamedTuple):
@@ -158,7 +162,7 @@ class OffsetOrder:
                 base, last = expected, expected + delta
             elif base < expected:
                 message = f"starts below the offset {expected} due here"
-                problems.append(error("I-11", row.position, base, message))
+                problems.append(error("log-offset-order", row.position, base, message))
                 if following != last + 1:
                     base, last = expected, expected + delta
             elif expected + delta < following <= last:
@@ -175,7 +179,7 @@ class OffsetOrder:
 
     def _moved(self, row: Row, expected: int) -> Problem:
         message = f"base offset {row.base_offset}: the batches around it leave room for {expected}"
-        return error("F-49", row.position, expected, message)
+        return error("log-base-offset", row.position, expected, message)
 
     def _in_range(self, row: Row) -> Iterator[Problem]:
         """Inside ``[segment base, next base)``, told once: an overlap has many such batches."""
@@ -186,13 +190,15 @@ class OffsetOrder:
         elif 0 <= self.next_base <= row.last_offset:
             message = f"the segment reaches into the next one, which begins at {self.next_base}"
         elif relative > MAX_RELATIVE_OFFSET:
-            yield error("F-243", position, base, f"{relative} offsets above the segment base")
+            yield error(
+                "log-offset-span", position, base, f"{relative} offsets above the segment base"
+            )
             return
         else:
             return
         self.out_of_range += 1
         if self.out_of_range == 1:
-            yield error("I-11", position, base, message)
+            yield error("log-offset-order", position, base, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +226,24 @@ def check_epochs(
         at = run.position, run.first_offset
         cached, begins = (_cached(at, cache) for at in (run.last_offset, run.first_offset))
         if run.epoch < UNKNOWN:
-            yield run, error("F-51", *at, f"leader epoch {run.epoch} is negative")
+            yield run, error("log-negative-epoch", *at, f"leader epoch {run.epoch} is negative")
         elif cached is not None and cached != run.epoch:
             message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {cached}"
-            yield run, error("F-203", *at, message)
+            yield run, error("log-epoch", *at, message)
         elif begins is not None and begins != run.epoch:
             message = f"leader epoch {run.epoch}, leader-epoch-checkpoint says {begins}"
-            yield run, error("F-203", *at, message + " where it begins")
+            yield run, error("log-epoch", *at, message + " where it begins")
         elif run.epoch < highest:
-            yield run, error("I-8", *at, f"leader epoch {run.epoch} after {highest}")
+            yield run, error("log-epoch-falls", *at, f"leader epoch {run.epoch} after {highest}")
         elif cached is None and _stands_out(run, following, highest):
             message = f"leader epoch {run.epoch}: the batches behind it have {following[0].epoch}"
-            yield run, error("I-8", *at, message)
+            yield run, error("log-epoch-falls", *at, message)
         else:
             highest = run.epoch
     if highest >= 0 and len(known) < len(runs):
         run = next(run for run in runs if run.epoch == UNKNOWN)
         message = "leader epoch −1 between batches that have one"
-        yield run, warning("F-219", run.position, run.first_offset, message)
+        yield run, warning("log-no-epoch", run.position, run.first_offset, message)
 
 
 def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
@@ -272,11 +278,11 @@ def check_epoch_entries(
     for line, (epoch, start) in enumerate(entries, 3):
         if epoch <= previous[0] or start <= previous[1]:
             message = f"epoch {epoch} at {start} after epoch {previous[0]} at {previous[1]}"
-            yield error("F-203", line, start, message)
+            yield error("log-epoch", line, start, message)
         elif start > end_offset:
             message = f"epoch {epoch} starts at {start}, the log ends at {end_offset}"
             severity = warning if closed else info
-            yield severity("F-249", line, start, message if closed else message + _AFTER_CUT)
+            yield severity("epochs-range", line, start, message if closed else message + _AFTER_CUT)
         previous = epoch, start
 
 
@@ -290,11 +296,11 @@ def check_first_epoch(
     _, first = entries[0]
     if first < log_start:
         message = f"begins at {first}, below the log start offset {log_start}"
-        yield warning("F-249", 3, first, message)
+        yield warning("epochs-range", 3, first, message)
         return
     for run in runs:
         from_offset = max(run.first_offset, log_start)
         if run.epoch >= 0 and from_offset <= run.last_offset and from_offset < first:
             message = f"begins at {first}, the log has epoch {run.epoch} at {from_offset}"
-            yield warning("S-54", 3, first, message)
+            yield warning("epochs-start", 3, first, message)
             return

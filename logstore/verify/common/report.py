@@ -54,9 +54,8 @@ class Finding:
     """One fault, or one thing worth knowing.
 
     ``position`` is a byte of ``file``, in a text file a line number; ``offset`` that of the record
-    or batch concerned; each is −1 where there is none. ``rule`` is the number of a rule of the
-    format (``F-…``), of an invariant (``I-…``), of a scenario (``S-…``) or of a file that is this
-    library's own, or a size or kind of file (``L-…``); see docs/verify.md.
+    or batch concerned; each is −1 where there is none. ``rule`` is the id of a row
+    of docs/verify.md, such as ``log-checksum``.
     ``broker`` is the id in meta.properties, else the path of the log directory; empty where a
     partition stands alone.
     """

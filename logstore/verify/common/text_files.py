@@ -42,7 +42,7 @@ class ReadOnce:
         return getattr(self._files, name)
 
 
-def check_form(data: bytes, written: bytes, rule: str = "L-1") -> Iterator[Problem]:
+def check_form(data: bytes, written: bytes, rule: str = "text-form") -> Iterator[Problem]:
     """The first line that a writer of the same content writes otherwise."""
     lines, expected = data.replace(b"\r\n", b"\n").split(b"\n"), written.split(b"\n")
     for number, (line, right) in enumerate(zip(lines, expected, strict=False), 1):
@@ -61,7 +61,7 @@ def check_offsets(path: str, data: bytes, offsets: dict[TopicPartition, int]) ->
         key = topic + b" " + partition
         if key in seen:
             message = f"a second entry of {printable(key, 200)}: the last counts"
-            yield warning("F-31", line, UNKNOWN, message)
+            yield warning("checkpoint-form", line, UNKNOWN, message)
         seen.add(key)
     if len(seen) == len(offsets) == data.count(b"\n") - 2:
         body = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
@@ -78,7 +78,7 @@ def check_metadata(data: bytes, metadata: PartitionMetadata) -> Iterator[Problem
     """Names of keys are not looked at by a start; only version 0 is known (F-36)."""
     if metadata.version:
         message = f"version {metadata.version}, only 0 is known"
-        yield warning("F-36", 1, UNKNOWN, message)
+        yield warning("partition-metadata", 1, UNKNOWN, message)
     text = f"version: {metadata.version}\ntopic_id: {topic_id_to_text(metadata.topic_id)}"
     yield from check_form(data, text.encode())
 
@@ -92,14 +92,16 @@ def check_clean_marker(data: bytes) -> Iterator[Problem]:
         values = [fields[name] for name in _MARKER_FIELDS]
     except (ValueError, LookupError, TypeError, RecursionError):
         message = "not a JSON object with " + " and ".join(_MARKER_FIELDS)
-        yield warning("F-46", 1, UNKNOWN, message)
+        yield warning("clean-marker", 1, UNKNOWN, message)
         return
     whole = all(type(value) is int and -1 <= value <= MAX_I64 for value in values)
     if "earlierEpochs" in fields:
         del fields["earlierEpochs"]
         whole = whole and bool(parse_epochs(data))
     if not whole or values[0] != 0 or len(fields) != len(_MARKER_FIELDS):
-        yield warning("F-46", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has")
+        yield warning(
+            "clean-marker", 1, UNKNOWN, f"'{printable(data, 200)}' is not what version 0 has"
+        )
 
 
 def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
@@ -107,10 +109,10 @@ def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
     for key, (value, line, _) in parse_properties(path, data).items():
         if key not in _META_KEYS[version]:
             message = f"key '{printable(key, 200)}' is unknown in version {version}"
-            yield warning("F-39", line, UNKNOWN, message)
+            yield warning("meta-form", line, UNKNOWN, message)
         elif not (value.isascii() and value.isprintable()):
             message = f"{key} is '{printable(value, 200)}'"
-            yield warning("F-39", line, UNKNOWN, message)
+            yield warning("meta-form", line, UNKNOWN, message)
     if not data.endswith(b"\n"):
         message = "no newline at the end: the last line may be cut short"
-        yield warning("F-39", data.count(b"\n") + 1, UNKNOWN, message)
+        yield warning("meta-form", data.count(b"\n") + 1, UNKNOWN, message)

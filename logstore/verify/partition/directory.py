@@ -104,7 +104,7 @@ class LogDirCheck:
         except CheckpointFailedError as failure:
             if not isinstance(failure.__cause__, UnusableFileError):
                 raise
-            problem = error("L-7", UNKNOWN, UNKNOWN, failure.__cause__.reason)
+            problem = error("not-a-file", UNKNOWN, UNKNOWN, failure.__cause__.reason)
             self._find(clean_shutdown.CLEAN_SHUTDOWN, problem)
         self.files += self.clean
         for problem in check_clean_marker(once.data):
@@ -115,7 +115,7 @@ class LogDirCheck:
         try:
             state, offsets = OffsetCheckpoint(path, once).inspect()
         except MalformedCheckpointError as failure:
-            self._find(name, malformed("F-31", failure))
+            self._find(name, malformed("checkpoint-form", failure))
             return
         self.files += state is not FileState.MISSING
         self.offsets[name] = offsets
@@ -127,11 +127,11 @@ class LogDirCheck:
         try:
             meta = MetaPropertiesFile(path, once).read()
         except MalformedCheckpointError as failure:
-            self._find(META_PROPERTIES, malformed("F-39", failure))
+            self._find(META_PROPERTIES, malformed("meta-form", failure))
             return
         if meta is None:
             message = "missing: a broker refuses a directory that was never formatted"
-            self._find(META_PROPERTIES, warning("F-10", UNKNOWN, UNKNOWN, message))
+            self._find(META_PROPERTIES, warning("meta-missing", UNKNOWN, UNKNOWN, message))
         else:
             self.files += 1
             self.broker = self.path if meta.node_id is None else str(meta.node_id)
@@ -157,20 +157,20 @@ class LogDirCheck:
             for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
                 if tp in leaving:
                     message = f"{_shown(tp)} is being deleted"
-                    self._find(name, info("F-289", UNKNOWN, offsets[tp], message), tp)
+                    self._find(name, info("checkpoint-deleted", UNKNOWN, offsets[tp], message), tp)
                 else:
                     message = f"{_shown(tp)} is not in this directory"
-                    self._find(name, warning("S-55", UNKNOWN, offsets[tp], message), tp)
+                    self._find(name, warning("checkpoint-stray", UNKNOWN, offsets[tp], message), tp)
 
     def check_names(self, entries: list[FileInfo]) -> None:
         """Leftovers beside the known files (F-24, F-26)."""
         for entry in entries:
             if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
                 message = "is no regular file, or a link to none"
-                self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, message))
             elif not entry.is_dir and entry.name.endswith(filenames.TEMPORARY_SUFFIX):
                 message = "left behind by a write that was cut short"
-                self._find(entry.name, info("F-26", UNKNOWN, UNKNOWN, message))
+                self._find(entry.name, info("temporary-file", UNKNOWN, UNKNOWN, message))
 
     def check_creations(self, entries: list[FileInfo], here: Mapping[str, TopicPartition]) -> None:
         """Topics whose creation was interrupted, against the partitions that are here."""
@@ -186,10 +186,10 @@ class LogDirCheck:
             topic_id = topic_id_from_text(name.removeprefix(_CREATION_PREFIX))
             state, offsets = OffsetCheckpoint(path, once).inspect()
         except MalformedCheckpointError as failure:
-            self._find(name, malformed("L-5", failure))
+            self._find(name, malformed("topic-creation", failure))
             return
         except ValueError as failure:
-            self._find(name, warning("L-5", UNKNOWN, UNKNOWN, str(failure)))
+            self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, str(failure)))
             return
         if state is FileState.MISSING:
             return
@@ -198,12 +198,12 @@ class LogDirCheck:
         for tp, known in ids.items():
             if (tp in offsets) > (known == topic_id):
                 message = f"{_shown(tp)} has another topic id, {known}"
-                self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
+                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
             elif known == topic_id and any(other.topic != tp.topic for other in offsets):
                 message = f"{_shown(next(iter(offsets)))}, but {_shown(tp)} has its id"
-                self._find(name, warning("L-5", UNKNOWN, UNKNOWN, message), tp)
+                self._find(name, warning("topic-creation", UNKNOWN, UNKNOWN, message), tp)
         message = "a topic was being created: the next start completes or removes it"
-        self._find(name, info("L-5", UNKNOWN, UNKNOWN, message))
+        self._find(name, info("topic-creation", UNKNOWN, UNKNOWN, message))
 
     def _topic_ids(self, here: Mapping[str, TopicPartition]) -> dict[TopicPartition, UUID]:
         found = {}
@@ -216,11 +216,11 @@ class LogDirCheck:
         return found
 
     def refuse_name(self, name: str, reason: str) -> None:
-        self._find(name, error("F-6", UNKNOWN, UNKNOWN, reason))
+        self._find(name, error("directory-name", UNKNOWN, UNKNOWN, reason))
 
     def note_leftover(self, name: str, suffix: str) -> None:
         message = f"a {suffix} directory: its content is not checked"
-        self._find(name, info("F-3", UNKNOWN, UNKNOWN, message))
+        self._find(name, info("directory-skipped", UNKNOWN, UNKNOWN, message))
 
 
 def _shown(tp: TopicPartition) -> str:

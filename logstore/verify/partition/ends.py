@@ -43,14 +43,14 @@ def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> 
     """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
     position, end = result.tail_position, result.tail_offset
     what = f"{result.tail} of {result.size - position} bytes"
-    rule = "F-107" if result.tail == ZEROS else "F-106"
+    rule = "log-zero-end" if result.tail == ZEROS else "log-torn-end"
     if result.tail_problem is not None:
         rule, what = result.tail_problem.rule, result.tail_problem.message
     if not active:
         message = f"{what} in a segment that is followed by another"
     elif facts.clean:
         message = f"{what} behind a clean shutdown"
-        rule = rule if result.tail_problem else "F-258"
+        rule = rule if result.tail_problem else "log-unclean-end"
     elif end < facts.recovery_point:
         message = f"{what} below the recovery point {facts.recovery_point}"
     elif result.tail_problem is not None and facts.clean is None:
@@ -74,7 +74,7 @@ def check_rolls(
         if result.base in rolled and is_late and is_known:
             message = f"begins at {result.base}, what is before it ends at {end}: "
             message += "the next start sets it aside"
-            yield result.base, warning("F-24", UNKNOWN, end, message)
+            yield result.base, warning("leftover", UNKNOWN, end, message)
         end = max(result.base, result.end_offset)
         is_known = filenames.LOG_SUFFIX not in result.vanished
 
@@ -89,31 +89,31 @@ def check_checkpoints(
     """
     if facts.recovery_point > end and not tail.explains:
         message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"
-        yield error("F-222", UNKNOWN, end, message)
+        yield error("recovery-point", UNKNOWN, end, message)
     if facts.log_start > end:
         message = f"ends at offset {end}, below the log start offset {facts.log_start}"
-        yield error("F-264", UNKNOWN, end, message)
+        yield error("log-start-offset", UNKNOWN, end, message)
     elif facts.clean and 0 <= facts.recovery_point < facts.log_start:
         message = f"recovery point {facts.recovery_point}, below the log start offset "
         message += f"{facts.log_start} behind a clean shutdown"
-        yield warning("F-222", UNKNOWN, facts.log_start, message)
+        yield warning("recovery-point", UNKNOWN, facts.log_start, message)
     elif facts.clean and 0 <= facts.high_watermark < facts.log_start:
         message = f"high watermark {facts.high_watermark}, below the log start offset "
         message += f"{facts.log_start} behind a clean shutdown"
-        yield warning("I-5", UNKNOWN, facts.log_start, message)
+        yield warning("high-watermark", UNKNOWN, facts.log_start, message)
     elif facts.points_known and not is_empty and facts.recovery_point < end and is_settled():
         message = f"recovery point {facts.recovery_point}"
         message = message if facts.recovery_point >= 0 else "no recovery point"
         message += f" behind a clean shutdown, the log ends at {end}"
-        yield warning("F-222", UNKNOWN, end, message)
+        yield warning("recovery-point", UNKNOWN, end, message)
     unknown = facts.marks_known and facts.high_watermark < 0
     if unknown and not is_empty and end > facts.log_start and is_settled():
         message = "no high watermark behind a clean shutdown"
-        yield warning("I-5", UNKNOWN, end, message)
+        yield warning("high-watermark", UNKNOWN, end, message)
     if facts.high_watermark > end and not tail.found:
         message = f"ends at offset {end}, below the high watermark {facts.high_watermark}"
         severity = error if facts.clean else warning
-        yield severity("I-5", UNKNOWN, end, message)
+        yield severity("high-watermark", UNKNOWN, end, message)
     if facts.cleaner_offset > end:
         message = f"ends at offset {end}, below the cleaner's {facts.cleaner_offset}"
-        yield warning("F-290", UNKNOWN, end, message)
+        yield warning("cleaner-offset", UNKNOWN, end, message)

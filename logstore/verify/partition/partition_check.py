@@ -269,9 +269,9 @@ class PartitionCheck:
             self._refused.add((parsed.offset, parsed.suffix))
         what = "a directory" if entry.is_dir else "no regular file, or a link to none"
         if known:
-            self._find(entry.name, error("L-7", UNKNOWN, UNKNOWN, f"is {what}: not read"))
+            self._find(entry.name, error("not-a-file", UNKNOWN, UNKNOWN, f"is {what}: not read"))
         elif not entry.is_dir:
-            self._find(entry.name, warning("L-7", UNKNOWN, UNKNOWN, f"is {what}"))
+            self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, f"is {what}"))
 
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
         """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
@@ -284,19 +284,21 @@ class PartitionCheck:
                     continue
                 if file.name.endswith(_EXTRA_SUFFIXES):
                     message = "left behind by a write or a recovery"
-                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
                 elif _ALMOST.search(file.name):
                     message = "not 20 digits of an offset below 2⁶³: not part of the log"
-                    self._find(file.name, warning("F-16", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, warning("file-name", UNKNOWN, UNKNOWN, message))
             elif self.only >= 0 and parsed.offset < self.only:
                 continue
             elif parsed.transition and not self._is_roll(parsed):
                 if self.only < 0:
                     message = f"a {parsed.transition} file: the next start removes or completes it"
-                    self._find(file.name, info("F-24", UNKNOWN, UNKNOWN, message))
+                    self._find(file.name, info("leftover", UNKNOWN, UNKNOWN, message))
             elif parsed.suffix in _SIZED and file.size > SIZE_MAX:
                 message = f"{file.size} bytes, it has at most {SIZE_MAX}: not read"
-                self._find(file.name, error("L-6", UNKNOWN, parsed.offset, message), parsed.offset)
+                self._find(
+                    file.name, error("too-large", UNKNOWN, parsed.offset, message), parsed.offset
+                )
                 self._refused.add((parsed.offset, parsed.suffix))
             elif parsed.suffix == filenames.SNAPSHOT_SUFFIX:
                 if self.only < 0:
@@ -306,7 +308,7 @@ class PartitionCheck:
         self._snapshots.sort()
         for base in sorted(self._rolled & segments.keys() if self.only < 0 else ()):
             message = "not settled: the next start takes it in if nothing before it is lost"
-            self._find_in(base, filenames.LOG_SUFFIX, warning("F-24", UNKNOWN, base, message))
+            self._find_in(base, filenames.LOG_SUFFIX, warning("leftover", UNKNOWN, base, message))
         return segments
 
     def _is_roll(self, file: filenames.SegmentFile) -> bool:
@@ -324,12 +326,16 @@ class PartitionCheck:
             if log is None:
                 for file in found.values():
                     message = "there is no .log of this name: the next start deletes it"
-                    self._find(file.name, warning("F-241", UNKNOWN, base, message), base)
+                    self._find(
+                        file.name, warning("index-without-log", UNKNOWN, base, message), base
+                    )
                 continue
             for suffix in (filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX):
                 if suffix not in found and log.size and (base, suffix) not in self._refused:
                     message = "missing beside a .log with data"
-                    self._find_in(base, suffix, warning("F-242", UNKNOWN, base, message))
+                    self._find_in(
+                        base, suffix, warning("log-without-index", UNKNOWN, base, message)
+                    )
 
     def _read_metadata(self) -> None:
         path = os.path.join(self.directory, PARTITION_METADATA)
@@ -337,7 +343,7 @@ class PartitionCheck:
         try:
             self.metadata = PartitionMetadataFile(path, once).read()
         except MalformedCheckpointError as failure:
-            self._find(PARTITION_METADATA, malformed("F-36", failure))
+            self._find(PARTITION_METADATA, malformed("partition-metadata", failure))
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
         if self.metadata is not None:
@@ -351,7 +357,7 @@ class PartitionCheck:
         try:
             state, entries = LeaderEpochCheckpoint(path, once).inspect()
         except MalformedCheckpointError as failure:
-            self._find(LEADER_EPOCH, malformed("F-33", failure))
+            self._find(LEADER_EPOCH, malformed("epochs-form", failure))
             return None
         except CheckpointFailedError as failure:
             raise OSError(str(failure)) from failure
@@ -426,7 +432,7 @@ class PartitionCheck:
         """The findings of a segment; how many records its torn end has lost."""
         for suffix in result.vanished:
             message = "vanished meanwhile: deleted by its broker"
-            self._find_in(result.base, suffix, info("F-288", UNKNOWN, UNKNOWN, message))
+            self._find_in(result.base, suffix, info("file-vanished", UNKNOWN, UNKNOWN, message))
         for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
             for problem in result.problems[suffix]:
                 self._find_in(result.base, suffix, problem)
@@ -444,10 +450,14 @@ class PartitionCheck:
         for result in results:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
-                self._find_in(result.base, ".log", warning("I-11", position, expected, message))
+                self._find_in(
+                    result.base, ".log", warning("log-offset-order", position, expected, message)
+                )
             if compacted and result.gap_count:
                 message = f"{result.gap_count} gaps between offsets: the log is compacted"
-                self._find_in(result.base, ".log", info("F-307", UNKNOWN, UNKNOWN, message))
+                self._find_in(
+                    result.base, ".log", info("log-compacted-gap", UNKNOWN, UNKNOWN, message)
+                )
         if self.only < 0:
             for base, problem in check_rolls(results, self._rolled, self.facts):
                 self._find_in(base, filenames.LOG_SUFFIX, problem)
@@ -458,11 +468,15 @@ class PartitionCheck:
                 continue
             if one.size == 0:
                 message = f"empty, and followed by segment {two.base}"
-                self._find_in(one.base, ".log", warning("I-11", UNKNOWN, one.base, message))
+                self._find_in(
+                    one.base, ".log", warning("log-offset-order", UNKNOWN, one.base, message)
+                )
             elif one.end_offset < two.base and not one.tail:
                 message = f"{two.base - one.end_offset} offsets are missing before this segment, "
                 message += f"behind {filenames.segment_file_name(one.base, '.log')}"
-                self._find_in(two.base, ".log", warning("I-11", 0, one.end_offset, message))
+                self._find_in(
+                    two.base, ".log", warning("log-offset-order", 0, one.end_offset, message)
+                )
 
     def _check_epochs(self, results: list[SegmentResult], end_offset: int) -> None:
         runs: list[EpochRun] = [run for result in results for run in result.epochs]
@@ -478,16 +492,16 @@ class PartitionCheck:
         if entries == [] and any(run.epoch >= 0 and run.last_offset >= start for run in runs):
             if self._epochs_missing:
                 message = "missing: leader epochs are compared with their neighbours only"
-                problem = info("S-54", UNKNOWN, UNKNOWN, message)
+                problem = info("epochs-start", UNKNOWN, UNKNOWN, message)
             else:
                 message = "no epochs on file, but batches with epochs in the log"
-                problem = warning("S-54", UNKNOWN, UNKNOWN, message)
+                problem = warning("epochs-start", UNKNOWN, UNKNOWN, message)
             self._find(LEADER_EPOCH, problem)
         found = list(check_epochs(runs, entries or None))
         if entries and start <= end_offset and self._closed_cleanly():
             for problem in check_first_epoch(runs, entries, start):
                 self._find(LEADER_EPOCH, problem)
-        if any(problem.rule == "F-203" for _, problem in found):
+        if any(problem.rule == "log-epoch" for _, problem in found):
             # A broker that became leader since may have added an epoch: look again.
             newer = self._read_epochs()
             if newer and newer != self.epochs:

@@ -99,7 +99,7 @@ class ProducerFiles:
                 if stretch.torn:
                     continue  # told of already: it covers what is torn
                 message = f"lies above the end of the log, {stretch.end_offset}"
-                self.find(name, warning("F-201", UNKNOWN, offset, message))
+                self.find(name, warning("snapshot-above-log", UNKNOWN, offset, message))
                 continue
             state, exact = ({}, False) if compacted else states.get(offset, ({}, False))
             for problem in check_snapshot(offset, entries or (), state, exact, floor):
@@ -110,7 +110,7 @@ class ProducerFiles:
         if stretch.closed and results and not stretch.torn and newest < end > start:
             name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
             message = "missing behind a clean shutdown: the next start may not know all producers"
-            self.find(name, warning("F-253", UNKNOWN, end, message))
+            self.find(name, warning("snapshot-missing", UNKNOWN, end, message))
 
     def read_snapshot(self, offset: int) -> list[ProducerSnapshotEntry] | None:
         name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
@@ -122,21 +122,21 @@ class ProducerFiles:
             self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
         except FileNotFoundError:
             message = "vanished meanwhile: deleted by its broker"
-            self.find(name, info("F-288", UNKNOWN, offset, message))
+            self.find(name, info("file-vanished", UNKNOWN, offset, message))
         except CorruptSnapshotError as failure:
-            problem = error("F-126", failure.position, offset, failure.reason)
+            problem = error("snapshot-form", failure.position, offset, failure.reason)
             self.find(name, problem)
         return None
 
     def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
         """Too large to be looked at is no fault up to ``most`` bytes, which it may have."""
         if failure.errno != errno.EFBIG:
-            return error("L-7", UNKNOWN, UNKNOWN, failure.reason)
+            return error("not-a-file", UNKNOWN, UNKNOWN, failure.reason)
         there = self.storage.info(path)
         if there is not None and there.size > most:
             message = f"{there.size} bytes, it has at most {most}: not read"
-            return error("L-6", UNKNOWN, UNKNOWN, message)
-        return info("I-18", UNKNOWN, UNKNOWN, f"not checked: {what}")
+            return error("too-large", UNKNOWN, UNKNOWN, message)
+        return info("not-checked", UNKNOWN, UNKNOWN, f"not checked: {what}")
 
     def _check_txn_index(
         self, job: SegmentJob, result: SegmentResult, replay: Replay, compacted: bool
@@ -172,16 +172,16 @@ class ProducerFiles:
             return None
         except FileNotFoundError:
             message = "vanished meanwhile: deleted by its broker"
-            self.find(name, info("F-288", UNKNOWN, UNKNOWN, message), job.base)
+            self.find(name, info("file-vanished", UNKNOWN, UNKNOWN, message), job.base)
             return None
         except CorruptIndexError as failure:
-            problem = error("F-124", failure.position, UNKNOWN, failure.reason)
+            problem = error("txnindex-form", failure.position, UNKNOWN, failure.reason)
             self.find(name, problem, job.base)
             return None
         if len(data) % TXN_ENTRY.size:
             end = len(data) - len(data) % TXN_ENTRY.size
             message = f"{len(data) - end} bytes behind the last whole entry"
-            self.find(name, warning("F-124", end, UNKNOWN, message), job.base)
+            self.find(name, warning("txnindex-form", end, UNKNOWN, message), job.base)
         kept: list[AbortedTransaction] = []
         previous = job.base - 1
         for index, entry in enumerate(found):
@@ -201,7 +201,7 @@ class ProducerFiles:
                 message = f"{tuple(entry)} (producer, first, last offset, last stable offset) "
                 message += wrong
                 position = TXN_ENTRY.size * index
-                problem = error("F-122", position, entry.last_offset, message)
+                problem = error("txnindex-entries", position, entry.last_offset, message)
                 self.find(name, problem, job.base)
                 return None
             previous = entry.last_offset

@@ -84,7 +84,7 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
         end = min(side.mark if committed else min(known, default=_NO_END), side.end, reference.end)
         if not committed:
             message = f"no high watermark on file: compared up to offset {end}"
-            notes.append(side.finding(Severity.INFO, "I-4", message))
+            notes.append(side.finding(Severity.INFO, "replicas-differ", message))
         if end > start:
             pair = _Pair(side, reference, start, end, spec, options, committed)
             disagreements += pair.run()
@@ -92,7 +92,7 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
             reference.compared(start, end)
         elif committed and min(side.end, reference.end) > start:
             message = f"not compared: high watermark {side.mark}, what all have begins at {start}"
-            notes.append(side.finding(Severity.INFO, "I-4", message))
+            notes.append(side.finding(Severity.INFO, "replicas-differ", message))
             if side.closed and side.mark <= side.report.log_start_offset:
                 notes += _left_behind(side, sides)
     return [*notes, *judge(disagreements, reference, others)]
@@ -105,7 +105,7 @@ def _left_behind(side: Side, sides: Sequence[Side]) -> Iterator[Finding]:
     if side.mark < reached <= side.end:
         message = f"high watermark {side.mark} behind a clean shutdown, another replica has "
         message += f"{reached}, and all of that is here"
-        yield side.finding(Severity.WARNING, "I-5", message, side.mark)
+        yield side.finding(Severity.WARNING, "high-watermark", message, side.mark)
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
@@ -122,7 +122,7 @@ def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]
         return start, []
     start = max(start, *(side.compacted_end for side in sides))
     message = f"compacted, on each broker in its own time: compared from offset {start} on"
-    return start, [sides[0].finding(Severity.INFO, "F-307", message)]
+    return start, [sides[0].finding(Severity.INFO, "log-compacted-gap", message)]
 
 
 class _Unequal(NamedTuple):

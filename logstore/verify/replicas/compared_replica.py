@@ -15,7 +15,7 @@ from logstore.verify.partition.partition_check import PartitionCheck
 from logstore.verify.replicas.range_diff import Piece, Place
 from logstore.verify.segment.segment_check import SegmentResult
 
-_EPOCH_RULES = frozenset(("F-51", "F-203", "F-219", "I-8"))
+_EPOCH_RULES = frozenset(("log-negative-epoch", "log-epoch", "log-no-epoch", "log-epoch-falls"))
 
 
 @dataclass(slots=True)

@@ -89,13 +89,17 @@ def _vanished(check: PartitionCheck) -> Finding:
     """The directory was there when its log directory was listed (F-288)."""
     tp = partition_of(check.directory) or ("", UNKNOWN)
     message = "vanished meanwhile: deleted or moved by its broker"
-    return Finding(Severity.INFO, "F-288", check.directory, message, *tp, broker=check.facts.broker)
+    return Finding(
+        Severity.INFO, "file-vanished", check.directory, message, *tp, broker=check.facts.broker
+    )
 
 
 def _differs(check: PartitionCheck, message: str) -> Finding:
     tp = partition_of(check.directory) or ("", UNKNOWN)
     path = os.path.join(check.directory, TOPIC_PROPERTIES)
-    return Finding(Severity.WARNING, "L-4", path, message, *tp, broker=check.facts.broker)
+    return Finding(
+        Severity.WARNING, "topic-properties", path, message, *tp, broker=check.facts.broker
+    )
 
 
 @dataclass(slots=True)
@@ -118,7 +122,7 @@ class TopicIds:
             return None
         message = f"topic id {topic_id}, in {first_path} it is {first_id}"
         return Finding(
-            Severity.ERROR, "F-37", path, message, *tp, position=2, broker=check.facts.broker
+            Severity.ERROR, "topic-id", path, message, *tp, position=2, broker=check.facts.broker
         )
 
     def check_properties(self, check: PartitionCheck) -> Iterator[Finding]:

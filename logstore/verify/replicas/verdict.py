@@ -84,4 +84,4 @@ def _finding(
     shown = max((place.last_offset for place in (here, there) if place), default=UNKNOWN)
     if last > shown:
         message += f"; they differ up to offset {last}"
-    return odd.finding(severity, "I-4", message, offset, here)
+    return odd.finding(severity, "replicas-differ", message, offset, here)

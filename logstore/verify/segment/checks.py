@@ -127,7 +127,7 @@ class SegmentChecks:
         if self.options.deep:
             row = table.row(0)
             message = f"records not decoded: a batch of {row.size} bytes"
-            problem = info("I-18", row.position, row.base_offset, message)
+            problem = info("not-checked", row.position, row.base_offset, message)
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
     def _headers(
@@ -336,7 +336,7 @@ class SegmentChecks:
             return parse_end_transaction_marker(view[at : at + row.size])
         except CorruptBatchError as failure:
             if not self.options.deep:  # else the decoding of all records tells of it
-                problem = error("F-80", row.position, row.base_offset, failure.reason)
+                problem = error("log-control-record", row.position, row.base_offset, failure.reason)
                 self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
             self.result.producers.complete = False
             return None

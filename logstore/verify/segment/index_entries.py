@@ -107,7 +107,7 @@ class IndexEntries:
         self.first = self.end = 0
         self._one_by_one = _ascending_entries(
             self._inside(self._place + given * self._layout.size),
-            "F-114" if self._layout is OFFSET_ENTRY else "F-118",
+            "index-order" if self._layout is OFFSET_ENTRY else "timeindex-order",
             self._problems,
             self._layout is OFFSET_ENTRY,
             previous,
@@ -164,7 +164,7 @@ class IndexEntries:
                     yield entry
                 else:
                     message = f"position {entry.key} is outside the log of {self._log_size} bytes"
-                    self._problems.append(error("F-113", entry.place, entry.offset, message))
+                    self._problems.append(error("index-entry", entry.place, entry.offset, message))
 
 
 def _ascending_entries(

@@ -48,10 +48,10 @@ def _check_plain(batch: memoryview, row: Row) -> Iterator[Problem]:
         end, _ = builder.add_run(batch, 0, _ROWS_MAX, _ALL, 0, _ALL, False)
     except CorruptBatchError as failure:
         message = f"byte {failure.position} of the batch: {failure.reason}"
-        yield error("F-73", row.position, row.base_offset, message)
+        yield error("log-records", row.position, row.base_offset, message)
         return
     if end < row.size:
-        yield warning("F-73", row.position, row.base_offset, "records were not decoded")
+        yield warning("log-records", row.position, row.base_offset, "records were not decoded")
         return
     yield from _check_columns(builder, row)
 
@@ -80,9 +80,15 @@ def _check_special(
             yield from _check_compressed(batch, table, number, row, limit)
     except CorruptBatchError as failure:
         if _TOO_LARGE in failure.reason:
-            yield warning("S-50", *at, f"not decoded: {failure.reason}")
+            yield warning("unpacks-too-much", *at, f"not decoded: {failure.reason}")
         else:
-            rule = "F-80" if row.is_control else "F-100" if row.magic < MAGIC else "F-82"
+            rule = (
+                "log-control-record"
+                if row.is_control
+                else "log-legacy-message"
+                if row.magic < MAGIC
+                else "log-compression"
+            )
             yield error(rule, *at, failure.reason)
 
 
@@ -122,9 +128,9 @@ def _check_legacy(batch: memoryview, row: Row, limit: int) -> Iterator[Problem]:
     records = legacy_records(batch, parse_legacy(batch), check_crc=False, limit=limit)
     if records[-1].offset != row.last_offset and row.last_offset:
         message = f"last message has offset {records[-1].offset}, its wrapper {row.last_offset}"
-        yield error("F-101", row.position, row.base_offset, message)
+        yield error("log-wrapper-offset", row.position, row.base_offset, message)
     largest = max(record.timestamp for record in records)
     create_time = row.magic == 1 and not row.attributes & bits.LOG_APPEND_TIME
     if create_time and largest != row.max_timestamp:
         message = f"timestamp {row.max_timestamp}, the messages have {largest} at most"
-        yield warning("F-102", row.position, row.base_offset, message)
+        yield warning("log-wrapper-timestamp", row.position, row.base_offset, message)

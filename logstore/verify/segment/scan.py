@@ -149,10 +149,10 @@ class _SegmentScan:
     def _check_length(self, problems: list[Problem], used: int, size: int, width: int) -> None:
         if size % width:
             message = f"{size % width} bytes behind the last whole entry"
-            problems.append(warning("F-141", size - size % width, UNKNOWN, message))
+            problems.append(warning("index-partial-entry", size - size % width, UNKNOWN, message))
         elif used < size and self.job.trimmed:
             message = f"{size - used} zero bytes at the end of an index that is not in use"
-            problems.append(warning("F-137", used, UNKNOWN, message))
+            problems.append(warning("index-zeros", used, UNKNOWN, message))
 
     def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
         """Bytes of entries that are looked at: no more than there can be batches."""
@@ -160,7 +160,7 @@ class _SegmentScan:
         if used <= most:
             return used
         message = f"{used // width} entries, a log of {self.log.size()} bytes has at most "
-        problems.append(error("L-6", most, UNKNOWN, message + str(most // width)))
+        problems.append(error("too-large", most, UNKNOWN, message + str(most // width)))
         return most
 
     # -- batches -------------------------------------------------------------------------------

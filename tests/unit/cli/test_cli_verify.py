@@ -70,7 +70,7 @@ def test_a_finding_is_one_line_with_rule_and_place(data: Path) -> None:
     assert result.exit_code == 1
     lines = [line for line in result.stdout.splitlines() if line.startswith("error")]
     assert len(lines) == 1
-    assert lines[0].startswith(f"error F-53 {log} at 0: checksum")
+    assert lines[0].startswith(f"error log-checksum {log} at 0: checksum")
     assert "1 error" in result.stdout
 
 
@@ -80,7 +80,7 @@ def test_json(data: Path) -> None:
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     assert (report["errors"], report["warnings"], report["clean"]) == (1, 0, False)
-    assert report["findings"][0]["rule"] == "F-53"
+    assert report["findings"][0]["rule"] == "log-checksum"
     assert report["findings"][0]["partition"] == 0
     assert report["partitions"][1]["records"] == 50
     assert len(report["partitions"][1]["fingerprint"]) == 32
@@ -90,7 +90,7 @@ def test_information_alone_is_no_failure(data: Path) -> None:
     (data / "orders-0" / "00000000000000000000.log.deleted").write_bytes(b"")
     result = run(data)
     assert result.exit_code == 0
-    assert "info F-24" in result.stdout
+    assert "info leftover" in result.stdout
 
 
 def test_several_paths_of_every_kind(data: Path) -> None:
@@ -136,7 +136,7 @@ def test_shallow_does_not_look_into_records(data: Path) -> None:
     assert run(data, "--shallow").exit_code == 0
     result = run(data)
     assert result.exit_code == 1
-    assert f"error F-73 {log} at 0" in result.stdout
+    assert f"error log-records {log} at 0" in result.stdout
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_replica_that_differs_is_one_line_and_may_be_left_out(brokers: list[Pa
     log.write_bytes(content)
     result = run(*brokers)
     assert result.exit_code == 1
-    assert f"error I-4 {log} at 0: not as on broker 0: here epoch" in result.stdout
+    assert f"error replicas-differ {log} at 0: not as on broker 0: here epoch" in result.stdout
     assert run(*brokers, "--no-compare").exit_code == 0
 
 
@@ -222,5 +222,5 @@ def test_a_roll_that_waits_for_its_name_is_told_and_not_called_an_orphan(tmp_pat
     log.crash()
     result = run(tmp_path / "t-0")
     assert result.exit_code == 1
-    assert f"warning F-24 {tmp_path}/t-0/{2:020}.log.swap: not settled" in result.stdout
+    assert f"warning leftover {tmp_path}/t-0/{2:020}.log.swap: not settled" in result.stdout
     assert "the next start deletes it" not in result.stdout

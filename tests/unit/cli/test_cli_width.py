@@ -109,7 +109,7 @@ def test_findings_fit(log_dirs: list[Path], tmp_path: Path) -> None:
     # A path is never broken, so that it can be copied: its line may be longer.
     lines = [line for line in shown.splitlines() if str(bad) not in line]
     fits("\n".join(lines))
-    assert f"error F-53 {log}" in " ".join(shown.split())
+    assert f"error log-checksum {log}" in " ".join(shown.split())
 
 
 def listing(*rows: tuple[str, ...], numbers: int) -> tables.Listing:

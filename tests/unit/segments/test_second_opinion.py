@@ -103,7 +103,7 @@ def test_recovery_asks_before_it_cuts(directory: Path, monkeypatch: pytest.Monke
 
 
 def test_verify_asks_before_it_tells(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "F-53" in {finding.rule for finding in verify([directory]).findings}
+    assert "log-checksum" in {finding.rule for finding in verify([directory]).findings}
 
     def differ(file: object, path: str, position: int, size: int) -> None:
         raise InvariantError(f"{path} at byte {position}")

@@ -117,7 +117,11 @@ def test_the_odd_one_of_three_is_told(odd: int) -> None:
     storage = replicas()
     path, position = rewrite(storage, odd, 100)
     (finding,) = check(storage).findings
-    assert (finding.severity, finding.rule, finding.broker) == (Severity.ERROR, "I-4", str(odd))
+    assert (finding.severity, finding.rule, finding.broker) == (
+        Severity.ERROR,
+        "replicas-differ",
+        str(odd),
+    )
     assert (finding.file, finding.position) == (path, position)
     header = parse_header(storage.read_file(path), position)
     assert finding.offset == header.last_offset
@@ -143,8 +147,8 @@ def test_a_batch_that_one_lacks() -> None:
     header = parse_header(storage.read_file(gone[0]), gone[1])
     drop(storage, 0, 100)
     report = check(storage)
-    assert ("warning", "I-11", "0") in told(report)
-    (finding,) = [f for f in report.findings if f.rule == "I-4"]
+    assert ("warning", "log-offset-order", "0") in told(report)
+    (finding,) = [f for f in report.findings if f.rule == "replicas-differ"]
     assert (finding.severity, finding.broker) == (Severity.ERROR, "0")
     assert finding.offset == header.base_offset
     assert finding.message.startswith("missing here, present on broker 1: epoch 4, offsets ")
@@ -156,7 +160,7 @@ def test_a_batch_that_cannot_be_read_is_told_once() -> None:
     path, position, _ = place(storage, 1, 100)
     patch(storage, path, position + 70, b"\xff\xff")
     report = check(storage)
-    assert told(report) == [("error", "F-53", "1"), ("info", "I-4", "1")]
+    assert told(report) == [("error", "log-checksum", "1"), ("info", "replicas-differ", "1")]
     assert report.findings[1].message.startswith(
         "unreadable here, whole on broker 0, broker 2: epoch 4"
     )
@@ -240,7 +244,7 @@ def test_a_replica_far_behind_does_not_hide_the_others(monkeypatch: pytest.Monke
     broker(storage, 1, log(100, at_80=b"other"), mark=100)
     broker(storage, 2, log(40), mark=4)
     report = check(storage)
-    assert [(f.rule, f.offset, f.broker) for f in report.findings] == [("I-4", 80, "1")]
+    assert [(f.rule, f.offset, f.broker) for f in report.findings] == [("replicas-differ", 80, "1")]
 
 
 def test_a_high_watermark_that_was_never_written_hides_nothing_of_the_others() -> None:
@@ -267,7 +271,7 @@ def test_one_that_ends_before_has_no_vote() -> None:
     broker(storage, 0, without, mark=100)
     broker(storage, 1, log(100), mark=98)
     broker(storage, 2, log(40), mark=40)
-    (finding,) = [f for f in check(storage).findings if f.rule == "I-4"]
+    (finding,) = [f for f in check(storage).findings if f.rule == "replicas-differ"]
     assert (finding.broker, finding.offset) == ("0", 80)
     assert finding.message.startswith("missing here, present on broker 1: epoch 1, offsets 80…81")
 
@@ -323,7 +327,7 @@ def test_compacted_replicas_differ_below_the_cleaner_offset() -> None:
     broker(storage, 1, compacted, mark=100, cleaner=50, rolls=[50])
     report = check(storage)
     infos = [(f.rule, f.broker) for f in report.findings if f.severity is Severity.INFO]
-    assert infos == [("F-307", "1"), ("F-307", "0")]
+    assert infos == [("log-compacted-gap", "1"), ("log-compacted-gap", "0")]
     assert "compared from offset 50 on" in report.findings[-2].message
     assert [f.offset for f in report.findings if f.severity is Severity.ERROR] == [80]
 
@@ -346,7 +350,7 @@ def test_without_a_high_watermark_a_difference_is_a_warning() -> None:
     broker(storage, 0, log(100))
     broker(storage, 1, log(100, at_50=b"other"))
     report = check(storage)
-    assert told(report) == [("info", "I-4", "1"), ("warning", "I-4", "1")]
+    assert told(report) == [("info", "replicas-differ", "1"), ("warning", "replicas-differ", "1")]
     assert "no high watermark on file: compared up to offset 100" in report.findings[0].message
 
 
@@ -357,7 +361,10 @@ def test_partition_directories_alone_are_compared() -> None:
     for number in range(2):
         storage.remove(f"/b{number}/meta.properties")
     report = verify(["/b0/orders-0", "/b1/orders-0"], storage=storage)
-    assert told(report) == [("info", "I-4", "/b1"), ("warning", "I-4", "/b1")]
+    assert told(report) == [
+        ("info", "replicas-differ", "/b1"),
+        ("warning", "replicas-differ", "/b1"),
+    ]
     assert "not as on /b0:" in report.findings[1].message
 
 
@@ -369,7 +376,7 @@ def test_another_leader_epoch_for_the_same_offsets() -> None:
     for number in range(3):
         broker(storage, number, other if number == 2 else one, mark=100, epochs=False)
     report = check(storage)
-    (finding,) = [f for f in report.findings if f.rule == "I-4"]
+    (finding,) = [f for f in report.findings if f.rule == "replicas-differ"]
     assert (finding.severity, finding.broker, finding.offset) == (Severity.ERROR, "2", 50)
     assert "here leader epoch 1 at offsets 0…59; there leader epoch 2" in finding.message
 
@@ -382,7 +389,7 @@ def test_a_wrong_leader_epoch_does_not_hide_that_they_parted_later() -> None:
     broker(storage, 0, usual, mark=100)
     broker(storage, 1, other, mark=100, epochs=False)
     found = [(f.rule, f.offset) for f in check(storage).findings if f.severity is Severity.ERROR]
-    assert found == [("I-8", 10), ("I-4", 50)]
+    assert found == [("log-epoch-falls", 10), ("replicas-differ", 50)]
 
 
 def test_a_topic_of_another_id_is_another_topic() -> None:
@@ -391,7 +398,7 @@ def test_a_topic_of_another_id_is_another_topic() -> None:
     rewrite(storage, 1, 60)
     set_topic_id(storage, 1, "XPvAc-Y_RgmzDRjYssQJcA")
     report = check(storage)
-    assert told(report) == [("error", "F-37", "1")]
+    assert told(report) == [("error", "topic-id", "1")]
     assert "/b0/orders-0/partition.metadata" in report.findings[0].message
 
 
@@ -401,11 +408,11 @@ def test_a_replica_without_topic_id_is_compared(number: int) -> None:
     storage = replicas()
     rewrite(storage, 1, 60)
     storage.remove(f"/b{number}/orders-0/partition.metadata")
-    assert told(check(storage)) == [("error", "I-4", "1")]
+    assert told(check(storage)) == [("error", "replicas-differ", "1")]
     set_topic_id(storage, 0, "XPvAc-Y_RgmzDRjYssQJcA")
     storage.write_file("/b0/log-start-offset-checkpoint", b"0\n1\norders 0 180\n")
     found = told(check(storage, 2, 1, 0))
-    assert ("error", "I-4", "1") in found
+    assert ("error", "replicas-differ", "1") in found
 
 
 def test_directories_of_different_clusters_have_nothing_in_common() -> None:
@@ -413,7 +420,7 @@ def test_directories_of_different_clusters_have_nothing_in_common() -> None:
     rewrite(storage, 1, 60)
     set_id(storage, 1, "cluster.id", "another")
     report = check(storage)
-    assert told(report) == [("info", "F-41", "")]
+    assert told(report) == [("info", "other-cluster", "")]
     assert report.clean
 
 
@@ -491,5 +498,7 @@ def test_exactly_what_differs_is_told(
         report = check(storage)
     wrong = sorted(odd | lost)
     first = [n for n in wrong if n - 1 not in wrong]  # neighbours are one difference
-    told = sorted(finding.offset for finding in report.findings if finding.rule == "I-4")
+    told = sorted(
+        finding.offset for finding in report.findings if finding.rule == "replicas-differ"
+    )
     assert told == [bases[n] for n in first]

@@ -89,7 +89,7 @@ def test_characters_that_deceive_or_cannot_be_written_are_escapes() -> None:
 def test_a_secret_in_a_uri_is_not_passed_on() -> None:
     directory = "s3://key:secret@bucket/data/orders-0"
     report = VerifyReport(
-        [Finding(Severity.ERROR, "F-53", f"{directory}/0.log", f"read from {directory}")],
+        [Finding(Severity.ERROR, "log-checksum", f"{directory}/0.log", f"read from {directory}")],
         [PartitionReport(directory)],
         [f"{directory}: no access"],
     )
@@ -106,11 +106,11 @@ def test_a_secret_in_a_uri_is_not_passed_on() -> None:
     [
         (VerifyReport(files=3), "Clean"),
         (VerifyReport(), "Nothing was there to check"),
-        (VerifyReport([Finding(Severity.INFO, "F-24", "x", "")], files=1), "Clean"),
-        (VerifyReport([Finding(Severity.WARNING, "F-16", "x", "")]), "Warnings were found"),
-        (VerifyReport([Finding(Severity.ERROR, "F-53", "x", "")]), "Errors were found"),
+        (VerifyReport([Finding(Severity.INFO, "leftover", "x", "")], files=1), "Clean"),
+        (VerifyReport([Finding(Severity.WARNING, "file-name", "x", "")]), "Warnings were found"),
+        (VerifyReport([Finding(Severity.ERROR, "log-checksum", "x", "")]), "Errors were found"),
         (
-            VerifyReport([Finding(Severity.ERROR, "F-53", "x", "")], unusable=["y: gone"]),
+            VerifyReport([Finding(Severity.ERROR, "log-checksum", "x", "")], unusable=["y: gone"]),
             "Not everything could be checked",
         ),
     ],
@@ -168,7 +168,7 @@ def test_a_file_is_named_by_what_its_row_does_not_tell_already() -> None:
 def test_a_file_of_two_copies_under_one_label_has_its_directory() -> None:
     """Two disks of one broker, or two partition directories that stand alone."""
     held = PartitionReport("/a/orders-0", "orders", 0)
-    finding = Finding(Severity.ERROR, "F-53", "/b/orders-0/0.log", "", "orders", 0)
+    finding = Finding(Severity.ERROR, "log-checksum", "/b/orders-0/0.log", "", "orders", 0)
     page = Page(VerifyReport([finding], [held, replace(held, directory="/b/orders-0")]))
     assert page.file_of(finding) == "/b/orders-0/0.log"
 
@@ -176,7 +176,7 @@ def test_a_file_of_two_copies_under_one_label_has_its_directory() -> None:
 def test_findings_reach_their_replica_behind_the_query_of_a_uri() -> None:
     query = "?endpoint_override=127.0.0.1"
     held = PartitionReport(f"s3://bucket/orders-0{query}", "orders", 0)
-    finding = Finding(Severity.ERROR, "F-53", f"s3://bucket/orders-0/0.log{query}", "")
+    finding = Finding(Severity.ERROR, "log-checksum", f"s3://bucket/orders-0/0.log{query}", "")
     assert Page(VerifyReport([finding], [held])).replicas[0].errors == 1
 
 
@@ -205,8 +205,8 @@ def test_findings_beyond_the_limit_are_the_lesser_ones(monkeypatch: pytest.Monke
 
 def test_one_bad_file_does_not_hide_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "FINDINGS_MAX", 3)
-    worse = [Finding(Severity.ERROR, "F-53", "/a/0.log", "", position=n) for n in range(5)]
-    bad = Finding(Severity.ERROR, "F-53", "/b/0.log", "", position=7)
+    worse = [Finding(Severity.ERROR, "log-checksum", "/a/0.log", "", position=n) for n in range(5)]
+    bad = Finding(Severity.ERROR, "log-checksum", "/b/0.log", "", position=7)
     page = Page(VerifyReport([*worse, bad]))
     assert page.findings == [*worse[:2], bad]
 
@@ -222,7 +222,7 @@ def test_the_replicas_left_out_are_the_sound_and_small_ones(
 def test_a_thousand_findings_in_one_place_are_one_mark() -> None:
     report = VerifyReport(partitions=[reports.replica("1", "orders", 0, end=1_000_000)])
     report.findings = [
-        reports.finding(Severity.ERROR, "F-53", "1", "orders", 0, offset, "")
+        reports.finding(Severity.ERROR, "log-checksum", "1", "orders", 0, offset, "")
         for offset in range(500_000, 501_000)
     ]
     (partition,) = plots.finding_lanes(Page(report))
@@ -290,21 +290,21 @@ def test_replicas_of_a_partition_share_an_axis() -> None:
 def test_an_offset_beyond_the_log_stands_at_the_edge_and_tells_itself() -> None:
     report = VerifyReport(partitions=[reports.replica("1", "orders", 0, end=1_000)])
     report.findings = [
-        reports.finding(Severity.ERROR, "F-49", "1", "orders", 0, 2**62, "base offset")
+        reports.finding(Severity.ERROR, "log-base-offset", "1", "orders", 0, 2**62, "base offset")
     ]
     (mark,) = plots.finding_lanes(Page(report))[0].lanes[0].marks
     assert mark.x == 100
-    assert mark.text == f"F-49 at offset {2**62:,}: base offset"
+    assert mark.text == f"log-base-offset at offset {2**62:,}: base offset"
 
 
 def test_a_finding_without_an_offset_stands_at_its_segment_or_is_counted() -> None:
     report = VerifyReport(partitions=[reports.replica("1", "orders", 0, end=1_000)])
-    lost = reports.finding(Severity.ERROR, "F-53", "1", "orders", 0, -1, "")
+    lost = reports.finding(Severity.ERROR, "log-checksum", "1", "orders", 0, -1, "")
     report.findings = [lost, replace(lost, segment_base=500)]
     (partition,) = plots.finding_lanes(Page(report))
     assert [mark.x for mark in partition.lanes[0].marks] == [50]
     assert "Without a place in a log: 1 finding." in words(render(report))
-    report.findings = [lost, Finding(Severity.WARNING, "F-10", "/data/meta.properties", "")]
+    report.findings = [lost, Finding(Severity.WARNING, "meta-missing", "/data/meta.properties", "")]
     assert plots.finding_lanes(Page(report)) == []
     assert Page(report).unplaced == 2
 
@@ -322,7 +322,7 @@ def test_a_narrow_epoch_is_not_swallowed_by_its_wide_neighbours() -> None:
 def test_an_empty_partition_has_a_place_too() -> None:
     held = PartitionReport("/data/orders-0", "orders", 0)
     report = VerifyReport(
-        [Finding(Severity.WARNING, "S-54", "/data/orders-0/x", "", offset=0)], [held]
+        [Finding(Severity.WARNING, "epochs-start", "/data/orders-0/x", "", offset=0)], [held]
     )
     assert plots.finding_lanes(Page(report))[0].lanes[0].marks[0].x == 0
     assert "orders-0" in render(report)

@@ -140,5 +140,5 @@ def test_every_bit_outside_the_checksum_of_one_batch() -> None:
     assert unseen == []
     assert sum(rules.values()) == len(wanted)
     assert {field: rule for field, rule in rules if field in ("length", "magic")} == {
-        "length": "F-50", "magic": "F-52",
+        "length": "log-length", "magic": "log-magic",
     }  # fmt: skip

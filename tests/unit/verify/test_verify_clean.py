@@ -40,8 +40,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "data"
 # Each folder is a bare segment. Without a leader-epoch-checkpoint epochs can only be compared with
 # their neighbours, which is said; batches before magic 2 have no epochs. Gaps are normal once
 # compaction took records out.
-NO_EPOCH_FILE = {"S-54"}
-EXPECTED_INFOS = {"v2-compacted-none": {"S-54", "F-307"}, "v2-txn": set()}
+NO_EPOCH_FILE = {"epochs-start"}
+EXPECTED_INFOS = {"v2-compacted-none": {"epochs-start", "log-compacted-gap"}, "v2-txn": set()}
 
 
 @pytest.mark.parametrize("folder", sorted(GOLDEN.glob("v[012]-*")), ids=lambda path: path.name)
@@ -55,7 +55,7 @@ def test_segments_of_kafka_are_clean(folder: Path, tmp_path: Path) -> None:
         folder.name, NO_EPOCH_FILE if folder.name.startswith("v2") else set()
     )
     # The writer's own index entries are those of appends of several batches.
-    assert {finding.rule for finding in report.findings} - {"F-132"} == infos
+    assert {finding.rule for finding in report.findings} - {"index-skips-batches"} == infos
     lines = (folder / "batches.jsonl").read_text().splitlines()
     assert report.partitions[0].batches == len(lines)
 
@@ -65,7 +65,17 @@ def test_checkpoints_of_kafka_are_clean(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "checkpoints", tmp_path / "d")
     report = verify([tmp_path / "d"])
     rules = {finding.rule for finding in report.findings}
-    assert rules <= {"S-55", "F-10", "F-241", "F-201", "F-249", "F-264", "F-222", "I-5", "F-290"}
+    assert rules <= {
+        "checkpoint-stray",
+        "meta-missing",
+        "index-without-log",
+        "snapshot-above-log",
+        "epochs-range",
+        "log-start-offset",
+        "recovery-point",
+        "high-watermark",
+        "cleaner-offset",
+    }
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -157,7 +167,9 @@ def test_a_follower_counts_what_begins_behind_a_marker(stable: int) -> None:
     entry = decode_aborted(storage.read_file(path), path)[0]
     assert entry.last_stable_offset == 3
     patch(storage, path, 0, TXN_ENTRY.pack(0, *entry._replace(last_stable_offset=stable)))
-    assert [rule for _, rule, _ in short(check(storage))] == (["F-121"] if stable == 5 else [])
+    assert [rule for _, rule, _ in short(check(storage))] == (
+        ["txnindex-offsets"] if stable == 5 else []
+    )
 
 
 def test_append_time_and_preallocation() -> None:
@@ -229,7 +241,7 @@ def test_a_clean_shutdown_promises_nothing_of_the_metadata_log() -> None:
     last = names(storage, ".log", name)[-1]
     cut(storage, last, -3)
     told = [(f.severity, f.rule) for f in check(storage, name).findings if f.file == last]
-    assert told == [("warning", "F-106")]
+    assert told == [("warning", "log-torn-end")]
 
 
 def test_a_batch_that_unpacks_to_much_is_read() -> None:
@@ -241,7 +253,7 @@ def test_a_batch_that_unpacks_to_much_is_read() -> None:
     log.crash()
     assert check(storage, PARTITION).findings == []
     told = check(storage, PARTITION, unpacked_max=16 << 20).findings
-    assert [(f.severity, f.rule) for f in told] == [("warning", "S-50")]
+    assert [(f.severity, f.rule) for f in told] == [("warning", "unpacks-too-much")]
 
 
 def test_a_path_that_is_not_there() -> None:

@@ -57,61 +57,61 @@ def entry(
 # -- batches
 
 
-@fault("error", "F-53", "first.log")
+@fault("error", "log-checksum", "first.log")
 def flipped_payload(storage: MemoryStorage) -> None:
     position, size = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + size - 1, b"\xff")
 
 
-@fault("error", "F-53", "first.log")
+@fault("error", "log-checksum", "first.log")
 def zeroed_sector(storage: MemoryStorage) -> None:
     position, size = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 21, bytes(size - 21))
 
 
-@fault("error", "F-50", "first.log")
+@fault("error", "log-length", "first.log")
 def hole_of_zeros_over_three_batches(storage: MemoryStorage) -> None:
     spans = batches(storage, log_of(storage, 0))[3:6]
     patch(storage, log_of(storage, 0), spans[0][0], bytes(sum(size for _, size in spans)))
 
 
-@fault("error", "F-50", "first.log")
+@fault("error", "log-length", "first.log")
 def length_too_large(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 8, struct.pack(">i", 2**31 - 1))
 
 
-@fault("error", "F-50", "first.log")
+@fault("error", "log-length", "first.log")
 def length_negative(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 8, struct.pack(">i", -5))
 
 
-@fault("error", "F-52", "first.log")
+@fault("error", "log-magic", "first.log")
 def magic_changed(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 16, b"\x01")
 
 
-@fault("error", "F-49", "first.log")
+@fault("error", "log-base-offset", "first.log")
 def base_offset_changed(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 7, b"\x7f")
 
 
-@fault("error", "F-49", "first.log")
+@fault("error", "log-base-offset", "first.log")
 def base_offset_of_the_last_batch_before_a_roll(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[-1]
     patch(storage, log_of(storage, 0), position, struct.pack(">q", 1))
 
 
-@fault("error", "F-203", "first.log")
+@fault("error", "log-epoch", "first.log")
 def epoch_changed(storage: MemoryStorage) -> None:
     position, _ = batches(storage, log_of(storage, 0))[3]
     patch(storage, log_of(storage, 0), position + 12, struct.pack(">i", 2))
 
 
-@fault("error", "I-11", "last.log")
+@fault("error", "log-offset-order", "last.log")
 def old_batch_repeated_at_the_end(storage: MemoryStorage) -> None:
     unclean(storage)
     path = log_of(storage, -1)
@@ -120,7 +120,7 @@ def old_batch_repeated_at_the_end(storage: MemoryStorage) -> None:
     patch(storage, path, len(data), data[position : position + size])
 
 
-@fault("warning", "I-11", "last.log")
+@fault("warning", "log-offset-order", "last.log")
 def batch_of_another_log_at_the_end(storage: MemoryStorage) -> None:
     unclean(storage)
     path = log_of(storage, -1)
@@ -140,7 +140,7 @@ def write_epochs(storage: MemoryStorage, epoch: int, start: int) -> None:
 # -- tails
 
 
-@fault("warning", "F-106", "last.log")
+@fault("warning", "log-torn-end", "last.log")
 def torn_tail(storage: MemoryStorage) -> None:
     unclean(storage)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
@@ -148,7 +148,7 @@ def torn_tail(storage: MemoryStorage) -> None:
     cut(storage, log_of(storage, -1), -3)
 
 
-@fault("error", "F-258", "last.log")
+@fault("error", "log-unclean-end", "last.log")
 def torn_tail_behind_a_clean_shutdown(storage: MemoryStorage) -> None:
     patch(
         storage,
@@ -158,24 +158,24 @@ def torn_tail_behind_a_clean_shutdown(storage: MemoryStorage) -> None:
     )
 
 
-@fault("error", "F-106", "last.log")
+@fault("error", "log-torn-end", "last.log")
 def torn_tail_below_the_recovery_point(storage: MemoryStorage) -> None:
     unclean(storage)
     cut(storage, log_of(storage, -1), -3)
 
 
-@fault("error", "F-106", "first.log")
+@fault("error", "log-torn-end", "first.log")
 def torn_segment_in_the_middle(storage: MemoryStorage) -> None:
     cut(storage, log_of(storage, 0), -3)
 
 
-@fault("error", "F-107", "first.log")
+@fault("error", "log-zero-end", "first.log")
 def zero_tail_in_the_middle(storage: MemoryStorage) -> None:
     path = log_of(storage, 0)
     patch(storage, path, len(storage.read_file(path)), bytes(4096))
 
 
-@fault("error", "F-107", "first.log")
+@fault("error", "log-zero-end", "first.log")
 def zeroed_end_of_a_segment(storage: MemoryStorage) -> None:
     """Batches that are gone: what the replay of producers makes of the next segment is not told."""
     path = log_of(storage, 0)
@@ -183,7 +183,7 @@ def zeroed_end_of_a_segment(storage: MemoryStorage) -> None:
     patch(storage, path, position, bytes(len(storage.read_file(path)) - position))
 
 
-@fault("warning", "I-5", "last.log")
+@fault("warning", "high-watermark", "last.log")
 def zeroed_tail_below_the_high_watermark(storage: MemoryStorage) -> None:
     """Zeros at the end are normal, but not in the place of what was committed."""
     unclean(storage)
@@ -197,14 +197,14 @@ def zeroed_tail_below_the_high_watermark(storage: MemoryStorage) -> None:
 # -- segments
 
 
-@fault("warning", "I-11", "last.log")
+@fault("warning", "log-offset-order", "last.log")
 def segment_missing(storage: MemoryStorage) -> None:
     base = log_of(storage, 1).removesuffix(".log")
     for suffix in (".log", ".index", ".timeindex"):
         storage.remove(base + suffix)
 
 
-@fault("error", "I-11", "first.log")
+@fault("error", "log-offset-order", "first.log")
 def segment_twice(storage: MemoryStorage) -> None:
     """S-53: a second copy of some batches under the base of their first."""
     path = log_of(storage, 0)
@@ -219,7 +219,7 @@ def segment_twice(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/{base:020d}.timeindex", TIME_ENTRY.pack(timestamp, delta))
 
 
-@fault("warning", "F-16", "5.log")
+@fault("warning", "file-name", "5.log")
 def odd_name(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/5.log", b"")
 
@@ -227,25 +227,25 @@ def odd_name(storage: MemoryStorage) -> None:
 # -- indexes
 
 
-@fault("error", "F-113", "first.index")
+@fault("error", "index-entry", "first.index")
 def index_position_inside_a_batch(storage: MemoryStorage) -> None:
     data = storage.read_file(names(storage, ".index")[0])
     offset, position = OFFSET_ENTRY.unpack_from(data, 8)
     entry(storage, ".index", 1, OFFSET_ENTRY, offset, position + 1)
 
 
-@fault("error", "F-113", "first.index")
+@fault("error", "index-entry", "first.index")
 def index_position_past_the_end(storage: MemoryStorage) -> None:
     data = storage.read_file(names(storage, ".index")[0])
     entry(storage, ".index", 1, OFFSET_ENTRY, OFFSET_ENTRY.unpack_from(data, 8)[0], 10**6)
 
 
-@fault("error", "F-114", "first.index")
+@fault("error", "index-order", "first.index")
 def index_goes_back(storage: MemoryStorage) -> None:
     entry(storage, ".index", 3, OFFSET_ENTRY, 1, 100)
 
 
-@fault("error", "F-113", "first.index")
+@fault("error", "index-entry", "first.index")
 def index_offset_of_no_batch(storage: MemoryStorage) -> None:
     data = storage.read_file(names(storage, ".index")[0])
     path = log_of(storage, 0)
@@ -255,50 +255,50 @@ def index_offset_of_no_batch(storage: MemoryStorage) -> None:
     entry(storage, ".index", 1, OFFSET_ENTRY, wrong, position)
 
 
-@fault("warning", "F-141", "first.index")
+@fault("warning", "index-partial-entry", "first.index")
 def index_with_half_an_entry(storage: MemoryStorage) -> None:
     cut(storage, names(storage, ".index")[0], -3)
 
 
-@fault("warning", "F-137", "first.index")
+@fault("warning", "index-zeros", "first.index")
 def index_with_zeros(storage: MemoryStorage) -> None:
     path = names(storage, ".index")[0]
     cut(storage, path, len(storage.read_file(path)) + 80)
 
 
-@fault("warning", "F-242", "first.index")
+@fault("warning", "log-without-index", "first.index")
 def index_missing(storage: MemoryStorage) -> None:
     storage.remove(names(storage, ".index")[0])
 
 
-@fault("warning", "F-241", "00000000000000009999.index")
+@fault("warning", "index-without-log", "00000000000000009999.index")
 def index_without_a_log(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/00000000000000009999.index", b"")
 
 
-@fault("error", "F-117", "first.timeindex")
+@fault("error", "timeindex-entry", "first.timeindex")
 def time_too_small(storage: MemoryStorage) -> None:
     data = storage.read_file(names(storage, ".timeindex")[0])
     timestamp, offset = TIME_ENTRY.unpack_from(data, 12)
     entry(storage, ".timeindex", 1, TIME_ENTRY, timestamp - 1, offset)
 
 
-@fault("error", "F-118", "first.timeindex")
+@fault("error", "timeindex-order", "first.timeindex")
 def time_goes_back(storage: MemoryStorage) -> None:
     entry(storage, ".timeindex", 2, TIME_ENTRY, 1000, 3)
 
 
-@fault("warning", "F-135", "first.timeindex")
+@fault("warning", "timeindex-last-entry", "first.timeindex")
 def time_index_without_its_last_entry(storage: MemoryStorage) -> None:
     cut(storage, names(storage, ".timeindex")[0], -12)
 
 
-@fault("error", "F-122", "first.txnindex")
+@fault("error", "txnindex-entries", "first.txnindex")
 def aborted_transaction_missing(storage: MemoryStorage) -> None:
     cut(storage, names(storage, ".txnindex")[0], -34)
 
 
-@fault("error", "F-121", "first.txnindex")
+@fault("error", "txnindex-offsets", "first.txnindex")
 def aborted_transaction_with_another_start(storage: MemoryStorage) -> None:
     path = names(storage, ".txnindex")[0]
     fields = list(TXN_ENTRY.unpack_from(storage.read_file(path)))
@@ -306,12 +306,12 @@ def aborted_transaction_with_another_start(storage: MemoryStorage) -> None:
     patch(storage, path, 0, TXN_ENTRY.pack(*fields))
 
 
-@fault("error", "F-124", "first.txnindex")
+@fault("error", "txnindex-form", "first.txnindex")
 def aborted_transaction_of_another_version(storage: MemoryStorage) -> None:
     patch(storage, names(storage, ".txnindex")[0], 34, b"\x00\x07")
 
 
-@fault("warning", "F-124", "first.txnindex")
+@fault("warning", "txnindex-form", "first.txnindex")
 def half_an_aborted_transaction(storage: MemoryStorage) -> None:
     path = names(storage, ".txnindex")[0]
     patch(storage, path, len(storage.read_file(path)), b"half")
@@ -320,12 +320,12 @@ def half_an_aborted_transaction(storage: MemoryStorage) -> None:
 # -- snapshots and checkpoints
 
 
-@fault("error", "F-126", "last.snapshot")
+@fault("error", "snapshot-form", "last.snapshot")
 def snapshot_flipped(storage: MemoryStorage) -> None:
     patch(storage, names(storage, ".snapshot")[-1], 20, b"\xaa")
 
 
-@fault("warning", "F-182", "last.snapshot")
+@fault("warning", "snapshot-producer", "last.snapshot")
 def snapshot_of_another_state(storage: MemoryStorage) -> None:
     """A valid file, but of the state at an earlier offset."""
     first, last = names(storage, ".snapshot")[0], names(storage, ".snapshot")[-1]
@@ -338,74 +338,74 @@ def one_producer(snapshot: bytes) -> bytes:
     return encode_snapshot(decode_snapshot(snapshot)[:1])
 
 
-@fault("error", "F-33", "leader-epoch-checkpoint")
+@fault("error", "epochs-form", "leader-epoch-checkpoint")
 def epochs_malformed(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"0\n2\n3 0\n")
 
 
-@fault("warning", "S-54", "leader-epoch-checkpoint")
+@fault("warning", "epochs-start", "leader-epoch-checkpoint")
 def epochs_empty(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"")
 
 
-@fault("error", "F-203", "leader-epoch-checkpoint")
+@fault("error", "log-epoch", "leader-epoch-checkpoint")
 def epochs_that_descend(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/leader-epoch-checkpoint", b"0\n2\n3 0\n2 9\n")
 
 
-@fault("warning", "F-249", "leader-epoch-checkpoint")
+@fault("warning", "epochs-range", "leader-epoch-checkpoint")
 def epoch_above_the_end(storage: MemoryStorage) -> None:
     write_epochs(storage, 100, 10**6)
 
 
-@fault("error", "F-36", "partition.metadata")
+@fault("error", "partition-metadata", "partition.metadata")
 def topic_id_malformed(storage: MemoryStorage) -> None:
     storage.write_file(f"{PARTITION}/partition.metadata", b"version: 0\ntopic_id: x")
 
 
-@fault("error", "F-39", "meta.properties")
+@fault("error", "meta-form", "meta.properties")
 def meta_malformed(storage: MemoryStorage) -> None:
     write(storage, "meta.properties", "version=1\nnode.id=many\n")
 
 
-@fault("warning", "F-10", "meta.properties")
+@fault("warning", "meta-missing", "meta.properties")
 def meta_missing(storage: MemoryStorage) -> None:
     storage.remove(f"{LOG_DIR}/meta.properties")
 
 
-@fault("error", "F-31", "replication-offset-checkpoint")
+@fault("error", "checkpoint-form", "replication-offset-checkpoint")
 def offsets_malformed(storage: MemoryStorage) -> None:
     write(storage, "replication-offset-checkpoint", "0\n2\norders 0 1\n")
 
 
-@fault("error", "F-222", "last.log")
+@fault("error", "recovery-point", "last.log")
 def recovery_point_above_the_end(storage: MemoryStorage) -> None:
     write(storage, "recovery-point-offset-checkpoint", "0\n1\norders 0 99999\n")
 
 
-@fault("error", "F-264", "last.log")
+@fault("error", "log-start-offset", "last.log")
 def log_start_above_the_end(storage: MemoryStorage) -> None:
     write(storage, "log-start-offset-checkpoint", "0\n1\norders 0 99999\n")
 
 
-@fault("error", "I-5", "last.log")
+@fault("error", "high-watermark", "last.log")
 def high_watermark_above_the_end(storage: MemoryStorage) -> None:
     write(storage, "replication-offset-checkpoint", "0\n1\norders 0 99999\n")
 
 
-@fault("warning", "F-290", "last.log")
+@fault("warning", "cleaner-offset", "last.log")
 def cleaner_above_the_end(storage: MemoryStorage) -> None:
     write(storage, "cleaner-offset-checkpoint", "0\n1\norders 0 99999\n")
 
 
-@fault("warning", "S-55", "recovery-point-offset-checkpoint")
+@fault("warning", "checkpoint-stray", "recovery-point-offset-checkpoint")
 def entry_of_an_unknown_partition(storage: MemoryStorage) -> None:
     text = storage.read_file(f"{LOG_DIR}/recovery-point-offset-checkpoint").decode()
     text = text.replace("0\n1\n", "0\n2\n", 1) + "gone 0 7\n"
     write(storage, "recovery-point-offset-checkpoint", text)
 
 
-@fault("error", "F-6", "nonsense")
+@fault("error", "directory-name", "nonsense")
 def odd_directory(storage: MemoryStorage) -> None:
     storage.make_dir(f"{LOG_DIR}/nonsense")
 
@@ -446,7 +446,7 @@ def test_an_epoch_that_begins_inside_a_batch(entry: int) -> None:
     lines[entry] = f"{epoch} {start + 1}"
     storage.write_file(path, "\n".join([*head, *lines, ""]).encode())
     (finding,) = check(storage).findings
-    assert (finding.severity, finding.rule, finding.offset) == (Severity.ERROR, "F-203", start)
+    assert (finding.severity, finding.rule, finding.offset) == (Severity.ERROR, "log-epoch", start)
 
 
 def test_leftovers_are_mentioned() -> None:
@@ -460,7 +460,7 @@ def test_leftovers_are_mentioned() -> None:
     report = check(storage)
     assert report.clean
     found = Counter(finding.rule for finding in report.findings)
-    assert found == {"F-24": 4, "F-26": 1, "F-3": 2}
+    assert found == {"leftover": 4, "temporary-file": 1, "directory-skipped": 2}
 
 
 def test_two_topic_ids_in_one_topic() -> None:
@@ -468,7 +468,7 @@ def test_two_topic_ids_in_one_topic() -> None:
     storage.make_dir(f"{LOG_DIR}/orders-1")
     text = b"version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA"
     storage.write_file(f"{LOG_DIR}/orders-1/partition.metadata", text)
-    assert short(check(storage)) == [("error", "F-37", "partition.metadata")]
+    assert short(check(storage)) == [("error", "topic-id", "partition.metadata")]
 
 
 def test_too_many_findings_are_counted() -> None:
@@ -493,7 +493,7 @@ def test_a_file_that_vanishes_is_noted() -> None:
 
     storage.open = open_file  # type: ignore[method-assign]
     report = verify([PARTITION], storage=storage)
-    assert [f.rule for f in report.findings if f.file == victim] == ["F-288"]
+    assert [f.rule for f in report.findings if f.file == victim] == ["file-vanished"]
     assert not [f for f in report.findings if f.severity is Severity.ERROR]
 
 

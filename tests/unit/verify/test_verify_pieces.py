@@ -90,7 +90,7 @@ def test_the_rest_of_an_index_is_read_for_its_order() -> None:
     index = IndexEntries(file, OFFSET_ENTRY, file.size(), 0, problems, 1000)
     index.drain()
     assert index.peek() is None
-    assert [(p.rule, p.position) for p in problems] == [("F-114", len(good))]
+    assert [(p.rule, p.position) for p in problems] == [("index-order", len(good))]
 
 
 def test_an_index_that_is_cut_while_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

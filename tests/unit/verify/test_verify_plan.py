@@ -32,7 +32,7 @@ def test_a_segment_that_fails_does_not_hide_its_neighbours(
     monkeypatch.setattr(replicas, "verify_segment", refuse)
     report = verify([LOG_DIR], storage=storage)
     assert [line.split(":")[0] for line in report.unusable] == [failing]
-    assert [(f.rule, f.file) for f in report.findings] == [("F-53", other)]
+    assert [(f.rule, f.file) for f in report.findings] == [("log-checksum", other)]
     assert report.partitions == []
     assert not report.clean
 
@@ -102,6 +102,8 @@ def test_a_partition_deleted_meanwhile_is_told_and_the_rest_is_checked() -> None
     storage.make_dir(f"{LOG_DIR}/aaa-0")
     for progress in (None, lambda done, total: None):
         report = verify([LOG_DIR], storage=storage, progress=progress)
-        assert [(f.rule, f.topic, f.partition) for f in report.findings] == [("F-288", "aaa", 0)]
+        assert [(f.rule, f.topic, f.partition) for f in report.findings] == [
+            ("file-vanished", "aaa", 0)
+        ]
         assert report.clean
         assert [part.topic for part in report.partitions] == ["orders"]

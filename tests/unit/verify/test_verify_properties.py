@@ -30,7 +30,7 @@ def test_a_missing_configuration_is_told_where_another_partition_has_it(
 ) -> None:
     gone = remove(made(tmp_path, 3), removed)
     found = [(f.rule, f.severity.name, f.file) for f in verify([tmp_path]).findings]
-    assert sorted(found) == [("L-4", "WARNING", str(path)) for path in gone]
+    assert sorted(found) == [("topic-properties", "WARNING", str(path)) for path in gone]
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

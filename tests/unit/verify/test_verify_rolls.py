@@ -14,7 +14,7 @@ from logstore.storage.local import LocalStorage
 from logstore.verify import Finding, VerifyReport, verify
 
 RECORDS = [(None, bytes(300))]
-UNSETTLED = "warning F-24"
+UNSETTLED = "warning leftover"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def told(report: VerifyReport) -> list[tuple[str, str]]:
     """Each finding but infos and that a roll waits, with the name of its file."""
     assert not report.unusable
     found: list[Finding] = [f for f in report.findings if f.severity.name != "INFO"]
-    assert [f.rule for f in found if "not settled" in f.message] == ["F-24"] * 2
+    assert [f.rule for f in found if "not settled" in f.message] == ["leftover"] * 2
     return [
         (f"{f.severity.name.lower()} {f.rule}", os.path.basename(f.file))
         for f in found if "not settled" not in f.message
@@ -62,7 +62,7 @@ def test_intact_rolls_are_part_of_the_log(directory: Path) -> None:
 @pytest.mark.parametrize("base", [2, 4])
 def test_a_flipped_bit_of_a_roll_is_found(directory: Path, base: int) -> None:
     flip(roll(directory, base), 100)
-    assert ("error F-53", roll(directory, base).name) in told(verify([directory]))
+    assert ("error log-checksum", roll(directory, base).name) in told(verify([directory]))
 
 
 def test_a_flipped_bit_of_the_index_of_a_roll_is_found(directory: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_torn_segment_before_a_roll_is_what_a_crash_leaves(directory: Path) ->
     before = directory / f"{0:020}.log"
     os.truncate(before, before.stat().st_size - 1)
     found = told(verify([directory]))
-    assert ("warning F-106", before.name) in found
+    assert ("warning log-torn-end", before.name) in found
     assert (UNSETTLED, roll(directory, 2).name) in found
 
 

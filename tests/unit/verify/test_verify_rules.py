@@ -20,34 +20,33 @@ from logstore.verify.html import render
 
 SOURCES = Path(logstore.verify.__file__).parent
 DOCUMENT = SOURCES.parents[1] / "docs" / "verify.md"
-ID = r"(?:F|I|L|S)-\d+"
+ID = r"[a-z]+(?:-[a-z]+)*"
+TELLS = r"\b(?:error|warning|info|malformed)\("
 
 
 def test_every_rule_that_is_told_has_a_row_and_every_row_is_told() -> None:
-    told = {
-        rule
+    texts = [
+        path.read_text()
         for path in SOURCES.rglob("*.py")
-        if path.name not in ("rules.py", "explanations.py")
-        for rule in re.findall(rf'"({ID})"', path.read_text())
-    }
-    assert told == set(RULES)
+        if "EXPLANATIONS = {" not in path.read_text() and "_ROWS = (" not in path.read_text()
+    ]
+    named = {rule for text in texts for rule in re.findall(rf'"({ID})"', text)}
+    told = {rule for text in texts for rule in re.findall(rf'{TELLS}\s*"([^"]+)"', text)}
+    assert len(told) > 50
+    assert told <= set(RULES) <= named
 
 
 def test_every_rule_is_documented() -> None:
-    table = [line for line in DOCUMENT.read_text().splitlines() if re.match(rf"\| {ID}", line)]
-    documented = set()
-    for line in table:
-        cell = line.split("|")[1]
-        documented |= set(re.findall(ID, cell))
-        for kind, first, last in re.findall(r"([FILS])-(\d+) … \1-(\d+)", cell):
-            documented |= {f"{kind}-{number}" for number in range(int(first), int(last) + 1)}
-    assert set(RULES) == documented
+    documented = {}
+    for line in DOCUMENT.read_text().splitlines():
+        if line.startswith("| `"):
+            documented |= dict(re.findall(rf"`({ID})` \[([FILS]-\d+)\]", line.split("|")[1]))
+    assert documented == {rule.id: rule.number for rule in RULES.values()}
 
 
-def test_a_row_is_one_sentence_on_one_line_of_a_terminal() -> None:
+def test_a_row_is_one_sentence() -> None:
     for rule in RULES.values():
         assert rule.sentence.endswith(".")
-        assert len(f"{rule.id:6}{rule.sentence}") <= 80
         assert list(rule.severities) == sorted(
             set(rule.severities), key=["error", "warning", "info"].index
         )
@@ -85,7 +84,7 @@ def test_the_advice_names_commands_that_exist() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_by_command(rule: str) -> None:
-    shown = explain(rule.lower())
+    shown = explain(rule.upper(), RULES[rule].number.lower())  # the same rule twice
     assert shown.exit_code == 0
     assert shown.stdout.startswith(f"{rule} (")
     assert max(map(len, shown.stdout.splitlines())) <= 80
@@ -94,17 +93,18 @@ def test_a_rule_by_command(rule: str) -> None:
         assert part in text
     (told,) = json.loads(explain(rule, "--json").stdout)
     assert told["rule"] == rule
+    assert told["number"] == RULES[rule].number
     assert told["meaning"] == EXPLANATIONS[rule].meaning
 
 
 def test_all_rules_by_command() -> None:
     lines = explain().stdout.splitlines()
-    assert [line.split()[0] for line in lines] == list(RULES)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(RULES)
     assert max(map(len, lines)) <= 80
     assert [each["rule"] for each in json.loads(explain("--json").stdout)] == list(RULES)
 
 
-@pytest.mark.parametrize("rule", ["F-1", "nothing", "\x1b[2J", "F-53 ", "x" * 5000])
+@pytest.mark.parametrize("rule", ["F-1", "nothing", "\x1b[2J", "log-checksum ", "x" * 5000])
 def test_a_rule_that_does_not_exist(rule: str) -> None:
     result = explain(rule)
     assert (result.exit_code, result.stdout) == (2, "")
@@ -115,11 +115,14 @@ def test_a_rule_that_does_not_exist(rule: str) -> None:
 
 
 def test_the_page_explains_the_rules_of_its_findings() -> None:
-    found = [Finding(Severity.ERROR, rule, "f", "message") for rule in ("F-53", "I-11")]
+    found = [
+        Finding(Severity.ERROR, rule, "f", "message")
+        for rule in ("log-checksum", "log-offset-order")
+    ]
     page = " ".join(unescape(render(VerifyReport(findings=found))).split())
     for rule, texts in EXPLANATIONS.items():
-        assert (texts.meaning in page) == (rule in ("F-53", "I-11"))
-    for text in (*EXPLANATIONS["F-53"], RULES["F-53"].sentence):
+        assert (texts.meaning in page) == (rule in ("log-checksum", "log-offset-order"))
+    for text in (*EXPLANATIONS["log-checksum"], RULES["log-checksum"].sentence):
         assert text in page
 
 
