@@ -53,7 +53,6 @@ def measure(benchmark):
             function, rounds=15, iterations=max(1, 200_000 // units), warmup_rounds=1
         )
         fastest = benchmark.stats.stats.min
-        benchmark.extra_info["implementation"] = kernels.IMPLEMENTATION
         if size:
             benchmark.extra_info["mb_per_s"] = round(size / fastest / 1e6)
         if records:

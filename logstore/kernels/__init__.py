@@ -1,14 +1,11 @@
-"""The hot loops, twice: native, and in plain Python for machines without a build.
+"""The hot loops, in native code that needs no GIL.
 
-``LOGSTORE_KERNELS=native`` or ``=reference`` in the environment forces one; ``IMPLEMENTATION``
-says which one is in use. ``LOGSTORE_CRC32C=portable`` keeps the native ones from the processor's
-instructions for checksums. What each function promises is written in ``_reference.py``.
+What each function promises is written in the stubs (``_scan.pyi`` and the others). The same
+functions in plain Python are the oracle of their tests (``tests/reference``).
+``LOGSTORE_CRC32C=portable`` keeps the checksums from the processor's own instructions.
 """
 
 from __future__ import annotations
-
-import os
-import warnings
 
 from logstore.kernels._constants import (
     DECODE_END,
@@ -34,96 +31,34 @@ from logstore.kernels._constants import (
     BatchSurvey,
 )
 
-_wanted = os.environ.get("LOGSTORE_KERNELS", "")
-if _wanted not in ("", "native", "reference"):
-    raise ImportError(f"LOGSTORE_KERNELS={_wanted!r}: native and reference are possible")
-
-IMPLEMENTATION = "native"
-if _wanted != "reference":
-    try:
-        from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
-        from logstore.kernels._codec import (
-            ColumnBuilder,
-            Encoded,
-            decode_records,
-            decode_run,
-            encode_columns,
-            encode_lists,
-            encode_records,
-            seal_batch,
-        )
-        from logstore.kernels._compact import OffsetMap, RecordSieve
-        from logstore.kernels._partition import partition_column
-        from logstore.kernels._scan import (
-            BatchAnalysis,
-            RecoveryScan,
-            analyse_batches,
-            crc32,
-            crc32c,
-            decode_varint,
-            decode_varlong,
-            encode_varint,
-            encode_varlong,
-            scan_batches,
-        )
-        from logstore.kernels._times import late_batches
-        from logstore.kernels._verify import (
-            SequenceWatch,
-            ascending_offset_entries,
-            ascending_time_entries,
-            fold_batches,
-            match_offset_entries,
-            match_time_entries,
-            section_fits,
-            survey_batches,
-            unfit_batches,
-        )
-    except ImportError as error:
-        if _wanted == "native":
-            raise
-        IMPLEMENTATION = "reference"
-        # A worker that was handed the sources without the build would be slow and say nothing.
-        warnings.warn(
-            f"logstore runs without its native kernels, about a hundred times slower: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-else:
-    IMPLEMENTATION = "reference"
-
-if IMPLEMENTATION == "reference":
-    from logstore.kernels._append_reference import (  # type: ignore[assignment]
-        AppendInfo,
-        LogSnapshot,
-        SegmentState,
-    )
-    from logstore.kernels._compact_reference import (  # type: ignore[assignment]
-        OffsetMap,
-        RecordSieve,
-    )
-    from logstore.kernels._partition_reference import partition_column
-    from logstore.kernels._reference import (  # type: ignore[assignment]
-        BatchAnalysis,
+try:
+    from logstore.kernels._append import AppendInfo, LogSnapshot, SegmentState
+    from logstore.kernels._codec import (
         ColumnBuilder,
         Encoded,
+        decode_records,
+        decode_run,
+        encode_columns,
+        encode_lists,
+        encode_records,
+        seal_batch,
+    )
+    from logstore.kernels._compact import OffsetMap, RecordSieve
+    from logstore.kernels._partition import partition_column
+    from logstore.kernels._scan import (
+        BatchAnalysis,
         RecoveryScan,
         analyse_batches,
         crc32,
         crc32c,
-        decode_records,
-        decode_run,
         decode_varint,
         decode_varlong,
-        encode_columns,
-        encode_lists,
-        encode_records,
         encode_varint,
         encode_varlong,
         scan_batches,
-        seal_batch,
     )
-    from logstore.kernels._times_reference import late_batches
-    from logstore.kernels._verify_reference import (  # type: ignore[assignment]
+    from logstore.kernels._times import late_batches
+    from logstore.kernels._verify import (
         SequenceWatch,
         ascending_offset_entries,
         ascending_time_entries,
@@ -134,6 +69,11 @@ if IMPLEMENTATION == "reference":
         survey_batches,
         unfit_batches,
     )
+except ImportError as error:
+    raise ImportError(
+        f"logstore has no native kernels for this Python here: {error}. Install a wheel, or build "
+        "them where the sources are: python setup.py build_ext --inplace"
+    ) from error
 
 __all__ = [
     "DECODE_END",
@@ -141,7 +81,6 @@ __all__ = [
     "DECODE_LIMIT",
     "DECODE_SPECIAL",
     "HEADER_SIZE",
-    "IMPLEMENTATION",
     "PRODUCER_ROWS_MAX",
     "RUN_END",
     "RUN_FULL",

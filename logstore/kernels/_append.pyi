@@ -1,4 +1,4 @@
-"""Types of the native module; see ``_append_reference.py`` for what each function promises."""
+"""Types of the native module; see the stub for what each function promises."""
 
 from typing import Any, final
 
@@ -7,6 +7,11 @@ from logstore.kernels._scan import BatchAnalysis
 
 @final
 class AppendInfo:
+    """What an append did.
+
+    ``last_offset`` is inclusive; timestamps are in ms, −1 when there is none; ``size`` in bytes.
+    A ``duplicate`` was appended before: the offsets are those of then, nothing was written.
+    """
     def __init__(
         self,
         first_offset: int,
@@ -39,6 +44,13 @@ class AppendInfo:
 
 @final
 class LogSnapshot:
+    """Everything a reader needs of a log at one moment.
+
+    ``sealed`` has a ``SegmentView`` of each segment but the last, oldest first; ``active`` is the
+    last ``Segment``, and ``size`` (bytes of whole batches), ``offset_entries``, ``time_entries``,
+    ``max_timestamp`` and ``offset_of_max_timestamp`` (−1 none) say what it held. ``version`` counts
+    how often something was removed: bytes or segments that an older snapshot names may be gone.
+    """
     @property
     def sealed(self) -> tuple[Any, ...]: ...
     @property
@@ -65,6 +77,8 @@ class LogSnapshot:
     def version(self) -> int: ...
 
 class SegmentState:
+    """See ``_append.pyx``; attribute for attribute the same."""
+
     size: int
     next_offset: int
     max_timestamp: int

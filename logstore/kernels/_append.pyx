@@ -3,7 +3,7 @@
 
 One object holds what every append reads and changes (size, offsets, timestamps, index counters),
 so that an append is one native call: place offsets and epoch in the batch headers, hand the bytes
-to the kernel, write the sparse index entries. ``_append_reference`` is its plain twin.
+to the kernel, write the sparse index entries. ``tests/reference`` is its plain twin.
 """
 
 cimport cython
@@ -130,7 +130,7 @@ cdef class AppendInfo:
 @cython.freelist(16)
 @cython.no_gc  # it refers to segments, and no segment refers to it
 cdef class LogSnapshot:
-    """Everything a reader needs of a log at one moment; see ``_append_reference.LogSnapshot``."""
+    """Everything a reader needs of a log at one moment; see the stub."""
 
     cdef readonly tuple sealed
     cdef readonly object active

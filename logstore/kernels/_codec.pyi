@@ -1,4 +1,4 @@
-"""Types of the native module; what each function promises is written in ``_reference.py``."""
+"""Types of the native module; what each function promises is written here."""
 
 from collections.abc import Iterable
 from typing import Any, final
@@ -9,6 +9,12 @@ STATUSES: tuple[int, ...]
 
 @final
 class Encoded:
+    """Records behind room for their batch header.
+
+    ``buffer``: 61 zero bytes, then the records section; hand it to ``seal_batch``.
+    ``offset_of_max``: offset delta of the first record with the largest timestamp. Both times
+    and ``offset_of_max`` are −1 when there is no record.
+    """
     @property
     def buffer(self) -> bytearray: ...
     @property
@@ -27,7 +33,21 @@ class NativeBuffer:
 
 def encode_records(
     records: Iterable[Any], default_timestamp: Any = -1, *, keys_required: bool = False
-) -> Encoded: ...
+) -> Encoded:
+    """Encode records with offset deltas 0, 1, 2, … (F-71, F-75).
+
+    Args:
+        records: tuples ``(key, value)``, with a timestamp and headers if there are any, or
+            ``Record``s, whose offsets are ignored. Keys and values are bytes-like or None.
+            Headers are pairs of str and bytes-like or None. Walked once.
+        default_timestamp: for records without one (None). Timestamps are ms since the epoch, or
+            aware datetimes.
+        keys_required: refuse records without a key, as a compacted topic does.
+    Raises:
+        InvalidRecordError: a field has another type or is out of range, with the index of the
+            record and why; or the whole is above 2³¹ − 1 bytes with its header.
+    """
+
 def encode_lists(
     keys: Iterable[Any] | None,
     values: Iterable[Any],
@@ -36,7 +56,17 @@ def encode_lists(
     default_timestamp: Any = -1,
     *,
     keys_required: bool = False,
-) -> Encoded: ...
+) -> Encoded:
+    """Encode parallel lists; as ``encode_records``.
+
+    Args:
+        keys: None when all are null.
+        timestamps: None, one for all, a list or tuple, or a buffer of int64.
+        headers: one entry per record, each None or a sequence of pairs.
+    Raises:
+        InvalidRecordError: also when the lengths differ.
+    """
+
 def encode_columns(
     start: int,
     stop: int,
@@ -52,7 +82,23 @@ def encode_columns(
     headers: tuple[Any, ...] | None = None,
     key_offset_size: int = 4,
     value_offset_size: int = 4,
-) -> Encoded: ...
+) -> Encoded:
+    """Encode rows ``start`` to ``stop`` of Arrow columns, without the GIL.
+
+    Args:
+        start: row number in the buffers; a sliced array adds its ``offset``.
+        key_offsets: int32 or int64 offsets, or None when all keys are null. A buffer that does
+            not say how wide its items are, as pyarrow's, has items of ``key_offset_size`` bytes.
+        key_validity: bitmap, lowest bit first, or None when no key is null.
+        timestamps: None, one for all, or a buffer of int64.
+        headers: the buffers of an Arrow list<struct<key: string, value: binary>>, all with int32
+            offsets: offsets and validity of the lists, the number of structs, then offsets, data
+            and validity of the keys and of the values, each of which begins at row 0.
+    Raises:
+        ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1, a header
+            has no key.
+    """
+
 def seal_batch(
     buffer: Any,
     *,
@@ -66,7 +112,14 @@ def seal_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
     record_count: int,
-) -> None: ...
+) -> None:
+    """Write the batch header (F-49 … F-61) over the first 61 bytes of ``buffer``, crc included.
+
+    Raises:
+        OverflowError: a value does not fit its field.
+        ValueError: the buffer has no room for a header, or is too large for one batch.
+    """
+
 def decode_records(
     payload: Buffer,
     base_offset: int,
@@ -74,7 +127,17 @@ def decode_records(
     record_count: int,
     log_append_time: int | None = None,
     from_offset: int = 0,
-) -> list[Record]: ...
+) -> list[Record]:
+    """Return the records of one uncompressed records section (F-71 to F-74).
+
+    Args:
+        log_append_time: timestamp of all records, when the batch has bit 3 of its attributes.
+        from_offset: records below are checked, and left out.
+    Raises:
+        CorruptBatchError: the structure is bad, bytes remain, or offset deltas do not ascend;
+            ``position`` is where the record starts in ``payload``.
+    """
+
 def decode_run(
     data: Buffer,
     position: int,
@@ -83,10 +146,30 @@ def decode_run(
     from_offset: int,
     end_offset: int,
     check_crc: bool = True,
-) -> tuple[int, int]: ...
+) -> tuple[int, int]:
+    """Append to ``out`` the records of consecutive plain batches: ``(next position, status)``.
+
+    Plain is magic 2, uncompressed and no control batch; any other batch ends the run with
+    DECODE_SPECIAL, so that the caller can deal with that one.
+
+    Args:
+        max_records: DECODE_FULL at the first batch boundary with at least so many appended.
+        from_offset: batches that end below are skipped unseen, records below are left out.
+        end_offset: exclusive; DECODE_LIMIT when it is reached. A batch that reaches past it is
+            the next position, so that a later run finds the rest.
+    Raises:
+        CorruptBatchError: the crc, header or structure is bad. Records of the batches before it
+            are in ``out``; ``position`` counts from ``data[0]``.
+    """
 
 @final
 class ColumnBuilder:
+    """Records as columns in Arrow's layout.
+
+    ``max_rows`` and ``max_bytes`` of ``add_run`` speak of all that the builder holds, so runs can
+    be mixed with unpacked sections. No column grows beyond ``column_bytes_max`` bytes, which its
+    offsets of 32 bits bound. One thread at a time.
+    """
     def __init__(
         self,
         keys: bool = True,
@@ -106,7 +189,12 @@ class ColumnBuilder:
         from_offset: int,
         end_offset: int,
         check_crc: bool = True,
-    ) -> tuple[int, int]: ...
+    ) -> tuple[int, int]:
+        """Append the records of consecutive plain batches: ``(next position, status)``.
+
+        As ``decode_run``. DECODE_FULL when the builder holds at least ``max_rows`` rows or
+        ``max_bytes`` bytes of keys and values, and before an int32 offset could overflow.
+        """
     def add_payload(
         self,
         payload: Buffer,
@@ -116,5 +204,14 @@ class ColumnBuilder:
         log_append_time: int | None,
         from_offset: int,
         end_offset: int,
-    ) -> int: ...
-    def finish(self) -> dict[str, Any]: ...
+    ) -> int:
+        """Append one unpacked section: DECODE_END, or DECODE_FULL when it does not fit."""
+    def finish(self) -> dict[str, Any]:
+        """Return the columns as buffers; the builder is empty afterwards.
+
+        ``offsets`` and ``timestamps`` are int64 (ms). ``key_offsets`` (int32, rows + 1),
+        ``key_data`` and ``key_validity`` (bitmap, or None when nothing is null), and the same for
+        ``value``. With headers: ``header_list_offsets``, ``header_name_offsets``,
+        ``header_name_data`` (bytes as stored natively, UTF-8), and ``header_value_…``.
+        Columns that were not asked for are absent.
+        """

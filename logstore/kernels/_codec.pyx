@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""Native encoding and decoding of records: the fast twin of ``_reference.py``.
+"""Native encoding and decoding of records: the fast twin of ``tests/reference``.
 
 Encoding has three passes: take the pointers and sizes out of the Python objects, sum up the size,
 write into one allocation. The second and third touch no Python object.
@@ -71,7 +71,7 @@ STATUSES = (DECODE_END_, DECODE_FULL_, DECODE_SPECIAL_, DECODE_LIMIT_)
 
 @cython.final
 cdef class Encoded:
-    """A records section behind room for its batch header; see ``_reference.Encoded``."""
+    """A records section behind room for its batch header; see the stub."""
 
     cdef readonly object buffer
     cdef readonly int64_t base_timestamp, max_timestamp, offset_of_max, count
@@ -286,7 +286,7 @@ cdef int check_keys(const ls_entry *entries, int64_t n) except -1:
 
 
 def encode_records(records, default_timestamp=-1, *, bint keys_required=False):
-    """Encode tuples or Records; see ``_reference.encode_records``."""
+    """Encode tuples or Records; see the stub."""
     # Rows are tuples and hold immutable bytes, so the pointers stay valid while `rows` lives.
     cdef tuple rows = take_sequence(records, "records")
     cdef int64_t default = take_default(default_timestamp)
@@ -314,7 +314,7 @@ def encode_records(records, default_timestamp=-1, *, bint keys_required=False):
 
 def encode_lists(keys, values, timestamps=None, headers=None, default_timestamp=-1, *,
                  bint keys_required=False):
-    """Encode parallel lists; see ``_reference.encode_lists``."""
+    """Encode parallel lists; see the stub."""
     cdef tuple value_row = take_sequence(values, "values")
     cdef tuple key_row = None if keys is None else take_sequence(keys, "keys")
     cdef tuple header_row = None if headers is None else take_sequence(headers, "headers")
@@ -528,7 +528,7 @@ def encode_columns(int64_t start, int64_t stop, key_offsets, key_data, key_valid
                    value_offsets, value_data, value_validity, timestamps=None,
                    default_timestamp=-1, *, headers=None, int key_offset_size=4,
                    int value_offset_size=4):
-    """Encode rows of Arrow columns; see ``_reference.encode_columns``."""
+    """Encode rows of Arrow columns; see the stub."""
     cdef int64_t default = take_default(default_timestamp)
     cdef Py_buffer times
     cdef bint have_times = False
@@ -600,7 +600,7 @@ def seal_batch(buffer, *, int64_t base_offset, int32_t leader_epoch, int16_t att
                int32_t last_offset_delta, int64_t base_timestamp, int64_t max_timestamp,
                int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
                int32_t record_count):
-    """Write the header over the first 61 bytes; see ``_reference.seal_batch``."""
+    """Write the header over the first 61 bytes; see the stub."""
     cdef Py_buffer view
     cdef uint8_t *p
     PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
@@ -699,7 +699,7 @@ cdef int decode_section(list out, const uint8_t *p, const uint8_t *end, int64_t 
 
 def decode_records(payload, int64_t base_offset, int64_t base_timestamp, int32_t record_count,
                    log_append_time=None, int64_t from_offset=0):
-    """Records of one uncompressed section; see ``_reference.decode_records``."""
+    """Records of one uncompressed section; see the stub."""
     cdef Py_buffer view
     cdef const uint8_t *start
     cdef const uint8_t *at = NULL
@@ -744,7 +744,7 @@ cdef int next_batch(const uint8_t *p, const uint8_t *end, ls_batch *b, int64_t f
 
 def decode_run(data, int64_t position, list out not None, int64_t max_records,
                int64_t from_offset, int64_t end_offset, bint check_crc=True):
-    """Records of consecutive plain batches; see ``_reference.decode_run``."""
+    """Records of consecutive plain batches; see the stub."""
     cdef Py_buffer view
     cdef const uint8_t *start
     cdef const uint8_t *p
@@ -960,7 +960,7 @@ cdef int hand_out_strings(Strings *s, dict result, str name) except -1:
 
 @cython.final
 cdef class ColumnBuilder:
-    """Records as Arrow columns; see ``_reference.ColumnBuilder``."""
+    """Records as Arrow columns; see the stub."""
 
     cdef readonly int64_t rows
     cdef bint with_keys, with_values, with_timestamps, with_headers, busy

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""Native kernels of the log cleaner; what each promises is written in ``_compact_reference.py``.
+"""Native kernels of the log cleaner; what each promises is written in the stub.
 
 A run works through a window of a segment without the GIL and stops before a batch that must be
 unpacked or whose transaction must be judged; such a batch comes as a section, one call each.
@@ -70,7 +70,7 @@ cdef inline int read_records(const uint8_t **at, const uint8_t *end, int32_t *le
 
 @cython.final
 cdef class OffsetMap:
-    """Digest of a key -> its newest offset; see ``_compact_reference.OffsetMap``."""
+    """Digest of a key -> its newest offset; see the stub."""
 
     cdef ls_slot *table
     cdef readonly int64_t slots, limit, size, latest_offset
@@ -165,7 +165,7 @@ cdef class OffsetMap:
 
     def add_section(self, payload, int64_t base_offset, int32_t last_offset_delta,
                     int32_t record_count, int64_t start_offset):
-        """Enter the records of one unpacked batch; see ``_compact_reference``."""
+        """Enter the records of one unpacked batch; see the stub."""
         cdef Py_buffer view
         cdef const uint8_t *at = NULL
         cdef int status = 0, code = 0
@@ -532,7 +532,7 @@ cdef class RecordSieve:
                      int64_t max_timestamp):
         """Judge the records of one unpacked batch: ``(kept, tombstones, section, base, largest)``.
 
-        See ``_compact_reference``.
+        See the stub.
         """
         cdef Py_buffer view
         cdef const uint8_t *at = NULL

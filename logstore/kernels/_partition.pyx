@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""Partitions of a column of keys; ``_partition_reference`` is its plain twin."""
+"""Partitions of a column of keys; ``tests/reference`` is its plain twin."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from logstore.kernels._common cimport *
@@ -52,7 +52,7 @@ cdef inline uint32_t murmur3(const uint8_t *p, int32_t size) noexcept nogil:
 
 def partition_column(str partitioner not None, int32_t partition_count, int64_t stop, offsets,
                      data, validity):
-    """Partitions of Arrow keys; see ``_partition_reference.partition_column``."""
+    """Partitions of Arrow keys; see the stub."""
     cdef Py_buffer ends, content, valid
     cdef bint have_content = False, have_valid = False, kafka
     cdef const uint8_t *bytes = NULL

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""Native checksums, varints and walks over batch headers: the fast twin of ``_reference.py``.
+"""Native checksums, varints and walks over batch headers: the fast twin of ``tests/reference``.
 
 All byte access goes through batch_layout.h, which checks every bound; the loops hold no Python object and
 run without the GIL.
@@ -165,7 +165,7 @@ cdef int64_t scan(const uint8_t *data, int64_t n, int64_t *at, int64_t *columns,
 def scan_batches(data, int64_t start, columns, bint check_crc=True, bint stop_on_bad=True):
     """Fill ``columns`` with one row per batch from ``start`` on: ``(rows, next, status)``.
 
-    See ``_reference.scan_batches``.
+    See the stub.
     """
     cdef Py_buffer view, table
     cdef int64_t rows, capacity
@@ -205,7 +205,7 @@ ctypedef struct EpochRow:
 cdef class RecoveryScan:
     """Recovery of one segment over consecutive windows (F-232, F-233).
 
-    See ``_reference.RecoveryScan``.
+    See the stub.
     """
 
     cdef readonly int64_t base_offset, index_interval_bytes, valid_bytes, next_offset
@@ -533,11 +533,11 @@ cdef class RecoveryScan:
 
 @cython.final
 cdef class BatchAnalysis:
-    """What an append has to know of its bytes; see ``_reference.BatchAnalysis``."""
+    """What an append has to know of its bytes; see the stub."""
 
     @property
     def plain(self):
-        """Nothing a leader has to look at twice; see ``_reference.BatchAnalysis``."""
+        """Nothing a leader has to look at twice; see the stub."""
         return self.is_plain()
 
     cdef bint is_plain(self) noexcept nogil:
@@ -657,7 +657,7 @@ def analyse_batches(data, *, int64_t max_batch_size=2147483647, bint check_crc=T
                     bint deep=False):
     """Check and summarise the whole batches in ``data`` (F-163).
 
-    See ``_reference.analyse_batches``.
+    See the stub.
     """
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

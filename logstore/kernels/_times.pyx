@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""Times of records without decoding them; ``_times_reference`` is its plain twin."""
+"""Times of records without decoding them; ``tests/reference`` is its plain twin."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from logstore.kernels._common cimport *
@@ -46,7 +46,7 @@ cdef bint records_are_late(const uint8_t *p, const uint8_t *end, int64_t count,
 
 
 def late_batches(data, columns, int64_t rows, int64_t timestamp):
-    """See ``_times_reference.late_batches``."""
+    """See the stub."""
     cdef Py_buffer view, table
     cdef const uint8_t *start
     cdef const int64_t *cells

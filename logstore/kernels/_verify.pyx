@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, embedsignature=False
-"""Native judgement of whole tables of batches: the fast twin of ``_verify_reference.py``.
+"""Native judgement of whole tables of batches: the fast twin of ``tests/reference``.
 
 What is told here is only where something is not as usual: the rules, and the words for what breaks
 them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
@@ -225,7 +225,7 @@ cdef bint survey(const Table *t, int64_t expected, int64_t segment_base, int64_t
 
 def survey_batches(columns, int64_t rows, int64_t expected, int64_t segment_base,
                    int64_t next_base):
-    """What a table shows at a glance; see ``_verify_reference.survey_batches``."""
+    """What a table shows at a glance; see the stub."""
     cdef Py_buffer held
     cdef Table t
     cdef Survey s
@@ -280,12 +280,12 @@ cdef int64_t count_ascending(data, int width, int64_t limit):
 
 
 def ascending_offset_entries(data, int64_t log_size):
-    """Entries at the start that ascend; see ``_verify_reference.ascending_offset_entries``."""
+    """Entries at the start that ascend; see the stub."""
     return count_ascending(data, OFFSET_ENTRY, log_size)
 
 
 def ascending_time_entries(data):
-    """Entries at the start that ascend; see ``_verify_reference.ascending_time_entries``."""
+    """Entries at the start that ascend; see the stub."""
     return count_ascending(data, TIME_ENTRY, 0)
 
 
@@ -333,7 +333,7 @@ def match_offset_entries(data, int64_t first, int64_t end, columns, int64_t rows
                          int64_t segment_base, int64_t largest, int64_t covered):
     """``(first entry that does not fit, byte covered, entries of several batches)``.
 
-    See ``_verify_reference.match_offset_entries``.
+    See the stub.
     """
     cdef Py_buffer view, held
     cdef Table t
@@ -384,7 +384,7 @@ def match_time_entries(data, int64_t first, int64_t end, columns, int64_t rows,
                        int64_t segment_base, bint trusted, int64_t done, int64_t largest):
     """``(first entry that does not fit, rows done, largest timestamp in them)``.
 
-    See ``_verify_reference.match_time_entries``.
+    See the stub.
     """
     cdef Py_buffer view, held
     cdef Table t
@@ -432,7 +432,7 @@ cdef inline int32_t sequence_after(int64_t first, int64_t span) noexcept nogil:
 
 
 cdef class SequenceWatch:
-    """What is due of each producer; see ``_verify_reference.SequenceWatch``."""
+    """What is due of each producer; see the stub."""
 
     cdef Producer *slots
     cdef int64_t capacity, used, most
@@ -519,7 +519,7 @@ cdef class SequenceWatch:
         return True
 
     def take(self, columns, int64_t rows):
-        """``(rows of firsts, jumps)``; see ``_verify_reference.SequenceWatch``."""
+        """``(rows of firsts, jumps)``; see the stub."""
         cdef Py_buffer held
         cdef Table t
         cdef Block firsts = Block(NULL, 0, 0), jumps = Block(NULL, 0, 0)
@@ -582,7 +582,7 @@ cdef bint unfit(const uint8_t *data, int64_t n, const Table *t, Block *found) no
 
 
 def unfit_batches(data, columns, int64_t rows):
-    """Rows whose records want a closer look; see ``_verify_reference.unfit_batches``."""
+    """Rows whose records want a closer look; see the stub."""
     cdef Py_buffer view, held
     cdef Table t
     cdef Block found = Block(NULL, 0, 0)
@@ -602,7 +602,7 @@ def unfit_batches(data, columns, int64_t rows):
 
 
 def section_fits(payload, columns, int64_t row):
-    """Whether unpacked records are as their header says; see ``_verify_reference.section_fits``."""
+    """Whether unpacked records are as their header says; see the stub."""
     cdef Py_buffer view, held
     cdef Table t
     cdef bint result
@@ -623,7 +623,7 @@ def section_fits(payload, columns, int64_t row):
 
 def fold_batches(digest, data, columns, offsets, int64_t first, int64_t end, factor,
                  offset_factor, bint heads=False):
-    """Hash and fold batches: ``(value, scale)``; see ``_verify_reference.fold_batches``."""
+    """Hash and fold batches: ``(value, scale)``; see the stub."""
     cdef Py_buffer held, kept
     cdef Table t
     cdef ls_fold fold, factors

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -89,7 +88,6 @@ class Worker(NamedTuple):
     host: str
     python: str
     version: str = ""
-    kernels: str = ""
     directory: str = ""
     missing: str = ""
 
@@ -106,12 +104,12 @@ def workers(spark: SparkSession) -> list[Worker]:
 
         found = (platform.node(), f"{sys.executable} ({platform.python_version()})")
         try:
-            package, kernels, *_rest = map(importlib.import_module, _IMPORTED)
+            package, *_rest = map(importlib.import_module, _IMPORTED)
         except ImportError as error:
-            yield (*found, "", "", "", error.name or str(error))
+            yield (*found, "", "", error.name or str(error))
             return
         directory = (package.__file__ or "").rpartition("/logstore/")[0]
-        yield (*found, package.__version__, kernels.IMPLEMENTATION, directory, "")
+        yield (*found, package.__version__, directory, "")
 
     context = spark.sparkContext
     count = context.defaultParallelism
@@ -120,7 +118,7 @@ def workers(spark: SparkSession) -> list[Worker]:
 
 
 def check_workers(spark: SparkSession) -> list[Worker]:
-    """Warn of workers without native kernels.
+    """Refuse workers that could not run a task.
 
     Raises:
         ConfigError: a worker lacks a package, or has another version of logstore.
@@ -137,13 +135,6 @@ def check_workers(spark: SparkSession) -> list[Worker]:
             raise ConfigError(
                 f"{where} have logstore {worker.version} in {worker.directory}, "
                 f"the driver has {__version__}"
-            )
-        if worker.kernels != "native":
-            warnings.warn(
-                f"{where} run logstore without its native kernels, about a hundred times slower: "
-                f"those in {worker.directory} were not built for this Python and machine",
-                RuntimeWarning,
-                stacklevel=2,
             )
     return found
 

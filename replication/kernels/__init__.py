@@ -1,26 +1,14 @@
-"""What waits, twice: native, and in plain Python where ``logstore.kernels`` is plain too."""
+"""Requests that wait and their deadlines, in native code. The stub has what each class promises."""
 
 from __future__ import annotations
 
-from logstore.kernels import IMPLEMENTATION
-
-if IMPLEMENTATION == "native":
-    from replication.kernels._waiting import (
-        DelayedOperation,
-        Timer,
-        TimerTask,
-        TimingWheel,
-        Watchers,
-        raise_all,
-    )
-else:
-    from replication.kernels._waiting_reference import (  # type: ignore[assignment]
-        DelayedOperation,
-        Timer,
-        TimerTask,
-        TimingWheel,
-        Watchers,
-        raise_all,
-    )
+from replication.kernels._waiting import (
+    DelayedOperation,
+    Timer,
+    TimerTask,
+    TimingWheel,
+    Watchers,
+    raise_all,
+)
 
 __all__ = ["DelayedOperation", "Timer", "TimerTask", "TimingWheel", "Watchers", "raise_all"]

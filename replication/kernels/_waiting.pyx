@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""What waits, in C: ``_waiting_reference.py`` is its plain twin and says what each thing promises.
+"""What waits, in C: the stub is its plain twin and says what each thing promises.
 
 Steps of an operation are a few reads and writes of C integers: whole under a global interpreter
 lock, and in a critical section without one. Timers and watch lists have real locks, because they

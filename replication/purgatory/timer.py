@@ -1,7 +1,7 @@
 """Deadlines by the million: hierarchical timing wheels (R-91; Kafka's ``SystemTimer``).
 
 There is no clock and no thread in here: whoever owns a ``Timer`` calls ``advance``, and only
-``advance`` runs tasks. ``kernels/_waiting_reference.py`` says how it works.
+``advance`` runs tasks. ``tests/reference/waiting.py`` says how it works.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.common.partitioner import murmur2
-from logstore.kernels import _partition_reference as partition_reference
-from logstore.kernels import _reference as reference
+from tests.reference import partitions as partition_reference
+from tests.reference import records as reference
 
 _codec = pytest.importorskip("logstore.kernels._codec")
 _partition = pytest.importorskip("logstore.kernels._partition")

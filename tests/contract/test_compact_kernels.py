@@ -14,7 +14,8 @@ from logstore.common.errors import CorruptBatchError
 from logstore.format.batch import encode_batch, parse_header
 from logstore.format.codecs.compression import Compression
 from logstore.format.reader import read_records
-from logstore.kernels import RUN_END, RUN_FULL, RUN_SPECIAL, _compact_reference
+from logstore.kernels import RUN_END, RUN_FULL, RUN_SPECIAL
+from tests.reference import compact as _compact_reference
 
 native = pytest.importorskip("logstore.kernels._compact")
 

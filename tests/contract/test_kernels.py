@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from logstore.common.errors import CorruptBatchError, CorruptDataError, InvalidRecordError
 from logstore.common.types import Record
 from logstore.kernels import _constants as v
-from logstore.kernels import _reference as reference
+from tests.reference import records as reference
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 _codec = pytest.importorskip("logstore.kernels._codec")
@@ -1569,30 +1569,14 @@ def test_the_twins_have_the_same_numbers_and_names():
         assert type(getattr(found, field)) is type(getattr(plain, field))
 
 
-@pytest.mark.parametrize(
-    ("setting", "shown"), [("", "native"), ("native", "native"), ("reference", "reference")]
-)
-def test_the_environment_chooses(setting, shown):
-    code = "from logstore import kernels as k; print(k.IMPLEMENTATION, k.crc32c.__module__)"
-    environment = os.environ | {"LOGSTORE_KERNELS": setting, "PYTHONWARNINGS": "error"}
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=root, capture_output=True, text=True
-    )
-    assert done.stdout.split()[:1] == [shown], done.stderr
-
-
-def test_falling_back_is_not_silent():
-    code = (
-        "import sys; sys.modules['logstore.kernels._codec'] = None\n"
-        "import warnings; warnings.simplefilter('error')\n"
-        "import logstore.kernels"
-    )
+def test_what_is_not_built_is_told():
+    code = "import sys; sys.modules['logstore.kernels._codec'] = None; import logstore.kernels"
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
     )
-    assert "RuntimeWarning: logstore runs without its native kernels" in done.stderr
+    assert done.returncode == 1
+    assert "ImportError: logstore has no native kernels for this Python here" in done.stderr
 
 
 def test_one_scan_in_two_threads_is_refused_or_in_turn():

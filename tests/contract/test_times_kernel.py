@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.format.reader import read_records
-from logstore.kernels import SCAN_COLUMNS, _times_reference, scan_batches
+from logstore.kernels import SCAN_COLUMNS, scan_batches
+from tests.reference import times as _times_reference
 from tests.support.builders import batch
 
 native = pytest.importorskip("logstore.kernels._times")

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from logstore.common.types import Record
 from logstore.format.batch import encode_batch
 from logstore.kernels import _constants as v
-from logstore.kernels import _reference
-from logstore.kernels import _verify_reference as reference
 from logstore.verify.common.batch_rules import OffsetOrder, Row, check_header, check_records
+from tests.reference import records as _reference
+from tests.reference import verification as reference
 
 native = pytest.importorskip("logstore.kernels._verify")
 

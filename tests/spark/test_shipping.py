@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER = Worker("host", "/usr/bin/python3 (3.11.2)", logstore.__version__, "native", "/deps")
+WORKER = Worker("host", "/usr/bin/python3 (3.11.2)", logstore.__version__, "/deps")
 
 
 def run(code: str, *flags: str, **environment: str) -> str:
@@ -102,7 +102,6 @@ except Exception as error:
 
 def test_workers_of_this_session(spark: SparkSession) -> None:
     (found,) = check_workers(spark)
-    assert found.kernels == "native"
     assert found.version == logstore.__version__
     assert found.directory == str(Path(logstore.__file__).parents[1])
 
@@ -134,12 +133,6 @@ def test_a_worker_with_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
         check_workers(None)  # type: ignore[arg-type]
 
 
-def test_a_worker_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(monkeypatch, kernels="reference")
-    with pytest.warns(RuntimeWarning, match="without its native kernels"):
-        check_workers(None)  # type: ignore[arg-type]
-
-
 # --- the archive
 
 
@@ -157,17 +150,22 @@ def test_an_unpacked_archive_is_all_that_a_task_needs(archive: Path, tmp_path: P
 import logstore.format.codecs.compression, logstore.format.codecs.zstd
 import logstore.verify, logstore.log
 from logstore import kernels
-print(kernels.IMPLEMENTATION, logstore.__file__)
+print(kernels.__name__, logstore.__file__)
 """
     told = run(code, "-S", PYTHONPATH=str(tmp_path))
-    assert told == f"native {tmp_path}/logstore/__init__.py"
+    assert told == f"logstore.kernels {tmp_path}/logstore/__init__.py"
 
 
 @pytest.mark.slow
 def test_a_packed_archive_on_the_path_has_no_kernels(archive: Path) -> None:
     """Why it goes through ``spark.archives``, and not through ``addPyFile``."""
-    code = "from logstore import kernels; print(kernels.IMPLEMENTATION)"
-    assert run(code, "-S", "-W", "ignore", PYTHONPATH=str(archive)) == "reference"
+    code = """
+try:
+    import logstore.kernels
+except ImportError as error:
+    print(error)
+"""
+    assert "no native kernels" in run(code, "-S", PYTHONPATH=str(archive))
 
 
 def test_the_same_files_give_the_same_archive(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from replication.kernels import _waiting, _waiting_reference
+from replication.kernels import _waiting
+from tests.reference import waiting as _waiting_reference
 
 KERNELS = [_waiting, _waiting_reference]
 each_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=["native", "reference"])

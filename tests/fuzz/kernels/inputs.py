@@ -12,7 +12,7 @@ from pathlib import Path
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression
 from logstore.kernels import _constants as v
-from logstore.kernels import _reference as reference
+from tests.reference import records as reference
 from tests.support.builders import marker, produced
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "data"

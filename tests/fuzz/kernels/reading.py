@@ -10,16 +10,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from logstore.kernels import (
-    _codec,
-    _scan,
-    _times,
-    _times_reference,
-    _verify,
-    _verify_reference,
-)
+from logstore.kernels import _codec, _scan, _times, _verify
 from logstore.kernels import _constants as v
-from logstore.kernels import _reference as reference
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
     LONG,
@@ -34,6 +26,9 @@ from tests.fuzz.kernels.inputs import (
     table,
     varint,
 )
+from tests.reference import records as reference
+from tests.reference import times as _times_reference
+from tests.reference import verification as _verify_reference
 
 ANALYSIS = (
     "batch_count", "record_count", "size", "first_offset", "last_offset", "base_timestamp",

@@ -17,21 +17,13 @@ import pytest
 
 pytest.importorskip("logstore.kernels._scan")
 
-from logstore.kernels import (
-    LogSnapshot,
-    _append,
-    _append_reference,
-    _codec,
-    _scan,
-    _times,
-    _verify,
-    _window,
-)
-from logstore.kernels import _reference as reference
+from logstore.kernels import LogSnapshot, _append, _codec, _scan, _times, _verify, _window
 from logstore.storage.local import LocalStorage
 from replication.kernels import _waiting
 from tests.fuzz.kernels.inputs import LONG, exact, record, table
 from tests.fuzz.kernels.writing import File, LyingBytes, Map
+from tests.reference import appends as _append_reference
+from tests.reference import records as reference
 from tests.support.builders import batch
 from tests.support.waiting import KERNELS, each_kernel, task_type
 

@@ -10,14 +10,7 @@ from array import array
 from datetime import UTC, datetime
 from typing import Any
 
-from logstore.kernels import (
-    _append,
-    _append_reference,
-    _codec,
-    _partition,
-    _partition_reference,
-)
-from logstore.kernels import _reference as reference
+from logstore.kernels import _append, _codec, _partition
 from tests.fuzz.kernels.compare import attributes, outcome, same
 from tests.fuzz.kernels.inputs import (
     LONG,
@@ -30,6 +23,9 @@ from tests.fuzz.kernels.inputs import (
     originals,
     with_field,
 )
+from tests.reference import appends as _append_reference
+from tests.reference import partitions as _partition_reference
+from tests.reference import records as reference
 
 STATE = (
     "base_offset", "size", "next_offset", "max_timestamp", "offset_of_max_timestamp",

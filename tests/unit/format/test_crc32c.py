@@ -11,7 +11,7 @@ from pathlib import Path
 import crcmod.predefined
 import pytest
 
-from logstore.kernels import _reference
+from tests.reference import records as _reference
 
 _scan = pytest.importorskip("logstore.kernels._scan")
 
@@ -93,7 +93,7 @@ def test_a_strided_buffer_is_refused():
 
 # --- the hardware path switched off
 
-KERNELS = Path(_reference.__file__).parent
+KERNELS = Path(_scan.__file__).parent
 DRIVER = r"""
 #include <stdio.h>
 #include "crc32c.h"

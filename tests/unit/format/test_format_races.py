@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from logstore.kernels import IMPLEMENTATION
-
 SECONDS = 0.5
 
 PROLOGUE = """
@@ -121,7 +119,6 @@ beside(work, offsets, 0)
 """
 
 
-@pytest.mark.skipif(IMPLEMENTATION != "native", reason="plain Python copies first")
 @pytest.mark.parametrize(
     "code",
     [

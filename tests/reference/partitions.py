@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from logstore.kernels._reference import _column
+from tests.reference.records import _column
 
 
 def partition_column(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer
 from logstore.kernels._constants import HEADER_SIZE, SCAN_COLUMNS, BatchSurvey
-from logstore.kernels._reference import decode_records
+from tests.reference.records import decode_records
 
 _CODEC_MASK, _ZSTD = 0x07, 4
 _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 0x40

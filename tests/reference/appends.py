@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logstore.common.types import Buffer
-from logstore.kernels._reference import BatchAnalysis, analyse_batches
+from tests.reference.records import BatchAnalysis, analyse_batches
 
 _PREFIX = struct.Struct(">qii")
 _INT = struct.Struct(">i")

@@ -7,7 +7,7 @@ from typing import Any
 from logstore.common.errors import CorruptBatchError
 from logstore.common.types import Buffer
 from logstore.kernels._constants import HEADER_SIZE, SCAN_COLUMNS
-from logstore.kernels._reference import decode_varint, decode_varlong
+from tests.reference.records import decode_varint, decode_varlong
 
 _LOG_APPEND_TIME, _CODEC = 0x08, 0x07
 _MAGIC = 2

@@ -22,7 +22,7 @@ from logstore.kernels._constants import (
     SCAN_COLUMNS,
     batch_error,
 )
-from logstore.kernels._reference import (
+from tests.reference.records import (
     decode_varint,
     decode_varlong,
     encode_varint,
