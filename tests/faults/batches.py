@@ -18,7 +18,7 @@ _MOVED = (
     "index-entry index-order timeindex-entry timeindex-order txnindex-offsets "
     "txnindex-entries snapshot-form timeindex-last-entry snapshot-producer "
     "snapshot-transaction snapshot-above-log log-epoch recovery-point epochs-range "
-    "high-watermark"
+    "high-watermark snapshot-missing"
 )
 
 

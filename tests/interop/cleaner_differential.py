@@ -28,7 +28,7 @@ from kafka_jars import JavaError
 
 from checkpoints.offset_checkpoint import LOG_START, OffsetCheckpoint
 from logstore import TopicPartition
-from logstore.cleaner import compact_directory
+from logstore.manager import compact_directory
 from logstore.storage.local import LocalStorage
 from logstore.testing import ManualClock
 from tests import cleaner_model

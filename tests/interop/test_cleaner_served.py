@@ -11,8 +11,8 @@ from broker import KafkaBroker
 from kafka_tools import CreateTopic, ProduceRecords
 
 from logstore import LogManager
-from logstore.cleaner import compact_directory
 from logstore.demo.flights import flights
+from logstore.manager import compact_directory
 
 pytestmark = pytest.mark.kafka
 

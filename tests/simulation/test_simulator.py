@@ -31,6 +31,7 @@ from replication.simulator.search.shrink import number_of, shrink
 from replication.simulator.world.cluster import SimCluster
 from replication.simulator.world.fault_kinds import (
     ANOTHER_MINIMUM,
+    COMPACTION,
     GIVEN_UP,
     GROUPS,
     KINDS,
@@ -216,9 +217,15 @@ class TestPlans:
             Plan.from_json(json.dumps(data))
 
     def test_kinds_and_groups(self) -> None:
-        assert len(KINDS) == 42
-        beside = {UNCLEAN_ELECTION, ANOTHER_MINIMUM, GIVEN_UP}  # the first one allows losses
-        assert {*KINDS} - {*expand(["all"])} == beside == {*expand(["unclean", "admin"])}
+        assert len(KINDS) == 43
+        beside = {
+            UNCLEAN_ELECTION,
+            ANOTHER_MINIMUM,
+            GIVEN_UP,
+            COMPACTION,
+        }  # the first allows losses
+        assert {*KINDS} - {*expand(["all"])} == beside
+        assert beside == {*expand(["unclean", "admin", "compaction"])}
         assert expand(["power-loss", "clock"]) == (
             "power-loss",
             "pause",

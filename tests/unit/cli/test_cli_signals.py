@@ -78,7 +78,7 @@ def test_no_child_is_left(tmp_path: Path) -> None:
     """Not even one that Ctrl-C does not reach, as the JVM of Spark while it starts."""
     (tmp_path / "job.py").write_text("""
 import signal, subprocess, sys, threading, time
-from logstore import interrupts
+from logstore.common import interrupts
 interrupts.guard()
 code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
 children = []
