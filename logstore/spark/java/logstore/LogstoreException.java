@@ -1,14 +1,31 @@
 package logstore;
 
-/** Reading failed; the message says which file, where and why. */
-public final class LogstoreException extends RuntimeException {
-    private static final long serialVersionUID = 1L;
+import org.apache.spark.QueryContext;
+import org.apache.spark.api.python.PythonException;
+import scala.collection.immutable.Map.Map2;
 
-    LogstoreException(String message) {
-        super(message);
+/**
+ * Reading failed; the sentence says which file, where and why. PySpark shows it as what it is for the
+ * Python source, a PythonException.
+ */
+public final class LogstoreException extends PythonException {
+    private static final long serialVersionUID = 2L;
+
+    private final String sentence;
+
+    LogstoreException(String sentence) {
+        this(sentence, null);
     }
 
-    LogstoreException(String message, Throwable cause) {
-        super(message, cause);
+    LogstoreException(String sentence, Throwable cause) {
+        super(
+            "PYTHON_EXCEPTION",
+            new Map2<>("msg", "logstore cannot be read", "traceback", sentence),
+            cause, new QueryContext[0], "");
+        this.sentence = sentence;
+    }
+
+    String sentence() {
+        return sentence;
     }
 }

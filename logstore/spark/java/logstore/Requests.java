@@ -63,7 +63,7 @@ final class Requests {
             worker.release();
             return found;
         } catch (LogstoreException error) {
-            throw new IllegalArgumentException(error.getMessage(), error.getCause());
+            throw new IllegalArgumentException(error.sentence(), error.getCause());
         } finally {
             worker.destroyUnlessReleased();
         }
