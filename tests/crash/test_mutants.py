@@ -96,11 +96,6 @@ def tail_not_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(set_aside.Remover, "cut", lambda self, segment, position, reason, **options: None)
 
 
-def tail_not_written_again(patch: pytest.MonkeyPatch) -> None:
-    """Recovery believes that a sync brings to the disk what it read."""
-    patch.setattr(crash_recovery.CrashRecovery, "_write_again", lambda self, segment: None)
-
-
 def marker_kept(patch: pytest.MonkeyPatch) -> None:
     """The marker of a clean stop outlives the start after it."""
     patch.setattr(clean_shutdown, "remove", lambda path, files: clean_shutdown.exists(path, files))
@@ -143,7 +138,6 @@ MUTANTS: dict[Patch, int] = {
     cut_not_made_durable: 450, roll_without_sync: 1, no_crc_in_recovery: 1, tail_not_cut: 1,
     marker_kept: 150, epochs_not_rebuilt: 1, snapshots_not_replayed: 1,
     stale_producers_after_truncation: 200, indexes_not_rebuilt: 1550,
-    tail_not_written_again: 3700,
 }  # fmt: skip
 """Each with the seed to begin with, to save time; from 1 on all are found too, if not by 200."""
 SEEDS = 200

@@ -18,6 +18,7 @@ from logstore.common.config import LogConfig
 from logstore.common.errors import StorageFailedError
 from logstore.format.producer_snapshot import decode_snapshot
 from logstore.log import ReplicaLog
+from logstore.recovery.crash_recovery import CrashRecovery
 from logstore.storage.memory import MemoryFile
 from logstore.testing import FaultyStorage, SimulatedCrash
 from tests.crash.disk import CONFIG, DIRECTORY, T0, batches_of, open_log
@@ -85,6 +86,14 @@ def test_a_flush_after_a_failed_one_and_a_restart_holds(disk: FaultyStorage, evi
     assert log.recovery_report.bytes_cut == 0
     assert [r.offset for r in log.records()] == list(range(30))
     log.crash()
+
+
+def test_a_recovery_that_believes_its_sync_is_seen(
+    disk: FaultyStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CrashRecovery, "_write_again", lambda self, segment: None)
+    with pytest.raises(AssertionError):
+        test_a_flush_after_a_failed_one_and_a_restart_holds(disk, evicted=False)
 
 
 def test_only_what_no_flush_has_reached_is_written_again(
