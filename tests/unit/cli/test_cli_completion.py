@@ -55,7 +55,7 @@ def test_topics_of_the_directory(tmp_path: Path) -> None:
 
 
 def test_rules() -> None:
-    assert ("plain", "log-checksum") in offered("explain", typed="F-5")
+    assert ("plain", "log-checksum") in offered("explain", typed="log-ch")
     assert not offered("explain", typed="nothing")
 
 
