@@ -15,9 +15,9 @@ meta.properties                     cluster, node and directory id      `MetaPro
 =================================== =================================== ==========================
 
 Every file is replaced as a whole: write ``<name>.tmp``, fsync, rename, fsync the directory (F-26).
-A reader sees the old text or the new, also after a crash at any point (S-39). Reading answers with
-typed values or with one of two errors: `MalformedCheckpointError`, the text is wrong, and
-`CheckpointFailedError`, the medium is. The disk is reached only through `Files`.
+A reader sees the old text or the new, also after a crash at any point (S-39). Reading returns typed
+values, or raises one of two errors: `MalformedCheckpointError` if the text is wrong,
+`CheckpointFailedError` if the disk failed. The disk is reached only through `Files`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from checkpoints.files import Files, UnusableFileError, replace_file
 from checkpoints.printable import decoded
 
 MAX_FILE_SIZE = 64 << 20
-"""Bytes. 240,000 partitions with topic names of the longest kind fit."""
+"""Bytes: room for 240,000 partitions with the longest topic names."""
 
 MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
@@ -41,7 +41,7 @@ VERSION = b"0"
 
 
 class FileState(enum.Enum):
-    """What was found where a checkpoint should be; a recovery report tells the three apart."""
+    """What was found in place of a checkpoint, for recovery reports."""
 
     MISSING = "missing"
     EMPTY = "empty"  # 0 bytes: created but never written, or lost in a power cut
@@ -70,8 +70,8 @@ def store_file(files: Files, path: str, data: bytes) -> None:
     """Replace a small file atomically and durably (F-26).
 
     Raises:
-        CheckpointFailedError: the medium refused; the old content is still in place, or, when the
-            directory could not be synced, one of the two.
+        CheckpointFailedError: the disk failed. The old content is still in place; if only the sync
+            of the directory failed, it is the old or the new content.
     """
     try:
         replace_file(files, path, data)
@@ -80,7 +80,7 @@ def store_file(files: Files, path: str, data: bytes) -> None:
 
 
 def raw_line(line: bytes) -> str:
-    """A line as an error carries it: never longer than is useful."""
+    """A line for an error, shortened if it is long."""
     return decoded(line[:_LINE_MAX])
 
 

@@ -1,10 +1,10 @@
 """``.kafka_cleanshutdown``: the marker of an orderly stop (rules F-15, F-46 … F-48).
 
 Only its existence decides whether a log directory needs recovery. The content, one JSON object such
-as ``{"version":0,"brokerEpoch":25}`` without a newline, tells a controller which life of the broker
-ended; older releases wrote an empty file. Where no controller has heard of that life, it may know
-an earlier one only: these are added as ``"earlierEpochs":[4,17]``, oldest first, which Kafka takes
-for a marker that names no epoch.
+as ``{"version":0,"brokerEpoch":25}`` without a newline, tells a controller which registration of
+the broker ended. Older releases wrote an empty file. A controller that never saw that registration
+may know an earlier one, so earlier epochs are added as ``"earlierEpochs":[4,17]``, oldest first.
+Kafka reads that as a marker without an epoch.
 
 Kafka writes the marker in place and does not sync the directory (F-27). Here it is replaced like
 any other small file: after a power cut the marker and the content are both there or both are not,
@@ -25,7 +25,7 @@ from checkpoints.files import Files, UnusableFileError
 
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 UNKNOWN_BROKER_EPOCH = -1
-_SIZE_MAX = 64 << 10  # the object has 30 bytes; whatever is longer is not ours to understand
+_SIZE_MAX = 64 << 10  # the object has 30 bytes; anything longer is unknown
 
 
 def write(path: str, broker_epoch: int, files: Files, earlier: Sequence[int] = ()) -> None:
@@ -35,7 +35,7 @@ def write(path: str, broker_epoch: int, files: Files, earlier: Sequence[int] = (
         earlier: epochs before ``broker_epoch`` since which nothing was lost either, ascending.
 
     Raises:
-        CheckpointFailedError: the medium refused: the stop counts as unclean.
+        CheckpointFailedError: the disk failed, so the stop counts as unclean.
     """
     more = f',"earlierEpochs":{json.dumps(list(earlier), separators=(",", ":"))}' if earlier else ""
     store_file(files, path, f'{{"version":0,"brokerEpoch":{broker_epoch}{more}}}'.encode("ascii"))
@@ -45,13 +45,13 @@ def exists(path: str, files: Files) -> bool:
     """Whether the last stop was clean.
 
     Raises:
-        CheckpointFailedError: the medium refused: neither answer would be safe.
+        CheckpointFailedError: the disk failed, and neither answer would be safe.
     """
     return _content(path, files) is not None
 
 
 def read(path: str, files: Files) -> int | None:
-    """The broker epoch in the marker; −1 when it cannot be told, ``None`` without a marker.
+    """The broker epoch in the marker; −1 if it is not known, ``None`` without a marker.
 
     Raises:
         CheckpointFailedError: the medium refused.
@@ -63,8 +63,9 @@ def read(path: str, files: Files) -> int | None:
 
 
 def read_epochs(path: str, files: Files) -> tuple[int, ...] | None:
-    """The broker epochs in the marker, ascending: that of the life that ended is the last. Empty
-    when they cannot be told, ``None`` without a marker.
+    """The broker epochs in the marker, ascending, with the one that ended last.
+
+    Empty if they are not known, ``None`` without a marker.
 
     Unknown fields and versions are ignored, and unreadable content is no error (F-46).
 
@@ -89,13 +90,13 @@ def parse_epochs(data: bytes) -> tuple[int, ...]:
 
 
 def remove(path: str, files: Files) -> bool:
-    """Remove the marker durably; whether there was one. Call it before loading (F-47, S-40b).
+    """Remove the marker durably, before loading (F-47, S-40b). Returns whether it existed.
 
     The directory is synced even when there is no marker: an earlier start may have removed it and
     died before its sync, and then a power cut during this load would bring the marker back.
 
     Raises:
-        CheckpointFailedError: the medium refused: loading must not begin (S-40d).
+        CheckpointFailedError: the disk failed, so loading must not begin (S-40d).
     """
     try:
         try:

@@ -19,8 +19,9 @@ class CheckpointError(PrintableError):
 class MalformedCheckpointError(CheckpointError):
     """A checkpoint file does not follow its format (rules F-31, F-33, F-36, F-39).
 
-    ``line`` is as it was found, or begins so; what is not UTF-8 is in it as lone surrogates.
-    ``line_number`` is 1-based; 0 when the fault is not on one line (a count that does not match).
+    ``line`` is the line as found, perhaps shortened, with lone surrogates for bytes that are not
+    UTF-8. ``line_number`` is 1-based; 0 when the fault is not on one line (a count that does not
+    match).
     """
 
     def __init__(self, path: str, line_number: int, line: str, reason: str) -> None:

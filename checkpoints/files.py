@@ -9,11 +9,11 @@ from typing import Protocol
 
 
 class UnusableFileError(OSError):
-    """What has this name cannot be the file that belongs there.
+    """The entry with this name cannot be the expected file.
 
-    It is no regular file (a directory, a FIFO, a socket, a device, a link that leads nowhere:
-    EISDIR or EINVAL), or larger than its format allows (EFBIG). Damage of this one file: the
-    medium is well. ``filename`` says which, ``reason`` why.
+    It is not a regular file but a directory, a FIFO, a socket, a device or a broken link (EISDIR or
+    EINVAL), or it is larger than its format allows (EFBIG). Only this file is damaged; the disk
+    works. ``filename`` says which file, ``reason`` why.
     """
 
     @property
@@ -22,7 +22,7 @@ class UnusableFileError(OSError):
 
 
 class Files(Protocol):
-    """What a checkpoint asks of a disk. All calls raise ``OSError``."""
+    """The disk operations that checkpoints need. All calls may raise ``OSError``."""
 
     def read_file(self, path: str, limit: int = -1) -> bytes:
         """The whole file; ``FileNotFoundError`` when missing.
@@ -37,7 +37,7 @@ class Files(Protocol):
         """Create or empty the file, write ``data`` and fsync it.
 
         Raises:
-            UnusableFileError: what is there is not a regular file.
+            UnusableFileError: the existing entry is not a regular file.
         """
         ...
 
@@ -54,15 +54,15 @@ class Files(Protocol):
         ...
 
 
-# Nothing that is opened here may stop the caller: a FIFO waits for its other end without
-# O_NONBLOCK, and a terminal becomes that of the process without O_NOCTTY.
+# An open must never block the caller: without O_NONBLOCK a FIFO waits for its other end, and
+# without O_NOCTTY a terminal becomes that of the process.
 _OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-_ATTEMPTS = 3  # at a name that others create and remove meanwhile
+_ATTEMPTS = 3  # at a name that is created and removed concurrently
 
 _DANGLING = "is a link that leads nowhere"
 
-# What ``open`` says of a directory to be written, a socket or the reader-less end of a FIFO, a
-# device without a driver, and a link to itself.
+# The errors of ``open`` for writing a directory, for a socket or a FIFO without a reader, for a
+# device without a driver, and for a link to itself.
 _IRREGULAR = {
     errno.EISDIR: "is a directory, not a file",
     errno.ENXIO: "is a socket, a FIFO or a device, not a file",
@@ -79,13 +79,12 @@ _KINDS = {
 
 
 def open_regular(path: str, flags: int) -> tuple[int, int]:
-    """Descriptor and size in bytes of a regular file, or of what a link to one leads to.
+    """Open a regular file or a link to one. Returns descriptor and size in bytes.
 
-    With ``O_CREAT`` a file is made where nothing has the name; a link that leads nowhere is not
-    followed.
+    ``O_CREAT`` creates a file if the name is free. A broken link is not followed.
 
     Raises:
-        UnusableFileError: something else is there.
+        UnusableFileError: the entry is not a regular file.
         OSError: the medium refused.
     """
     try:
@@ -180,9 +179,9 @@ class OsFiles:
 def replace_file(files: Files, path: str, data: bytes) -> None:
     """Replace ``path`` so that a crash leaves the old content or the new, never a mix (F-26).
 
-    The directory is synced even when the rename fails, as Kafka does: an earlier rename in it may
-    still be on its way to the disk. A FIFO and its like under either name are in nobody's way: the
-    rename replaces the one, and the other is renamed.
+    As in Kafka, the directory is synced even if the rename fails, because an earlier rename in it
+    may not be durable yet. A FIFO or the like under either name does not matter: the rename
+    replaces the one, and the other is renamed.
     """
     temporary = path + ".tmp"
     try:

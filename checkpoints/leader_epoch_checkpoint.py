@@ -27,8 +27,8 @@ LEADER_EPOCH = "leader-epoch-checkpoint"
 class LeaderEpochCheckpoint:
     """The leader epoch file of one partition directory.
 
-    Only the format is checked here. Whether the entries ascend is the business of the epoch cache,
-    which replays them and repairs what disagrees (F-34).
+    Only the format is checked here. The epoch cache checks that the entries ascend: it replays them
+    and repairs contradictions (F-34).
     """
 
     __slots__ = ("_files", "path")

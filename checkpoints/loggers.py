@@ -1,6 +1,6 @@
-"""Loggers whose lines stay lines: foreign text in their arguments is escaped.
+"""Loggers that escape foreign text in their arguments, so that a log line stays one line.
 
-Applies to whoever handles the records: the filter sits on the logger that makes them.
+This holds for every handler, because the filter is on the logger that makes the records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PACKAGES = ("checkpoints", "logstore", "replication")
 
 
 def get_logger(name: str) -> logging.Logger:
-    """The logger of a module; no module asks ``logging`` for one itself."""
+    """The logger of a module. Modules get loggers only from here."""
     logger = logging.getLogger(name)
     if _ESCAPE not in logger.filters:
         logger.addFilter(_ESCAPE)
@@ -25,7 +25,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def package_loggers() -> list[logging.Logger]:
-    """Those above the loggers of all modules: for handlers and levels."""
+    """The parent loggers of all modules, for handlers and levels."""
     return [logging.getLogger(name) for name in PACKAGES]
 
 
@@ -45,7 +45,7 @@ _ESCAPE = _Escape()
 
 
 def _shown(value: Any) -> Any:
-    """An argument as it may be formatted: numbers, for ``%d``, and None as they are."""
+    """An argument in a safe form. Numbers, for ``%d``, and None stay as they are."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str | bytes | os.PathLike):
@@ -54,7 +54,7 @@ def _shown(value: Any) -> Any:
 
 
 def traceback_text(error: BaseException) -> str:
-    """What ``traceback`` prints of an error, with what each error of the chain says on one line."""
+    """The text of ``traceback``, with the message of each error of the chain on one line."""
     return "\n".join(_traceback_lines(error))
 
 

@@ -1,7 +1,7 @@
-"""``meta.properties``: whose log directory this is (rules F-39 … F-45; Kafka ``MetaProperties``).
+"""``meta.properties``: the owner of a log directory (rules F-39 … F-45; Kafka ``MetaProperties``).
 
-Java properties text. Any order, comments, escapes and continued lines are read; written is the
-shape that Kafka writes, with the date in UTC.
+Java properties text. The reader accepts any order, comments, escapes and continued lines. The
+writer writes Kafka's form, with the date in UTC.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from checkpoints.partition_metadata import is_reserved_id, topic_id_from_text, t
 
 META_PROPERTIES = "meta.properties"
 _MAX_FILE_SIZE = 1 << 20  # a handful of short lines, and comments of any sane length
+
+_KEYS = {"version", "cluster.id", "broker.id", "node.id", "directory.id"}
 
 _I32 = re.compile(r"-?[0-9]{1,10}")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -69,9 +71,9 @@ class MetaPropertiesFile:
         """The content, or ``None`` when the file is missing. Unknown keys are ignored.
 
         Raises:
-            MalformedCheckpointError: an empty file too. By the letter it is a version 0 file
-                without any id, but no release writes one: it is a file that lost its content, and
-                taking it for valid would lose the identity of the directory.
+            MalformedCheckpointError: also for a file that is empty or has none of the known keys.
+                Formally that is a version 0 file without any id, but no release writes one. It has
+                lost its content, and accepting it would lose the identity of the directory.
             CheckpointFailedError: the medium refused.
         """
         data = load_file(self._files, self.path, _MAX_FILE_SIZE)
@@ -79,7 +81,10 @@ class MetaPropertiesFile:
             return None
         if not data:
             raise MalformedCheckpointError(self.path, 0, "", "is empty")
-        return _from_properties(self.path, parse_properties(self.path, data))
+        entries = parse_properties(self.path, data)
+        if not entries.keys() & _KEYS:
+            raise MalformedCheckpointError(self.path, 0, "", "has neither a version nor an id")
+        return _from_properties(self.path, entries)
 
     def write(self, properties: MetaProperties, wall_ms: int) -> None:
         """Replace the file atomically and durably; ``wall_ms`` is the date in its comment.

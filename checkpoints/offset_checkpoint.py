@@ -44,8 +44,8 @@ class OffsetCheckpoint:
         """The offsets; empty when the file is missing or empty. The last duplicate wins (F-31).
 
         Raises:
-            MalformedCheckpointError: the file, line number and line. What that means is the
-                caller's choice: S-55 asks for "as if absent", with a warning.
+            MalformedCheckpointError: with file, line number and line. The caller decides what to
+                do; S-55 treats the file as absent, with a warning.
             CheckpointFailedError: the medium refused.
         """
         return self.inspect()[1]
@@ -77,8 +77,8 @@ class OffsetCheckpoint:
             ValueError: an entry that could not be read back.
             CheckpointFailedError: the medium refused.
 
-        About 0.15 ms for 1,000 partitions when they are the same as in the last write, as they
-        nearly always are: the text around the numbers is kept.
+        Takes about 0.15 ms for 1,000 partitions if they are the same as in the last write, as they
+        nearly always are, because the text around the numbers is kept.
         """
         keys = list(offsets)
         if keys != self._template_keys:
@@ -87,10 +87,10 @@ class OffsetCheckpoint:
         values = tuple(offsets.values())
         body = self._template % values
         try:
-            array("q", values)  # the quickest look at every value: is each an i64?
+            array("q", values)  # the fastest check that every value is an i64
         except OverflowError:
             raise ValueError(f"an offset above {MAX_I64}: {max(values)}") from None
-        if " -" in body:  # topics hold no blank, so this is a sign
+        if " -" in body:  # topics have no blanks, so this is a sign
             raise ValueError(f"a negative offset: {min(values)}")
         store_file(self._files, self.path, frame(body, len(values)))
 

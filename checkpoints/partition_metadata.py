@@ -30,7 +30,7 @@ _SEPARATOR = re.compile(rb":\s+")
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """What the file says. ``version`` is kept when it is rewritten."""
+    """The content of the file. ``version`` is kept when the file is rewritten."""
 
     topic_id: uuid.UUID
     version: int = 0
@@ -60,12 +60,14 @@ def topic_id_from_text(text: str) -> uuid.UUID:
 
 
 def is_reserved_id(topic_id: uuid.UUID) -> bool:
-    """Whether an id has a meaning of its own, such as zero, and so names nothing on disk (F-45)."""
+    """Whether an id is reserved, such as zero, and cannot name a topic (F-45)."""
     return topic_id.int < _RESERVED_BELOW
 
 
 def random_topic_id(random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> uuid.UUID:
-    """A new id: neither reserved, nor with a text that looks like an option ``-…`` (F-45)."""
+    """A new id that is not reserved, and whose text does not begin with ``-`` as an option does
+    (F-45).
+    """
     while True:
         topic_id = uuid.UUID(bytes=random_bytes(16), version=4)
         if not is_reserved_id(topic_id) and not topic_id_to_text(topic_id).startswith("-"):
@@ -82,10 +84,10 @@ class PartitionMetadataFile:
         self._files = files
 
     def read(self) -> PartitionMetadata | None:
-        """The content, or ``None`` when the file is missing. The key names are not looked at.
+        """The content, or ``None`` if the file is missing. Key names are not checked.
 
         Raises:
-            MalformedCheckpointError: an empty file too: Kafka never leaves one.
+            MalformedCheckpointError: also for an empty file, which Kafka never leaves.
             CheckpointFailedError: the medium refused.
         """
         data = load_file(self._files, self.path, _MAX_FILE_SIZE)

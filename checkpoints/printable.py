@@ -1,10 +1,9 @@
-"""One way to print what came from a disk or from a network.
+"""Print foreign text from a disk or a network safely.
 
-A name, a key or a message of strangers may hold escape sequences, line breaks, marks that turn a
-line around, and bytes that are no text. Printed raw it clears a terminal or forges a line of a
-report. So a foreign *value* goes through `printable` where it becomes part of a text, and every
-text goes through `one_line` where it leaves: an error's ``str``, a log line, a line or a cell on a
-terminal.
+A name, a key or a message may hold escape sequences, line breaks, marks that turn a line around,
+and bytes that are not text. Printed raw it could clear a terminal or forge a line of a report. So a
+foreign *value* goes through `printable` where it becomes part of a text, and every text goes
+through `one_line` where it leaves: an error's ``str``, a log line, a line or a cell on a terminal.
 
 ================================  ================================================================
 in the text                       as printed
@@ -29,7 +28,7 @@ _BYTES = range(0xDC80, 0xDD00)  # what "surrogateescape" makes of the bytes 0x80
 
 
 def printable(value: str | bytes | os.PathLike[Any], limit: int | None = None) -> str:
-    """``value`` as part of a line; beyond ``limit`` characters of it, an ellipsis."""
+    """``value`` as part of a line, cut at ``limit`` characters with an ellipsis."""
     path = os.fspath(value)
     text = decoded(path) if isinstance(path, bytes) else path
     if limit is not None and len(text) > limit:
@@ -38,14 +37,14 @@ def printable(value: str | bytes | os.PathLike[Any], limit: int | None = None) -
 
 
 def one_line(text: str) -> str:
-    """A text that may hold printed values already, with nothing left in it that is unprintable."""
+    """A text, which may have printed values already, with everything unprintable escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
 
 
 def decoded(data: bytes) -> str:
-    """Foreign bytes as text: what is not UTF-8 becomes lone surrogates, as in names of files."""
+    """Foreign bytes as text, with lone surrogates for what is not UTF-8, as in file names."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -7,9 +7,9 @@ Java properties text::
     flush.ms=1000
     retention.ms=-1
 
-It lies where the records lie, so it goes with them when the partition is deleted, and no topic of
-the same name takes it over. Kafka ignores the file, as any other whose name it does not know.
-``revision`` counts the changes: after a crash in the middle of one the highest is the newest.
+It lies beside the records, so it is deleted with the partition, and a later topic of the same name
+does not inherit it. Kafka ignores the file, as it ignores every unknown name. ``revision`` counts
+the changes: after a crash in the middle of a change the highest is the newest.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class TopicPropertiesFile:
         self._files = files
 
     def read(self) -> TopicProperties | None:
-        """The content, or ``None`` when the file is missing. Keys are not looked at.
+        """The content, or ``None`` if the file is missing. Keys are not checked.
 
         Raises:
-            MalformedCheckpointError: it is no properties text, or lacks its revision.
+            MalformedCheckpointError: it is not properties text, or has no revision.
             CheckpointFailedError: the medium refused.
         """
         data = load_file(self._files, self.path, _MAX_FILE_SIZE)

@@ -1,3 +1,21 @@
 """What every other room may use: types, errors, configuration, and the seams for time and
 randomness.
+
+Begin with ``errors``: the class of an error says what a caller does next. ``locks`` has the one
+order in which the locks of a log are taken.
 """
+
+__all__ = [
+    "clock",
+    "config",
+    "errors",
+    "extras",
+    "interrupts",
+    "json_fields",
+    "locks",
+    "partitioner",
+    "random_id",
+    "siblings",
+    "types",
+    "version",
+]

@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time and elapsed time are two clocks; a difference between them means nothing."""
+    """Wall time and elapsed time. These are two clocks, and must not be compared."""
 
     def wall_ms(self) -> int:
         """Ms since the epoch, for timestamps. May jump in either direction."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Ns since an unknown moment, for timeouts and lag. Never goes back."""
+        """Ns since an arbitrary moment, for timeouts and lag. Never goes back."""
         ...
 
 

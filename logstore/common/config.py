@@ -2,8 +2,7 @@
 
 ``LogConfig`` holds the topic keys; ``BrokerConfig`` those of a whole set of log directories.
 Both take a mapping of Kafka keys (``LogConfig.from_properties({"segment.bytes": "1048576"})``)
-or Python names (``LogConfig(segment_bytes=1 << 20)``). The defaults are Kafka's;
-where those of 4.x differ from earlier ones they are used.
+or Python names (``LogConfig(segment_bytes=1 << 20)``). The defaults are those of Kafka 4.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from logstore.common.errors import ConfigError
 
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
-MESSAGE_OVERHEAD = 12  # base offset and length, which ``max.message.bytes`` counts too
+MESSAGE_OVERHEAD = 12  # base offset and length; ``max.message.bytes`` includes them
 
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -28,7 +27,7 @@ def kafka_key(name: str, default: Any, low: int | None = None, high: int | None 
 
 
 class Properties:
-    """Reading and checking by Kafka key; the base of every configuration."""
+    """The base of every configuration: reads and checks values by Kafka key."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> Self:
@@ -40,7 +39,7 @@ class Properties:
         return cls()._replaced(properties)
 
     def with_properties(self, properties: Mapping[str, object]) -> Self:
-        """A copy with some Kafka keys changed; raises as ``from_properties``."""
+        """A copy with some Kafka keys changed. Raises as ``from_properties``."""
         return self._replaced(properties)
 
     def _replaced(self, properties: Mapping[str, object]) -> Self:
@@ -100,7 +99,7 @@ def _parse(key: str, value: object, default: object) -> object:
         if isinstance(default, bool):
             return {"true": True, "false": False}[text.lower()]
         if isinstance(default, int | float):
-            if "_" in text:  # which only Python reads as a number
+            if "_" in text:  # only Python accepts this as a number
                 raise ValueError
             return int(text) if isinstance(default, int) else float(text)
     except (KeyError, ValueError):
@@ -205,10 +204,10 @@ class BrokerConfig(Properties):
     )
     log_cleaner_enable: bool = kafka_key("log.cleaner.enable", True)
     log_cleaner_threads: int = kafka_key("log.cleaner.threads", 1, 1, 1024)
-    # Bytes of all threads together; a key takes 24.
+    # bytes of all threads together; a key takes 24
     log_cleaner_dedupe_buffer_size: int = kafka_key("log.cleaner.dedupe.buffer.size", 128 << 20, 1)
     log_cleaner_io_buffer_size: int = kafka_key("log.cleaner.io.buffer.size", 512 << 10, 1, MAX_INT)
-    # Of the offset map, despite its name.
+    # of the offset map, despite its name
     log_cleaner_io_buffer_load_factor: float = kafka_key("log.cleaner.io.buffer.load.factor", 0.9)
     log_cleaner_io_max_bytes_per_second: float = kafka_key(
         "log.cleaner.io.max.bytes.per.second", float("inf")

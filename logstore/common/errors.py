@@ -7,15 +7,15 @@
     │   └── CorruptSnapshotError      in a ``.snapshot``: dropped, the next older one is used
     ├── LogUnavailableError           a log of the manager is too damaged to be opened; the reason
     ├── StorageFailedError            the medium failed; the log directory is offline until reopened
-    ├── ResourceBusyError             descriptors or memory are short: nothing was done, try again
-    ├── LogClosedError                the log was closed or deleted meanwhile; nothing was done
+    ├── ResourceBusyError             descriptors or memory are short; nothing was done, try again
+    ├── LogClosedError                the log is closed or deleted; nothing was done
     ├── LogCleaningAbortedError       the log changed under a pass of the cleaner; nothing was done
     ├── LogDirLockedError             another process, or this one, has the directory open
-    ├── OffsetOutOfRangeError         the caller asked for what is not here
-    │   └── LogTruncatedError         what a reader already read was cut off
-    ├── PartialAppendError            ``extend`` stopped in the middle; says what was appended
-    ├── CursorError                   a cursor's name or its file is not usable
-    ├── ResultTooLargeError           the caller asked for more than one result can hold
+    ├── OffsetOutOfRangeError         the requested offset is outside the log
+    │   └── LogTruncatedError         records that a reader has read were cut off
+    ├── PartialAppendError            ``extend`` stopped in the middle; has what was appended
+    ├── CursorError                   a cursor's name or file is not usable
+    ├── ResultTooLargeError           the result is too large for one object
     ├── RecordRejectedError           the caller's batch breaks a rule; nothing was appended
     │   ├── CorruptMessageError       its checksum or structure is wrong
     │   ├── InvalidRecordError        a record or header field breaks a rule of the format
@@ -32,7 +32,7 @@
     ├── ConfigError                   an unknown key, or a value outside its bounds
     └── InvariantError                logstore is wrong: stop, keep the files, report it
 
-A cluster has more of them: ``replication.errors``.
+``replication`` has more of them.
 """
 
 from __future__ import annotations
@@ -47,14 +47,16 @@ class LogstoreError(PrintableError):
 
 
 class CorruptDataError(LogstoreError):
-    """Bytes that break the format; ``position`` is the byte in ``path`` where it shows."""
+    """Bytes that break the format, found at byte ``position`` of ``path``."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(path, position, reason)  # plain args: survives pickling to a worker
         self.path, self.position, self.reason = path, position, reason
 
     def located(self, path: str, base: int = 0) -> Self:
-        """The same error seen from a file: kernels know only a buffer that starts at ``base``."""
+        """The same error with its place in a file: kernels know only a buffer that starts at
+        ``base``.
+        """
         return type(self)(path, base + self.position, self.reason)
 
     def _text(self) -> str:
@@ -75,9 +77,9 @@ class CorruptSnapshotError(CorruptDataError):
 
 
 class LogUnavailableError(LogstoreError):
-    """A log was found that cannot be opened: ``path`` of its directory, and why.
+    """A log cannot be opened: ``path`` is its directory, ``reason`` says why.
 
-    It is left as it is on the disk. Mend it and open the manager again, or delete it.
+    Its files stay as they are. Repair it and open the manager again, or delete it.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -89,7 +91,7 @@ class LogUnavailableError(LogstoreError):
 
 
 class StorageFailedError(LogstoreError):
-    """The medium failed. What reached the disk is unknown, so nothing is retried (rule F-224)."""
+    """The disk failed. What reached it is unknown, so nothing is retried (F-224)."""
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
         super().__init__(path, operation, reason)
@@ -100,10 +102,10 @@ class StorageFailedError(LogstoreError):
 
 
 class ResourceBusyError(LogstoreError):
-    """Descriptors or memory of the process or the machine are short; the disk is well.
+    """Descriptors or memory are short; the disk works.
 
-    Nothing was done: try again when something was released. Only where ``flush.messages`` makes an
-    append sync are its records in the log already, and not durable yet.
+    Nothing was done. Try again when something was released. Only if ``flush.messages`` makes an
+    append sync, its records are already in the log and not durable yet.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -119,9 +121,10 @@ class LogClosedError(LogstoreError):
 
 
 class LogCleaningAbortedError(LogstoreError):
-    """The log was cut, shortened or closed under a pass of the cleaner, or somebody stopped it.
+    """The log was cut, shortened or closed during a pass of the cleaner, or the pass was stopped.
 
-    What was swapped in before stays; nothing else was changed, and the next pass begins anew.
+    Segments that were already replaced stay. Nothing else was changed, and the next pass begins
+    again.
     """
 
 
@@ -149,13 +152,13 @@ class OffsetOutOfRangeError(LogstoreError):
 
 
 class ResultTooLargeError(LogstoreError):
-    """What was asked for does not fit one result; the text says how to ask for it in parts."""
+    """The result does not fit one object. The text says how to request it in parts."""
 
 
 class LogTruncatedError(OffsetOutOfRangeError):
     """The log was cut below ``offset``, which a reader had reached.
 
-    What was read from ``end`` on is gone; other records may be in its place by now.
+    The records from ``end`` on are gone, and others may already be in their place.
     """
 
     def _text(self) -> str:
@@ -166,10 +169,10 @@ class LogTruncatedError(OffsetOutOfRangeError):
 
 
 class PartialAppendError(LogstoreError):
-    """``extend`` stopped in the middle; the error that stopped it is ``__cause__``.
+    """``extend`` stopped in the middle. ``__cause__`` is the error that stopped it.
 
-    ``record_count`` records were appended, the last one at ``last_offset`` (−1: none). They are
-    the first ones that the caller gave.
+    The first ``record_count`` of the given records were appended, the last one at ``last_offset``
+    (−1: none).
     """
 
     def __init__(self, name: str, record_count: int, last_offset: int, reason: str) -> None:
@@ -185,13 +188,13 @@ class PartialAppendError(LogstoreError):
 
 
 class CursorError(LogstoreError):
-    """The name of a cursor breaks a rule, or its file is damaged or of another topic."""
+    """The name of a cursor is invalid, or its file is damaged or belongs to another topic."""
 
 
 class RecordRejectedError(LogstoreError):
     """A batch was refused before anything was written.
 
-    ``record_errors`` lists ``(index in the batch, message)`` where single records are at fault.
+    ``record_errors`` lists ``(index in the batch, message)`` if single records are at fault.
     """
 
     def __init__(self, reason: str, record_errors: tuple[tuple[int, str], ...] = ()) -> None:
@@ -264,7 +267,7 @@ class UnexpectedAppendOffsetError(RecordRejectedError):
 
 
 class LeadershipEndedError(LogstoreError):
-    """An append of a leadership in which the replica is not any more; nothing was appended."""
+    """An append for a leadership that has ended. Nothing was appended."""
 
     def __init__(self, path: str, leader_epoch: int, now: int) -> None:
         super().__init__(path, leader_epoch, now)
@@ -304,4 +307,4 @@ class InvariantError(LogstoreError):
 
 
 class RescueError(LogstoreError):
-    """A rescue that could not be finished; there is no result."""
+    """A rescue could not be finished. There is no result."""

@@ -1,7 +1,7 @@
-"""Libraries that not every installation has, and what pip has to be told to install them.
+"""Optional libraries, and how to install them with pip.
 
-The name under which pip knows this project stands here and in pyproject.toml; the packages that it
-installs are imported as ``checkpoints``, ``logstore`` and ``replication``.
+The distribution name for pip is here and in pyproject.toml. Its packages are imported as
+``checkpoints``, ``logstore`` and ``replication``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Extra(StrEnum):
 
 
 def requirement(extra: Extra) -> str:
-    """What pip calls this project with the libraries of ``extra``."""
+    """The pip requirement for this project with the libraries of ``extra``."""
     return f"{DISTRIBUTION}[{extra}]"
 
 
@@ -43,12 +43,12 @@ def load(module: str, extra: Extra, feature: str) -> Any:
 
     Raises:
         ConfigError: a library is not installed; the text names ``feature`` and ``extra``.
-        ModuleNotFoundError: a module of ours is not there, which no installation brings.
+        ModuleNotFoundError: one of our own modules is missing.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A library that is absent may show first as one of its submodules: pyarrow.compute.
+        # The missing module may be a submodule of the library, such as pyarrow.compute.
         package = (error.name or module).partition(".")[0]
         if package in _OURS:
             raise

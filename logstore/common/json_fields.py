@@ -1,4 +1,4 @@
-"""What programs read: one spelling of keys in all JSON, camelCase, as Kafka's tools have it."""
+"""JSON keys are camelCase everywhere, as in Kafka's tools."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def camel_case(name: str) -> str:
 
 
 def snake_case(key: str) -> str:
-    """The name of the field that ``camel_case`` turned into ``key``."""
+    """The inverse of ``camel_case``."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in key)
 
 
 def json_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass or a named tuple, as JSON has them."""
+    """The fields of a dataclass or named tuple as JSON values with JSON keys."""
     if is_dataclass(value):
         names = [field.name for field in fields(value)]
     else:
@@ -31,7 +31,7 @@ def json_fields(value: Any) -> dict[str, Any]:
 def _json(value: Any) -> Any:
     if is_dataclass(value) or hasattr(value, "_fields"):
         return json_fields(value)
-    if isinstance(value, Mapping):  # its keys are values too: names of topics, of settings
+    if isinstance(value, Mapping):  # its keys are values, such as names of topics
         return {key: _json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_json(each) for each in value]

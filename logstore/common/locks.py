@@ -1,11 +1,11 @@
 """The locks of a log directory, and the one order in which they are taken.
 
-A thread takes locks in the order of their rank, lowest first, and never one that it holds
-already. Nothing waits for a disk while it holds ``WRITE``: appends need it. Readers take
-none below ``INDEX``, unless they found an index that must be rebuilt.
+A thread takes locks in the order of their rank, lowest first, and never one that it holds already.
+A holder of ``WRITE`` never waits for a disk, because appends need it. Readers take no lock below
+``INDEX``, unless they found an index that must be rebuilt.
 
-Tests put another factory in place (``replace_factory``): locks that assert the order, or locks at
-which a scheduler switches between actors.
+Tests replace the factory (``replace_factory``) by locks that assert the order, or by locks at which
+a scheduler switches between actors.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any, Protocol
 
 
 class Rank(IntEnum):
-    """Who holds it; outermost first."""
+    """What a lock protects, the outermost first."""
 
-    CREATION = 1  # who creates or deletes the log of one partition
-    PRODUCERS = 5  # who makes an idempotent producer of a log
-    PRODUCER = 6  # who appends by one of them
-    STRUCTURE = 10  # who takes segments out of a log: truncation, retention, close
-    FLUSH = 20  # who syncs the files of a log
-    CHECKPOINT = 25  # who writes the checkpoint files of a log directory
-    WRITE = 30  # who changes offsets, segments, producers or epochs; held for no disk sync
-    INDEX = 40  # who maps, cuts or searches one index file
-    MANAGER = 60  # who changes which logs and directories there are
-    NEWS = 70  # who begins or ends to wait for a change of one log
-    RECENT = 80  # who keeps or drops bytes that were appended a moment ago
+    CREATION = 1  # creation and deletion of the log of one partition
+    PRODUCERS = 5  # making an idempotent producer of a log
+    PRODUCER = 6  # an append by such a producer
+    STRUCTURE = 10  # removal of segments from a log: truncation, retention, close
+    FLUSH = 20  # a sync of the files of a log
+    CHECKPOINT = 25  # writing the checkpoint files of a log directory
+    WRITE = 30  # changes of offsets, segments, producers or epochs; never held during a disk sync
+    INDEX = 40  # mapping, cutting or searching one index file
+    MANAGER = 60  # changes of the set of logs and directories
+    NEWS = 70  # beginning or ending a wait for a change of one log
+    RECENT = 80  # keeping or dropping bytes that were just appended
 
 
 class Lock(Protocol):
@@ -58,7 +58,7 @@ def make_lock(rank: Rank) -> Lock:
 
 @contextmanager
 def replace_factory(factory: LockFactory) -> Iterator[None]:
-    """Locks made inside the block come from ``factory``; for tests."""
+    """Make locks inside the block with ``factory``. For tests."""
     global _factory
     before, _factory = _factory, factory
     try:
@@ -83,7 +83,7 @@ class CheckedLock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         held: list[CheckedLock] = self._held.__dict__.setdefault("locks", [])
         highest = max((lock.rank for lock in held), default=0)
-        if blocking and self.rank <= highest:  # who does not wait cannot deadlock
+        if blocking and self.rank <= highest:  # a try without waiting cannot deadlock
             raise LockOrderError(
                 f"{self.rank.name} taken by a thread that holds "
                 f"{', '.join(lock.rank.name for lock in held)}"

@@ -1,8 +1,8 @@
-"""Which partition a record goes to: by its key, as Kafka's producers decide it.
+"""Choose the partition of a record by its key, as Kafka's producers do.
 
-A record of the same key must go to the same partition whoever writes it, so ``murmur2`` is exact
-to the bit with Kafka's ``Utils.murmur2``, Java's 32-bit arithmetic included. ``murmur3`` spreads as
-well and is several times faster (it is ``mmh3``, native code), but no Kafka client agrees with it:
+Records with the same key must go to the same partition from every client, so ``murmur2`` equals
+Kafka's ``Utils.murmur2`` bit for bit, with Java's 32-bit arithmetic. ``murmur3`` distributes as
+well and is several times faster (it is the native ``mmh3``), but no Kafka client agrees with it:
 use it for topics that only this library writes.
 
 Records without a key stay on one partition until a batch is complete, then move to another one at
@@ -33,7 +33,10 @@ class Partitioner(Protocol):
         ...
 
     def on_new_batch(self) -> None:
-        """A batch of records without keys is complete: the next ones go elsewhere."""
+        """Note that a batch of records without keys is complete.
+
+        The next ones go to another partition.
+        """
         ...
 
 
@@ -80,7 +83,7 @@ class HashPartitioner:
         self._previous, self._sticky = self._sticky, -1
 
     def _choose(self, partition_count: int) -> int:
-        """Any partition but the one before, if there is another."""
+        """Choose any partition except the current one, if there is another."""
         if partition_count == 1 or not 0 <= self._previous < partition_count:
             return self._random.randrange(partition_count)
         chosen = self._random.randrange(partition_count - 1)

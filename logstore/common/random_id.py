@@ -1,4 +1,4 @@
-"""Randomness as a seam: names and ids that nobody may guess, and that a simulation repeats."""
+"""Randomness as a seam: ids that cannot be guessed, and that a simulation can repeat."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TypeAlias
 from checkpoints.partition_metadata import random_topic_id
 
 RandomId: TypeAlias = Callable[[], str]
-"""Gives 32 hex digits, other ones at each call."""
+"""Returns 32 new hex digits at each call."""
 
 
 def random_id() -> str:
-    """From the operating system's source."""
+    """A random id from the operating system."""
     return uuid.uuid4().hex
 
 
 def new_uuid(source: RandomId) -> uuid.UUID:
-    """An id for a topic, a directory or a cluster: none of the reserved ones (F-45)."""
+    """An id for a topic, a directory or a cluster that is not reserved (F-45)."""
     return random_topic_id(lambda size: bytes.fromhex(source())[:size])

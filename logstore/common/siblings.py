@@ -1,8 +1,8 @@
 """``checkpoints``, ``logstore`` and ``replication`` are installed side by side.
 
-A user's project may have a ``replication/`` or a ``checkpoints.py`` of its own, which Python finds
-first. In a command, whose process is ours, ``prefer`` makes Python look beside this package. In a
-process of the user's that would take the name from the user: there ``load`` says what hides ours.
+A user's project may have its own ``replication/`` or ``checkpoints.py``, which Python finds first.
+In a command, which is our own process, ``prefer`` makes Python search beside this package first. In
+a user's process that would hide the user's module, so there ``load`` reports what hides ours.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class _Finder:
 
 
 def prefer() -> None:
-    """From now on this process imports what stands beside this package."""
+    """Make this process import the packages beside this one first."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
 
 
 def load(module: str) -> ModuleType:
-    """Import a module of ours.
+    """Import one of our own modules.
 
     Raises:
-        ImportError: a stranger's module hides one of our packages; the text says which.
+        ImportError: another module hides one of our packages; the text says which.
     """
     for place in map(_place, NAMES):
         if place is not None and not _is_ours(place):

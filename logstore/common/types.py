@@ -1,4 +1,4 @@
-"""The vocabulary: offsets count records, positions count bytes in a file."""
+"""Basic types: offsets count records, positions count bytes in a file."""
 
 from __future__ import annotations
 

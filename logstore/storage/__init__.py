@@ -10,6 +10,7 @@ from typing import Any
 
 from logstore.common.errors import ConfigError
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping, Storage
+from logstore.storage.file_slice import FileSlice
 
 ENTRY_POINT_GROUP = "logstore.storage"
 
@@ -45,7 +46,18 @@ __all__ = [
     "File",
     "FileInfo",
     "FileKind",
+    "FileSlice",
     "Mapping",
     "Storage",
+    "aside",
+    "base",
+    "broker_directories",
+    "file_slice",
+    "identity",
+    "local",
+    "memory",
+    "naming",
     "open_storage",
+    "overlay",
+    "uri",
 ]

@@ -1,4 +1,4 @@
-"""What has the name of a file of ours and is none gets out of the way, and stays."""
+"""Rename an entry that has the name of one of our files but cannot be that file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import itertools
 from logstore.storage.base import Storage
 
 ASIDE_SUFFIX = ".aside"
-"""At the end of the name, or followed by a number. Kafka passes such names over."""
+"""The suffix of such names, perhaps followed by a number. Kafka ignores them."""
 
 
 def move_aside(storage: Storage, path: str) -> str:
-    """Rename it; the new path. It may be somebody's, so it is neither followed nor removed.
+    """Rename an entry, and return the new path. It may belong to a user, so it is not removed.
 
     Raises:
         OSError: the medium refused.

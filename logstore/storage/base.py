@@ -1,4 +1,4 @@
-"""The storage seam: everything that logstore asks of a disk.
+"""The storage seam: all disk operations of logstore.
 
 Every call raises ``OSError`` with its ``errno`` when the medium refuses; the layers above decide
 what that means (``StorageFailedError``, a directory that goes offline). Paths are plain strings,
@@ -17,18 +17,18 @@ from logstore.common.types import Buffer
 
 
 class FileKind(enum.Enum):
-    """What a name leads to, through links."""
+    """The kind of a directory entry, after following links."""
 
     FILE = "file"
     DIRECTORY = "directory"
     OTHER = "other"
-    """A FIFO, a socket, a device, or a link that leads nowhere: it cannot be opened here."""
+    """A FIFO, a socket, a device, or a broken link, which cannot be opened here."""
 
 
 class FileInfo(NamedTuple):
     """One directory entry; ``size`` in bytes, ``mtime_ms`` in ms since the epoch.
 
-    Of a link that leads nowhere these are the link's own.
+    For a broken link these are the link's own.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Mapping(Protocol):
     def reserve(self, end: int) -> None: ...
 
     def close(self) -> None:
-        """Release the mapping; the bytes stay in the file (not synced). Idempotent."""
+        """Release the mapping. The bytes stay in the file, not synced. Idempotent."""
         ...
 
 
@@ -72,11 +72,11 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Up to ``size`` bytes; short only at the end of the file."""
+        """Up to ``size`` bytes; fewer only at the end of the file."""
         ...
 
     def view(self, position: int, size: int) -> AbstractContextManager[memoryview]:
-        """A read-only window, without a copy where the medium can; short only at the end.
+        """A read-only window, without a copy if possible; shorter only at the end of the file.
 
         The caller bounds ``size`` (16 MiB windows keep the memory of a scan small). A medium error
         is an ``OSError`` on entry.
@@ -86,16 +86,16 @@ class File(Protocol):
     def write_at(self, position: int, *buffers: Buffer) -> int:
         """Write all buffers one after the other from ``position``; returns the bytes written.
 
-        All or an ``OSError``: what a failed call left in the file is unknown.
+        All bytes or an ``OSError``. The file content after a failed call is unknown.
         """
         ...
 
     def rewrite(self, position: int, size: int) -> None:
         """Count the bytes as written now, without changing them.
 
-        So the next ``sync`` brings them to the disk even where a failed one left them out: the
-        kernel takes such pages for clean. Nobody else may write the range meanwhile; what lies
-        past the end of the file is left out.
+        So the next ``sync`` writes them even if a failed one left them out, because the kernel
+        marks such pages clean. The range must not be written to during the call. Bytes past the end
+        of the file are left out.
         """
         ...
 
@@ -108,15 +108,15 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Earlier writes, mapped ones too, and the size are durable on return."""
+        """Make earlier writes, also mapped ones, and the size durable."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor for ``sendfile`` and native writes, or −1 when the medium has none."""
+        """The descriptor for ``sendfile`` and native writes; −1 if there is none."""
         ...
 
     def close(self) -> None:
-        """Idempotent; does not sync."""
+        """Close the file without a sync. Idempotent."""
         ...
 
 
@@ -125,7 +125,10 @@ class DirLock(Protocol):
 
     @property
     def held(self) -> bool:
-        """False once it was released, or lost: in a forked child, on a disk after a power cut."""
+        """Whether the lock is held.
+
+        False once it was released, or lost in a forked child or a simulated power cut.
+        """
         ...
 
     def release(self) -> None: ...
@@ -139,25 +142,25 @@ class Storage(Files, Protocol):
         """Open a file; ``create`` makes it when missing (never truncates one that exists).
 
         Raises:
-            UnusableFileError: what is there is not a regular file, or a link to one; it is told at
-                once, and nothing waits for the other end of a FIFO.
+            UnusableFileError: what is there is not a regular file, or a link to one. The error
+                comes at once: nothing waits for the other end of a FIFO.
         """
         ...
 
     def scan_dir(self, path: str) -> list[FileInfo]:
-        """Entries sorted by name. Entries that vanish meanwhile are left out."""
+        """Entries sorted by name. Entries that vanish during the call are left out."""
         ...
 
     def info(self, path: str) -> FileInfo | None:
-        """``None`` when nothing has this name."""
+        """The entry of a path; ``None`` if there is none."""
         ...
 
     def make_dir(self, path: str) -> None:
-        """Create with parents; an existing directory is no error."""
+        """Create a directory with parents. It may exist already."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory with all that is in it. A symbolic link is removed as a link."""
+        """Remove a directory with its content. A symbolic link is removed as a link."""
         ...
 
     def set_mtime(self, path: str, mtime_ms: int) -> None: ...

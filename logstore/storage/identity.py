@@ -1,4 +1,4 @@
-"""Which file a name or a descriptor stands for, whatever name it has later."""
+"""The identity of an open file, which stays the same when the file is renamed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from logstore.storage.base import File, Storage
 
 
 class FileIdentity(NamedTuple):
-    """``device`` and ``inode`` are −1 where a medium has none, as object stores have; ``size`` in
-    bytes, ``mtime_ms`` in ms since the epoch."""
+    """Device, inode, size in bytes, and modification time in ms since the epoch.
+
+    ``device`` and ``inode`` are −1 on a storage without them, such as an object store.
+    """
 
     device: int
     inode: int
@@ -22,10 +24,10 @@ class FileIdentity(NamedTuple):
 
 
 def identity_of(file: File, storage: Storage) -> FileIdentity:
-    """Of an open file.
+    """The identity of an open file.
 
     Raises:
-        OSError: the medium refused; ``FileNotFoundError`` from a medium that asks by name.
+        OSError: the storage failed; ``FileNotFoundError`` from a storage that looks up the name.
     """
     descriptor = file.fileno()
     if descriptor >= 0:

@@ -22,12 +22,14 @@ from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
 _VIEW_KEPT_MIN = 256 << 10
-"""Smaller windows are plain ``bytes``: their memory costs nothing."""
+"""Smaller windows are plain ``bytes``."""
 
 _VIEW_READ_MAX = 16 << 20
-"""Up to this size a window is read into memory that is kept for the next one, which takes less
-time than to map, fault and unmap its pages, and nothing for other threads of the process to wait
-for. Larger ones are mapped, so that they cost no memory."""
+"""Up to this size a window is read into a reused buffer.
+
+That is faster than to map, fault and unmap its pages, and does not make other threads wait. Larger
+ones are mapped, so that they take no memory.
+"""
 
 _RESERVE_STEP = 64 << 10
 _REWRITE_STEP = 64 << 20  # bytes mapped at a time
@@ -54,12 +56,12 @@ def _scan_directory(
     return entries
 
 
-# What ``stat`` says of a link that leads nowhere; anything else is the medium.
+# Errors of ``stat`` for a broken link. Anything else is a disk error.
 _DANGLING = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.ENAMETOOLONG})
 
 
 def _entry_info(name: str, path: str) -> FileInfo | None:
-    """``None`` for what vanished meanwhile."""
+    """The info of a directory entry; ``None`` if it has vanished."""
     try:
         status = os.stat(path)  # of the target of a link: linked directories work (S-47)
     except OSError as error:
@@ -75,12 +77,12 @@ def _entry_info(name: str, path: str) -> FileInfo | None:
 
 
 try:
-    from logstore.kernels._directory import scan_directory
+    from logstore.kernels import scan_directory
 except ImportError:  # not built
     scan_directory = _scan_directory  # type: ignore[assignment]
 
 try:
-    from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
+    from logstore.kernels import MappedWindow, ReadWindow, dirty_pages
 
     _native = True
     _populate_works = True  # until a kernel says EINVAL
@@ -130,16 +132,18 @@ class LocalMapping:
 
 
 class LocalFile:
-    """One descriptor. Positions are explicit (``pread``), so threads share it without a lock.
+    """A file with one descriptor.
 
-    Closing it while another thread is inside a call is a mistake of the owner: the number could
+    Positions are explicit (``pread``), so threads share it without a lock.
+
+    The owner must not close it during a call of another thread, because the descriptor could
     already name another file.
     """
 
     __slots__ = ("__weakref__", "_descriptor", "_owned", "path")
 
     def __init__(self, path: str, descriptor: int, owned: bool = True) -> None:
-        """``owned``: nobody else cuts the file, so that windows of it may be mapped."""
+        """``owned``: only the owner truncates the file, so windows of it may be mapped."""
         self.path = path
         self._descriptor = descriptor
         self._owned = owned
@@ -151,7 +155,7 @@ class LocalFile:
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
-        parts = [data]  # the end of the file, or one of the places where the kernel stops early
+        parts = [data]  # the end of the file, or an early stop of the kernel
         missing = size - len(data)
         while missing:
             data = os.pread(self._descriptor, missing, position + size - missing)
@@ -189,14 +193,14 @@ class LocalFile:
         try:
             yield window
         finally:
-            with suppress(BufferError):  # somebody still reads through it: unmapped after them
+            with suppress(BufferError):  # still being read, so it is unmapped later
                 window.release()
                 mapped.close()
 
     def _map_populated(self, position: int, size: int) -> MappedWindow | None:
-        """The window with every page read in, or ``None`` where reading must tell what is wrong.
+        """The window with every page read in, or ``None`` if only a read can show what is wrong.
 
-        Without populating, a bad sector or a file cut meanwhile is a SIGBUS at the first touch.
+        Without populating, a bad sector or a truncated file would be a SIGBUS at the first access.
         With it the kernel answers EFAULT or EHWPOISON here, and the ordinary read that follows
         gives EIO or a short result, as ``read_at`` would.
         """
@@ -247,7 +251,7 @@ class LocalFile:
             step = min(_REWRITE_STEP, end - start)
             try:
                 dirty_pages(self._descriptor, start, step)
-            except OSError:  # an old kernel or a file system that maps nothing; or a real fault,
+            except OSError:  # an old kernel or a file system without mmap, or a real fault,
                 self._rewrite_copied(start, step)  # which this meets again
 
     def _rewrite_copied(self, position: int, size: int) -> None:
@@ -309,7 +313,7 @@ class LocalStorage(OsFiles):
 
     def remove_tree(self, path: str) -> None:
         if os.path.islink(path):
-            os.unlink(path)  # what it points to may be someone else's (S-47)
+            os.unlink(path)  # its target may belong to a user (S-47)
         else:
             shutil.rmtree(path)
 
@@ -352,7 +356,7 @@ class LocalLock:
         return _registry.get(self.real_path) is self
 
     def release(self) -> None:
-        """Give the directory up. The empty file stays.
+        """Release the lock. The empty file stays.
 
         Kafka deletes it (F-9), but deleting a lock file has a race: a second owner that has it
         open already would lock a file without a name, and a third would create and lock a new
@@ -473,7 +477,7 @@ def _shown(content: bytes | ReadWindow) -> Iterator[memoryview]:
 
 
 def _release(view: memoryview | None, mapped: mmap.mmap | None) -> None:
-    """Unmap now, or, where somebody still holds a slice, when the last slice is collected."""
+    """Unmap now, or when the last slice is collected."""
     with suppress(BufferError):
         if view is not None:
             view.release()

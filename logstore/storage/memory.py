@@ -1,4 +1,4 @@
-"""A file system in memory: for tests, simulations and short-lived logs. Durable never."""
+"""A file system in memory, for tests, simulations and short-lived logs. Never durable."""
 
 from __future__ import annotations
 
@@ -17,11 +17,21 @@ from logstore.common.errors import LogDirLockedError
 from logstore.common.types import Buffer
 from logstore.storage.base import DirLock, File, FileInfo, FileKind, Mapping
 
-# What a hook is told about; a storage that injects faults names them the same.
+# The operations that hooks get; a storage that injects faults uses the same names.
 READ, WRITE, SYNC, SYNC_DIR, OPEN, RENAME, REMOVE, TRUNCATE, MAP, RESERVE, LIST, MAKE_DIR = (
-    "read", "write", "sync", "sync_dir", "open", "rename", "remove", "truncate", "map", "reserve",
-    "list", "make_dir",
-)  # fmt: skip
+    "read",
+    "write",
+    "sync",
+    "sync_dir",
+    "open",
+    "rename",
+    "remove",
+    "truncate",
+    "map",
+    "reserve",
+    "list",
+    "make_dir",
+)
 
 
 class FileNode:
@@ -95,11 +105,11 @@ class DirNode:
     __slots__ = ("entries", "mtime_ms")
 
     def __init__(self, mtime_ms: int) -> None:
-        self.entries: dict[str, Node] = {}
+        self.entries: dict[str, FileOrDir] = {}
         self.mtime_ms = mtime_ms
 
 
-Node: TypeAlias = FileNode | DirNode
+FileOrDir: TypeAlias = FileNode | DirNode
 
 
 class MemoryMapping:
@@ -414,7 +424,7 @@ class MemoryStorage:
     def change(self, operation: str, path: str) -> None:
         """The operation is legal and about to change something."""
 
-    def link(self, parent: DirNode, name: str, node: Node) -> None:
+    def link(self, parent: DirNode, name: str, node: FileOrDir) -> None:
         parent.entries[name] = node
         parent.mtime_ms = self._now_ms()
 
@@ -422,7 +432,7 @@ class MemoryStorage:
         del parent.entries[name]
         parent.mtime_ms = self._now_ms()
 
-    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: Node) -> None:
+    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: FileOrDir) -> None:
         del parent.entries[name]
         target.entries[to] = node
         parent.mtime_ms = target.mtime_ms = self._now_ms()
@@ -458,8 +468,8 @@ class MemoryStorage:
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
 
-    def _node(self, path: str) -> Node:
-        node: Node = self.root
+    def _node(self, path: str) -> FileOrDir:
+        node: FileOrDir = self.root
         for name in _parts(path):
             if isinstance(node, FileNode):
                 raise _error(errno.ENOTDIR, path)
@@ -510,7 +520,7 @@ def _error(number: int, path: str) -> OSError:
     return OSError(number, os.strerror(number), path)
 
 
-def _info(name: str, node: Node) -> FileInfo:
+def _info(name: str, node: FileOrDir) -> FileInfo:
     if isinstance(node, DirNode):
         return FileInfo(name, 0, node.mtime_ms, FileKind.DIRECTORY)
     kind = FileKind.FILE if node.regular else FileKind.OTHER

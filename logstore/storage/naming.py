@@ -1,4 +1,4 @@
-"""What only a local file system does with names: a file gets a second one, two change places."""
+"""Operations on names that only a local file system has: hard links and exchanges."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNSUPPORTED = frozenset(
 
 
 class NamingStorage(LocalStorage):
-    """``LocalStorage`` with hard links, and with directories that change places at once."""
+    """``LocalStorage`` with hard links and an atomic exchange of two names."""
 
     def link(self, source: str, target: str) -> bool:
-        """Give a file a second name; False where the file system has no such thing.
+        """Give a file a second name. False if the file system has no hard links.
 
         Raises:
             OSError: the medium refused.
@@ -33,9 +33,9 @@ class NamingStorage(LocalStorage):
         return True
 
     def exchange(self, first: str, second: str) -> bool:
-        """Each name leads to what the other one did, in one step (Linux ``renameat2``).
+        """Exchange two names in one step (Linux ``renameat2``).
 
-        Returns False, and changes nothing, where the system cannot do that.
+        Returns False, and changes nothing, if the system cannot do that.
 
         Raises:
             OSError: the medium refused.

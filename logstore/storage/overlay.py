@@ -1,11 +1,11 @@
 """A storage that reads from another one and keeps every change to itself, in memory.
 
-For a dry run: recovery works on the real files and changes nothing. Also an example of the seam:
-of the storage below it needs the reading calls alone.
+It is for dry runs: recovery works on the real files and changes nothing. It is also an example of
+the seam: it uses only the reading calls of the lower storage.
 
-A file below is read through until it is written here; then its content is copied. So a dry run
-costs the memory of the files that it changes: indexes, checkpoints, snapshots. Cutting a file
-copies nothing, and a ``.log`` is only ever cut.
+A file of the lower storage is read through until it is written here, and then copied. So a dry run
+takes memory for the files that it changes: indexes, checkpoints, snapshots. A truncation copies
+nothing, and a ``.log`` is only ever truncated.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 from logstore.common.errors import LogDirLockedError
 from logstore.storage.base import DirLock, FileInfo, Storage
-from logstore.storage.memory import DirNode, FileNode, MemoryFile, MemoryStorage, Node
+from logstore.storage.memory import DirNode, FileNode, FileOrDir, MemoryFile, MemoryStorage
 
 _BULKY = (".log", ".index", ".timeindex", ".txnindex", ".cut", ".swap")
 _KEPT_ASIDE = ".cut.tmp"
 
 
-class _BelowFile(FileNode):
-    """A file of the storage below. ``size`` may be smaller than the file's: it was cut here."""
+class _LowerFile(FileNode):
+    """A file of the lower storage. ``size`` may be smaller than the file's: it was cut here."""
 
-    __slots__ = ("_below", "_path")
+    __slots__ = ("_lower", "_path")
 
-    def __init__(self, below: Storage, path: str, info: FileInfo) -> None:
+    def __init__(self, lower: Storage, path: str, info: FileInfo) -> None:
         super().__init__(info.mtime_ms)
-        self._below: Storage | None = below
+        self._lower: Storage | None = lower
         self._path = path
         self.size = info.size
         self.regular = info.is_file
@@ -41,19 +41,19 @@ class _BelowFile(FileNode):
         return self._path == path
 
     def read(self, position: int, size: int) -> bytes:
-        if self._below is None:
+        if self._lower is None:
             return super().read(position, size)
         if position < 0 or size < 0:
             raise OSError(errno.EINVAL, "negative position or size")
         wanted = min(size, self.size - position)
-        return self._read_below(self._below, position, wanted) if wanted > 0 else b""
+        return self._read_lower(self._lower, position, wanted) if wanted > 0 else b""
 
     def write(self, position: int, data: memoryview) -> None:
         self._copy()
         super().write(position, data)
 
     def resize(self, size: int) -> None:
-        if self._below is not None and size <= self.size:
+        if self._lower is not None and size <= self.size:
             self.size = size
             return
         self._copy()
@@ -64,44 +64,44 @@ class _BelowFile(FileNode):
         return super().mapped()
 
     def _copy(self) -> None:
-        below, self._below = self._below, None
-        if below is not None and self.size:
-            data = self._read_below(below, 0, self.size)
+        lower, self._lower = self._lower, None
+        if lower is not None and self.size:
+            data = self._read_lower(lower, 0, self.size)
             self.data.extend(data)
-            self.data.extend(bytes(self.size - len(data)))  # the file below was cut meanwhile
+            self.data.extend(bytes(self.size - len(data)))  # the lower file was cut since
 
-    def _read_below(self, below: Storage, position: int, size: int) -> bytes:
-        file = below.open(self._path, writable=False)
+    def _read_lower(self, lower: Storage, position: int, size: int) -> bytes:
+        file = lower.open(self._path, writable=False)
         try:
             return file.read_at(position, size)
         finally:
             file.close()
 
 
-class _BelowEntries(dict[str, Node]):
-    """The names of a directory below, looked up when asked for, and listed only when they must be.
+class _LowerEntries(dict[str, FileOrDir]):
+    """The names of a lower directory, looked up on demand, and listed only if needed.
 
-    What is created or removed here hides what lies below.
+    A name that is created or removed here hides the lower one.
     """
 
-    def __init__(self, below: Storage, path: str) -> None:
+    def __init__(self, lower: Storage, path: str) -> None:
         super().__init__()
-        self._below, self._path = below, path
+        self._lower, self._path = lower, path
         self._hidden: set[str] = set()
         self._listed = False
 
     def get(self, name: str, default: Any = None) -> Any:
         if name not in self._hidden and not super().__contains__(name) and not self._listed:
-            self._add(name, self._below.info(posixpath.join(self._path, name)))
+            self._add(name, self._lower.info(posixpath.join(self._path, name)))
         return super().get(name, default)
 
-    def __getitem__(self, name: str) -> Node:
-        node: Node | None = self.get(name)
+    def __getitem__(self, name: str) -> FileOrDir:
+        node: FileOrDir | None = self.get(name)
         if node is None:
             raise KeyError(name)
         return node
 
-    def __setitem__(self, name: str, node: Node) -> None:
+    def __setitem__(self, name: str, node: FileOrDir) -> None:
         self._hidden.add(name)
         super().__setitem__(name, node)
 
@@ -119,7 +119,7 @@ class _BelowEntries(dict[str, Node]):
 
     def _list(self) -> None:
         if not self._listed:
-            for info in self._below.scan_dir(self._path):
+            for info in self._lower.scan_dir(self._path):
                 if info.name not in self._hidden and not super().__contains__(info.name):
                     self._add(info.name, info)
             self._listed = True
@@ -129,38 +129,39 @@ class _BelowEntries(dict[str, Node]):
             return
         path = posixpath.join(self._path, name)
         if info.is_dir:
-            super().__setitem__(name, _below_dir(self._below, path, info.mtime_ms))
+            super().__setitem__(name, _lower_dir(self._lower, path, info.mtime_ms))
         else:
-            super().__setitem__(name, _BelowFile(self._below, path, info))
+            super().__setitem__(name, _LowerFile(self._lower, path, info))
 
 
-def _below_dir(below: Storage, path: str, mtime_ms: int) -> DirNode:
+def _lower_dir(lower: Storage, path: str, mtime_ms: int) -> DirNode:
     node = DirNode(mtime_ms)
-    node.entries = _BelowEntries(below, path)
+    node.entries = _LowerEntries(lower, path)
     return node
 
 
 class OverlayStorage(MemoryStorage):
-    """``Storage`` over ``below``, which is never changed. Thread-safe; durable never.
+    """``Storage`` over ``lower``, which is never changed. Thread-safe; durable never.
 
-    What the storage below does after its files were first seen here may show or not. Like
-    ``MemoryStorage`` a file cannot grow past a live mapping of it (EBUSY).
+    Later changes of the lower storage may be visible or not. As in ``MemoryStorage`` a file cannot
+    grow past a live mapping of it (EBUSY).
 
     Args:
-        below: where reads fall through to; its paths are the paths here.
+        lower: where reads fall through to. Its paths are the paths here.
     """
 
-    def __init__(self, below: Storage) -> None:
-        self._below = below
+    def __init__(self, lower: Storage) -> None:
+        self._lower = lower
         super().__init__()
-        self.root = _below_dir(below, "/", self._now_ms())
+        self.root = _lower_dir(lower, "/", self._now_ms())
         self._follows = True
 
     def lock(self, path: str) -> DirLock:
-        """Take the lock of the storage below where its file exists, so that a directory in use is
-        refused (F-9); taking a lock on an existing file changes nothing of it."""
-        if self._below.info(path) is not None:
-            return self._below.lock(path)
+        """Take the lock of the lower storage if its lock file exists, so that a directory in use is
+        refused (F-9). That does not change the file.
+        """
+        if self._lower.info(path) is not None:
+            return self._lower.lock(path)
         try:
             return super().lock(self._absolute(path))
         except LogDirLockedError as refusal:
@@ -176,7 +177,7 @@ class OverlayStorage(MemoryStorage):
 
     @contextmanager
     def _of_names(self) -> Iterator[None]:
-        """What is done here is done to a link, not to what it leads to."""
+        """Inside the block operations apply to a link itself, not to its target."""
         with self.guard:
             before, self._follows = self._follows, False
             try:
@@ -185,12 +186,12 @@ class OverlayStorage(MemoryStorage):
                 self._follows = before
 
     def real_path(self, path: str) -> str:
-        return self._below.real_path(path)
+        return self._lower.real_path(path)
 
     def make_dir(self, path: str) -> None:
         super().make_dir(self._absolute(path))
 
-    def _node(self, path: str) -> Node:
+    def _node(self, path: str) -> FileOrDir:
         return super()._node(self._absolute(path))
 
     def _parent(self, path: str) -> tuple[DirNode, str]:
@@ -200,14 +201,14 @@ class OverlayStorage(MemoryStorage):
         if not file.path.endswith(_KEPT_ASIDE):
             super().on_write(file, position, data)
             return
-        # A copy of what is cut off: up to a whole segment, and nobody reads it again.
+        # A kept cut may be as large as a segment, and is not read again.
         file.node.size = max(file.node.size, position + len(data))
 
     def forget(self, directory: str) -> None:
-        """Keep of what was written here to segments, indexes and what was cut off only the sizes.
+        """Forget the content of segments, indexes and kept cuts, except their sizes.
 
-        For a dry run over many logs, which loads one after the other and reads none again: its
-        memory stays that of one.
+        A dry run over many logs loads one after the other and reads none again, so its memory stays
+        that of one log.
         """
         with self.guard:
             for name, node in self._dir(directory).entries.items():
@@ -215,23 +216,26 @@ class OverlayStorage(MemoryStorage):
                     node.data = bytearray()
 
     def _absolute(self, path: str) -> str:
-        """Relative paths mean what they mean below, and links there are followed, unless they lead
-        nowhere, to a special file, or were removed or replaced here."""
+        """The absolute path in the lower storage.
+
+        Links there are followed, unless they are broken, lead to a special file, or were removed or
+        replaced here.
+        """
         above, name = posixpath.split(path)
         if name in ("", ".", ".."):
-            return self._below.real_path(path)
-        own = posixpath.join(self._below.real_path(above), name)
+            return self._lower.real_path(path)
+        own = posixpath.join(self._lower.real_path(above), name)
         if not self._follows:
             return own
         try:
             node = super()._parent(own)[0].entries.get(name)
         except (FileNotFoundError, NotADirectoryError):
             return own
-        if isinstance(node, _BelowFile):
+        if isinstance(node, _LowerFile):
             is_link = node.regular and node.is_of(own)
         else:
             is_link = isinstance(node, DirNode)
-        return self._below.real_path(path) if is_link else own
+        return self._lower.real_path(path) if is_link else own
 
 
 __all__ = ["OverlayStorage"]

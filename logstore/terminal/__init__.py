@@ -1,8 +1,8 @@
-"""The one way from a command to a terminal, or to whatever stands in its place.
+"""All output of commands, to a terminal or elsewhere.
 
-No other module prints, and none but ``tables`` uses rich. Whatever a line or a cell holds, it stays
-one and is printable: text of strangers brings neither escape sequences nor line breaks. A foreign
-value with backslashes is told apart from an escape only where `printable` made it part of the text.
+No other module prints, and only ``tables`` uses rich. A line or a cell always stays one and is
+printable: foreign text brings neither escape sequences nor line breaks. A foreign value with
+backslashes can be distinguished from an escape only if `printable` made it part of the text.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ _compact = json.JSONEncoder(separators=(",", ":")).encode  # made once: half the
 
 
 def line(text: str = "", *, err: bool = False, style: str | None = None) -> None:
-    """Print one line; ``err`` to stderr, after what stdout has so far. ``style``: a colour."""
+    """Print one line, with ``err`` to stderr after the pending output of stdout.
+
+    ``style`` is a colour.
+    """
     if err:
-        sys.stdout.flush()  # what was found comes after what led to it, also in one terminal
+        sys.stdout.flush()  # keeps the order of both streams in one terminal
     click.secho(one_line(text), err=err, fg=style)
 
 
 def lines(texts: Iterable[str]) -> None:
     """Print lines to stdout; cheap for many."""
     found = list(texts)
-    if not "".join(found).isprintable():  # one look at all of them is as good
+    if not "".join(found).isprintable():  # checking all of them at once is enough
         found = [one_line(text) for text in found]
     _write(found)
 
@@ -49,7 +52,7 @@ def _write(printable_lines: list[str]) -> None:
 
 
 def status(text: str, *, last: bool) -> None:
-    """Show how far something is, on stderr, in place of the status before."""
+    """Show a status on stderr in place of the previous one."""
     click.echo(one_line(text) + ("\n" if last else "\r"), err=True, nl=False)
 
 
@@ -59,17 +62,17 @@ def print_json(value: Any, indent: int | None = None) -> None:
 
 
 def _ascii(text: str) -> str:
-    """JSON has escapes for all but printable ASCII, and DEL."""
+    """Replace everything except printable ASCII by JSON escapes, DEL included."""
     return text.replace("\x7f", "\\u007f")
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
-class Records:
-    """Content of records to stdout: as it is for another program, escaped on a terminal."""
+class RecordLines:
+    """Writes record content to stdout, unchanged for another program and escaped on a terminal."""
 
     def __init__(self) -> None:
         self._escapes = is_terminal()
@@ -81,14 +84,14 @@ class Records:
             sys.stdout.buffer.write(b"\n".join(values) + b"\n")
 
     def joined(self, values: list[bytes]) -> None:
-        """With nothing between them and nothing behind."""
+        """Write values without separators."""
         if self._escapes:
             sys.stdout.write(printable(b"".join(values)))
         else:
             sys.stdout.buffer.write(b"".join(values))
 
     def formatted(self, values: list[bytes]) -> None:
-        """As ``joined``, but line breaks and tabs stay: those of the values are escaped already."""
+        """As ``joined``, but line breaks and tabs stay. Those of values are escaped already."""
         data = b"".join(values)
         if self._escapes:
             parts = re.split("([\n\t])", decoded(data))
@@ -103,7 +106,7 @@ def flush() -> None:
 
 @contextmanager
 def errors_to(path: str) -> Iterator[None]:
-    """Let a file have what this process writes to stderr, and whatever processes it starts."""
+    """Redirect stderr of this process and its children to a file."""
     sys.stderr.flush()
     before = os.dup(2)
     try:
@@ -117,14 +120,30 @@ def errors_to(path: str) -> Iterator[None]:
 
 
 def hang_up() -> None:
-    """Drop what stdout still has, and all that comes: its reader went away."""
-    # A stream may be no file of the system.
+    """Drop all pending and later output of stdout, because its reader has closed it."""
+    # A stream may have no file descriptor.
     with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def never_fail() -> None:
-    """Escape what the encoding of a stream cannot express, which would end the command."""
+    """Escape characters that the encoding of a stream lacks, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+__all__ = [
+    "RecordLines",
+    "errors_to",
+    "flush",
+    "hang_up",
+    "is_terminal",
+    "json_lines",
+    "line",
+    "lines",
+    "never_fail",
+    "print_json",
+    "status",
+    "tables",
+]

@@ -1,4 +1,4 @@
-"""Tables and progress bars, by rich: for people only. 40 ms to import."""
+"""Tables and progress bars for people, with rich. 40 ms to import."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rich.text import Text
 
 from checkpoints.printable import one_line
 
-_GAP = 2  # columns between two of a listing
+_GAP = 2  # spaces between two columns of a listing
 
 
 def cell(text: str, style: str = "") -> Text:
@@ -33,12 +33,12 @@ def cell(text: str, style: str = "") -> Text:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process; the command does that, with its own exit code."""
-        raise  # called where BrokenPipeError was caught
+        """Raise instead of ending the process as rich does: the command has its own exit code."""
+        raise  # called inside ``except BrokenPipeError``
 
 
 class Table(RichTable):
-    """Cells that are plain text become `cell`; titles and headings are ours."""
+    """A table whose plain text cells become `cell`. Titles and headings are our own."""
 
     def add_row(self, *cells: str | Text) -> None:  # type: ignore[override]
         super().add_row(*(cell(each) if isinstance(each, str) else each for each in cells))
@@ -50,17 +50,16 @@ def plain_table() -> Table:
 
 
 def print_tables(*tables: Table, width: int) -> None:
-    """Print to stdout, ``width`` columns wide where that is no terminal."""
+    """Print to stdout, ``width`` columns wide unless it is a terminal."""
     terminal = sys.stdout.isatty()
     _Console(width=None if terminal else width, highlight=False).print(*tables)
 
 
 class Listing:
-    """A line for each thing with a name, such as a partition. No name or number is ever cut off.
+    """A line for each named thing, such as a partition. Names and numbers are never cut off.
 
-    Where names and numbers do not fit side by side on a terminal, the names stand above the
-    numbers, on one line or, if they do not fit there either, on one each. Elsewhere each thing has
-    one line.
+    If names and numbers do not fit side by side on a terminal, the names stand above the numbers,
+    on one line or on one line each. Elsewhere each thing has one line.
     """
 
     def __init__(self, names: Sequence[str], numbers: Sequence[str]) -> None:
@@ -75,7 +74,7 @@ class Listing:
         self._rows.append(tuple(map(one_line, cells)))
 
     def print(self) -> None:
-        """To stdout. Without rows: nothing, also no heading."""
+        """Print to stdout. Without rows nothing is printed, not even a heading."""
         if len(self._rows) == 1:
             return
         console = _Console(highlight=False)
@@ -111,12 +110,15 @@ def _padded(text: str, width: int, right: bool = False) -> str:
 
 
 def print_paragraph(text: str, style: str) -> None:
-    """Print a text wrapped at words, below its first line set in; its first word in ``style``."""
+    """Print a text wrapped at words, indented after its first line, the first word styled."""
     console = _Console(highlight=False)
     wrapped = textwrap.wrap(
-        one_line(text), console.width, subsequent_indent="    ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        one_line(text),
+        console.width,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     for number, part in enumerate(wrapped):
         shown = Text(part)
         if number == 0:
@@ -125,18 +127,18 @@ def print_paragraph(text: str, style: str) -> None:
 
 
 def counted() -> tuple[ProgressColumn, ...]:
-    """What a bar of things shows."""
+    """The columns of a progress bar that counts things."""
     return TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
 
 
 def transferred() -> tuple[ProgressColumn, ...]:
-    """What a bar of bytes shows."""
+    """The columns of a progress bar that counts bytes."""
     return BarColumn(), DownloadColumn(), TransferSpeedColumn()
 
 
 @contextmanager
 def progress(*columns: ProgressColumn, err: bool = True, hide: bool = False) -> Iterator[Progress]:
-    """Bars that vanish when they are done; on a terminal only."""
+    """Progress bars that vanish when done, only on a terminal."""
     console = _Console(stderr=err)
     off = hide or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=off) as bars:

@@ -1,4 +1,7 @@
-"""Fakes that ship: a disk that crashes and fails on demand, and a clock that waits for you."""
+"""Fakes for tests: a disk that crashes and fails on demand, and a clock that a test moves.
+
+Begin with ``faulty``: `FaultyStorage` loses what was not synced.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +9,12 @@ from logstore.storage.memory import MemoryStorage
 from logstore.testing.clock import ManualClock
 from logstore.testing.faulty import Fault, FaultyStorage, SimulatedCrash
 
-__all__ = ["Fault", "FaultyStorage", "ManualClock", "MemoryStorage", "SimulatedCrash"]
+__all__ = [
+    "Fault",
+    "FaultyStorage",
+    "ManualClock",
+    "MemoryStorage",
+    "SimulatedCrash",
+    "faulty",
+    "faulty_nodes",
+]

@@ -52,15 +52,15 @@ from logstore.storage.memory import (
     TRUNCATE,
     WRITE,
     DirNode,
+    FileOrDir,
     MemoryFile,
     MemoryStorage,
-    Node,
 )
 from logstore.testing.faulty_nodes import (
     SECTOR_SIZE,
-    Change,
     FaultyDirNode,
     FaultyFileNode,
+    NameChange,
 )
 
 FOREVER = 1 << 62
@@ -129,16 +129,17 @@ class FaultyStorage(MemoryStorage):
         clock: seconds, for modification times; stands still by default.
 
     Attributes:
-        operations: changes asked of the disk so far, syncs included; ``crash_after`` counts them.
+        operations: how many changes were requested so far, syncs included; ``crash_after`` counts
+        them.
         struck: what really happened: an operation that failed on request by its name,
             ``disk_full``, ``read_flip``, ``flip``, ``crash``, and what crashes in mode
             ``random`` did: ``lost_name``, ``lost_truncation`` (a file longer than it was),
             ``lost_size`` (shorter), ``lost_sector``, ``zero_fill`` (a lost sector past the old
             end), ``torn_sector``; also ``misdirected``, ``wipe``, and ``slow`` for an operation
             that took time.
-        latency: what an operation of ``OPERATIONS`` on a path takes, in ms; no time by default.
-        busy_ms: the sum of what ``latency`` said. Whoever runs the clock lets the time pass.
-        stopped: a planned crash has struck; nothing works until ``crash``.
+        latency: how many ms an operation of ``OPERATIONS`` on a path takes; 0 by default.
+        busy_ms: the sum of all latencies. The owner of the clock lets that time pass.
+        stopped: a planned crash has happened; nothing works until ``crash``.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class FaultyStorage(MemoryStorage):
         self._change_number = 0
         super().__init__(clock=clock)
 
-    # --- what a test asks for
+    # --- control
 
     def fail(
         self,
@@ -170,14 +171,14 @@ class FaultyStorage(MemoryStorage):
         times: int = 1,
         partial: int | random.Random = 0,
     ) -> Fault:
-        """Make an operation fail.
+        """Let an operation fail.
 
         Args:
             operation: one of ``OPERATIONS``.
             path_glob: of the path as the caller gave it; ``*`` matches ``/`` too.
-            after: how many matching operations succeed before.
-            times: how many fail then, such as ``FOREVER``.
-            partial: of a write, how many bytes reach the file; or who chooses.
+            after: how many matching operations succeed first.
+            times: how many fail then; ``FOREVER`` for all.
+            partial: how many bytes of a failed write reach the file, or a generator that chooses.
         """
         if operation not in OPERATIONS:
             raise ValueError(f"no operation {operation!r}")
@@ -186,7 +187,7 @@ class FaultyStorage(MemoryStorage):
         return fault
 
     def heal(self) -> None:
-        """No more faults and no planned crash; the capacity and the latency stay."""
+        """Remove all faults and the planned crash. Capacity and latency stay."""
         self._faults.clear()
         self._read_flips.clear()
         self._misdirections.clear()
@@ -214,18 +215,18 @@ class FaultyStorage(MemoryStorage):
     def misdirect(
         self, path_glob: str, rng: random.Random, *, after: int = 0, times: int = 1
     ) -> Fault:
-        """Let the device write a part of what a sync brings to it in a wrong place.
+        """Let the device write a part of a sync to a wrong place.
 
         Args:
-            path_glob: of the file that is synced; only a sync that has something to write counts.
-            rng: chooses the part, and the place: in this file, or in any other one on the disk.
+            path_glob: matches the file that is synced. Only a sync with something to write counts.
+            rng: chooses the part, and the wrong place, in this file or another one on the disk.
         """
         fault = Fault(SYNC, path_glob, after, 0, times, 0)
         self._misdirections.append((fault, rng))
         return fault
 
     def wipe(self, path: str = "/") -> None:
-        """Put an empty disk in the place of the one that holds directory ``path``.
+        """Replace the disk that holds directory ``path`` by an empty one.
 
         Call it while the machine is down, that is, after `crash`.
         """
@@ -236,20 +237,23 @@ class FaultyStorage(MemoryStorage):
             self.struck["wipe"] += 1
 
     def evict(self, path: str) -> None:
-        """Drop clean pages of a file from the cache: what a failed sync left out is gone now."""
+        """Drop clean pages of a file from the cache, so that data of a failed sync is lost."""
         with self.guard:
             self._file(path).evict()
 
     def durable_bytes(self, path: str) -> bytes:
-        """What a power cut now would surely leave of a file; its name may still be lost."""
+        """The bytes of a file that would surely survive a power cut now.
+
+        Its name may still be lost.
+        """
         with self.guard:
             return bytes(self._file(path).durable)
 
     def crash(self, rng: random.Random | None = None, mode: CrashMode = "random") -> None:
-        """Take the machine down and up again; see the module for what is kept.
+        """Take the machine down and up again. The module says what is kept.
 
-        Open files and mappings answer ESTALE from now on, locks are free, planned crashes are
-        forgotten. Faults stay.
+        Open files and mappings fail with ESTALE afterwards, locks are released and planned crashes
+        are forgotten. Faults stay.
 
         Args:
             rng: makes the choices; required in mode ``random``.
@@ -290,7 +294,7 @@ class FaultyStorage(MemoryStorage):
                 raise _error(fault.error, path)
 
     def _begin(self, operation: str, path: str) -> Fault | None:
-        """The operation takes its time; the fault that hits it."""
+        """Begin an operation with its latency. Returns the fault that hits it."""
         if self.stopped:
             raise SimulatedCrash
         if self.latency is not None:
@@ -306,7 +310,7 @@ class FaultyStorage(MemoryStorage):
             self.stopped = True
             raise SimulatedCrash(f"at {operation} of {path}, change number {self.operations}")
 
-    def link(self, parent: DirNode, name: str, node: Node) -> None:
+    def link(self, parent: DirNode, name: str, node: FileOrDir) -> None:
         super().link(parent, name, node)
         self._record(parent, name, node)
 
@@ -315,7 +319,7 @@ class FaultyStorage(MemoryStorage):
         super().unlink(parent, name)
         self._record(parent, name, None)
 
-    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: Node) -> None:
+    def move(self, parent: DirNode, name: str, target: DirNode, to: str, node: FileOrDir) -> None:
         replaced = target.entries.get(to)
         if replaced is node:
             return
@@ -392,7 +396,7 @@ class FaultyStorage(MemoryStorage):
         node.begin_mapping()
         if size > node.size:
             self.change(MAP, file.path)
-            self._resize(file, size)  # sparse: takes no room until it is reserved
+            self._resize(file, size)  # sparse: takes no space until it is reserved
 
     def on_reserve(self, file: MemoryFile, end: int) -> None:
         with self.guard:
@@ -428,7 +432,7 @@ class FaultyStorage(MemoryStorage):
     # --- parts
 
     def _misdirect(self, path: str, node: FaultyFileNode) -> None:
-        """Sync the file, perhaps with one of its changed ranges in another place."""
+        """Sync the file, perhaps with one of its changed ranges written elsewhere."""
         node.absorb()
         ranges = [(start, min(end, node.size)) for start, end in node.dirty if start < node.size]
         rng = None
@@ -444,7 +448,7 @@ class FaultyStorage(MemoryStorage):
         target = rng.choice([other for other in self._files() if other.durable] or [node])
         sector = rng.randrange(len(target.durable) // SECTOR_SIZE + 1) * SECTOR_SIZE
         position = sector + start % SECTOR_SIZE
-        if target is not node or position != start:  # else it went where no file is
+        if target is not node or position != start:  # otherwise it went to a free part of the disk
             target.overwritten(position, data)
 
     def _strike(self, operation: str, path: str) -> Fault | None:
@@ -454,14 +458,14 @@ class FaultyStorage(MemoryStorage):
                 return fault
         return None
 
-    def _record(self, parent: DirNode, name: str, node: Node | None) -> Change:
+    def _record(self, parent: DirNode, name: str, node: FileOrDir | None) -> NameChange:
         self._change_number += 1
         directory = _faulty_dir(parent)
-        change = Change(self._change_number, directory, name, node)
+        change = NameChange(self._change_number, directory, name, node)
         directory.pending.append(change)
         return change
 
-    def _choose_changes(self, rng: random.Random) -> list[Change]:
+    def _choose_changes(self, rng: random.Random) -> list[NameChange]:
         changes = {
             change.number: change
             for directory in _faulty_dir(self.root).below(durable_too=True)
@@ -476,7 +480,7 @@ class FaultyStorage(MemoryStorage):
         self.struck["lost_name"] += len(ordered) - len(kept)
         return kept
 
-    def _keep_changes(self, kept: list[Change]) -> None:
+    def _keep_changes(self, kept: list[NameChange]) -> None:
         for change in kept:
             change.apply()
         for directory in _faulty_dir(self.root).below(durable_too=True):
@@ -506,7 +510,7 @@ class FaultyStorage(MemoryStorage):
                 self._used += end - node.allocated
             node.allocated = end
 
-    def _unlinked(self, node: Node) -> None:
+    def _unlinked(self, node: FileOrDir) -> None:
         if isinstance(node, FaultyFileNode):
             node.unlinked = True
             self._used -= node.allocated

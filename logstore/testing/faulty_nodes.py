@@ -1,4 +1,4 @@
-"""What a disk that fails knows of its files and directories: what is durable, and what is not."""
+"""The files and directories of a faulty disk: what is durable, and what is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from logstore.storage.memory import DirNode, FileNode, Node
+from logstore.storage.memory import DirNode, FileNode, FileOrDir
 
 SECTOR_SIZE = 512
 
@@ -22,16 +22,25 @@ class FaultyFileNode(FileNode):
     """
 
     __slots__ = (
-        "allocated", "clean", "dirty", "durable", "durable_at", "lost", "mapped_end", "size_max",
-        "size_min", "size_tail_max", "unlinked",
-    )  # fmt: skip
+        "allocated",
+        "clean",
+        "dirty",
+        "durable",
+        "durable_at",
+        "lost",
+        "mapped_end",
+        "size_max",
+        "size_min",
+        "size_tail_max",
+        "unlinked",
+    )
 
     def __init__(self, mtime_ms: int) -> None:
         super().__init__(mtime_ms)
         self.durable = bytearray()
         self.dirty: list[tuple[int, int]] = []
         self.lost: list[tuple[int, int]] = []  # in the cache only, and counted as clean
-        self.clean: bytearray | None = None  # what a failed sync saw; else ``durable`` is that
+        self.clean: bytearray | None = None  # the content at a failed sync, if not ``durable``
         self.size_min = self.size_max = self.size_tail_max = 0
         self.mapped_end = 0
         self.allocated = 0
@@ -39,7 +48,7 @@ class FaultyFileNode(FileNode):
         self.durable_at: tuple[FaultyDirNode, str] | None = None
 
     def touched(self, start: int, end: int) -> None:
-        """Bytes from ``start`` to ``end`` changed, or the size did."""
+        """Note that bytes from ``start`` to ``end`` or the size changed."""
         size, dirty = self.size, self.dirty
         if size < self.size_min:
             self.size_min = size
@@ -59,7 +68,7 @@ class FaultyFileNode(FileNode):
         self.mapped_end = max(self.mapped_end, self.size)
 
     def absorb(self) -> None:
-        """Note what was stored through mappings since the last sync."""
+        """Find what was stored through mappings since the last sync."""
         if not self.mapped_end:
             return
         seen = self.durable if self.clean is None else self.clean
@@ -71,7 +80,7 @@ class FaultyFileNode(FileNode):
             self.mapped_end = 0
 
     def synced(self, without: tuple[int, int] = (0, 0)) -> None:
-        """All is durable, or, ``without`` a range, all else: of that the disk keeps what it had."""
+        """Make everything durable except the range ``without``, which stays as it was."""
         self.absorb()
         _resize(self.durable, self.size)
         old = self.durable[slice(*without)]
@@ -85,8 +94,9 @@ class FaultyFileNode(FileNode):
         self._settled()
 
     def overwritten(self, position: int, data: bytes) -> None:
-        """The disk holds ``data`` from ``position`` on, up to the end of the file; the cache does
-        not know."""
+        """Put ``data`` on the disk from ``position`` on, up to the end of the file, but not in the
+        cache.
+        """
         self.absorb()
         end = min(position + len(data), len(self.durable))
         if position < end:
@@ -94,7 +104,7 @@ class FaultyFileNode(FileNode):
             self.durable[position:end] = data[: end - position]
 
     def _apart(self, start: int, end: int) -> None:
-        """From here on the disk and the cache differ in clean pages."""
+        """Note that disk and cache now differ in clean pages."""
         if self.clean is None:
             self.clean = self.data[: self.size]
         self.lost.append((start, end))
@@ -120,13 +130,13 @@ class FaultyFileNode(FileNode):
         self.clean = None
 
     def survive(self) -> None:
-        """The process died and the cache lives on; stores through its mappings end here."""
+        """Keep the cache after the process died. Its mappings store nothing from now on."""
         self.absorb()
         self.data = self.data[: self.size]
         self.mappings = self.mapped_end = 0
 
     def restart(self, image: bytearray) -> None:
-        """The disk holds ``image``, and the cache is empty."""
+        """Restart with ``image`` on the disk and an empty cache."""
         self.durable = bytearray(image)
         self.data = bytearray(image)
         self.size = len(image)
@@ -138,7 +148,7 @@ class FaultyFileNode(FileNode):
         self._settled()
 
     def crash_image(self, rng: random.Random, struck: Counter[str]) -> bytearray:
-        """One of the contents that a power cut may leave."""
+        """Choose one of the contents that a power cut may leave."""
         self.absorb()
         if not self.dirty and self.size_min == self.size_max == len(self.durable):
             return self.durable
@@ -146,7 +156,7 @@ class FaultyFileNode(FileNode):
         cut = self.size_min < len(base) or self.size_tail_max < size_max
         if cut and rng.random() < 0.5:  # the cut reached the disk; what it cut reads as zeros
             base, size_max = base[: self.size_min], self.size_tail_max
-        # The ends of the range matter most: all of the file, and nothing of what is new.
+        # The two extremes matter most: the whole file, and nothing of the new data.
         sizes = [len(base), self.size, size_max]
         if len(base) < self.size:
             sizes.append(rng.randint(len(base), self.size))
@@ -162,8 +172,8 @@ class FaultyFileNode(FileNode):
         self, image: bytearray, base_size: int, rng: random.Random, struck: Counter[str]
     ) -> None:
         """Bring some of the dirty sectors into ``image``."""
-        # Some crashes keep nearly all and some nearly nothing; a fair coin for each sector of a
-        # long file would give neither.
+        # Some crashes keep nearly everything and some nearly nothing. A fair coin for each sector
+        # of a long file would give neither.
         likelihood = rng.choice((0.0, 0.1, 0.5, 0.9, 1.0))
         last: tuple[int, bytearray] | None = None
         for start, stop in sectors(self.dirty, min(len(image), self.size)):
@@ -182,26 +192,29 @@ class FaultyFileNode(FileNode):
 
 
 class FaultyDirNode(DirNode):
-    """A directory with two sets of names; ``pending`` leads from the durable to the current one."""
+    """A directory with two sets of names.
+
+    ``pending`` turns the durable set into the current one.
+    """
 
     __slots__ = ("durable", "durable_at", "durable_numbers", "pending")
 
     def __init__(self, mtime_ms: int) -> None:
         super().__init__(mtime_ms)
         self.durable: dict[str, FaultyFileNode | FaultyDirNode] = {}
-        self.durable_numbers: dict[str, int] = {}  # name -> the change that it is as of
-        self.pending: list[Change] = []
+        self.durable_numbers: dict[str, int] = {}  # name → the last change of it that is durable
+        self.pending: list[NameChange] = []
         self.durable_at: tuple[FaultyDirNode, str] | None = None
 
     def wipe(self) -> None:
-        """An empty disk: no name below, now and after any crash."""
+        """Remove all names below, now and after any crash."""
         for directory in list(self.below(durable_too=True)):
             directory.entries.clear()
             directory.durable.clear()
             directory.pending.clear()
 
     def below(self, *, durable_too: bool = False) -> Iterator[FaultyDirNode]:
-        """This directory and all below it, in a fixed order; each once."""
+        """This directory and all below it, each once, in a fixed order."""
         seen: set[int] = set()
         stack = [self]
         while stack:
@@ -209,26 +222,30 @@ class FaultyDirNode(DirNode):
             if id(directory) in seen:
                 continue
             seen.add(id(directory))
-            children: list[Node] = list(directory.entries.values())
+            children: list[FileOrDir] = list(directory.entries.values())
             if durable_too:
                 children.extend(directory.durable.values())
             stack.extend(child for child in children if isinstance(child, FaultyDirNode))
             yield directory
 
 
-class Change:
+class NameChange:
     """A name of a directory now means ``node``, or nothing. Numbers give the order of changes."""
 
     __slots__ = ("applied", "directory", "name", "node", "number")
 
-    def __init__(self, number: int, directory: FaultyDirNode, name: str, node: Node | None) -> None:
+    def __init__(
+        self, number: int, directory: FaultyDirNode, name: str, node: FileOrDir | None
+    ) -> None:
         assert node is None or isinstance(node, FaultyFileNode | FaultyDirNode)
         self.number, self.directory, self.name, self.node = number, directory, name, node
         self.applied = False
 
     def apply(self) -> None:
-        """Make it durable. A node that had another durable name leaves it: that was the rename,
-        and half of a rename is never durable."""
+        """Make the change durable.
+
+        A node with another durable name loses that name, because half of a rename is never durable.
+        """
         if self.applied:
             return
         self.applied = True
