@@ -5,3 +5,17 @@ and 1), ``index_entry`` and ``producer_snapshot``; ``reader`` turns batches of a
 into records. Faults in bytes are ``CorruptDataError``s with an empty path and a position in the
 buffer; callers add the file with ``located``.
 """
+
+__all__ = [
+    "arrow",
+    "attributes",
+    "batch",
+    "codecs",
+    "control",
+    "filenames",
+    "header",
+    "index_entry",
+    "legacy",
+    "producer_snapshot",
+    "reader",
+]

@@ -6,11 +6,11 @@ epoch and a plain int64, not an Arrow timestamp: −1 means "none" in Kafka and 
 last millisecond of 1969. ``column.cast(pyarrow.timestamp("ms", "UTC"))`` converts without a copy.
 
 A ``binary`` column has 32-bit offsets, so one record batch holds at most 2 GiB of keys and of
-values each. Where compressed batches unpack to more, ``read_columns`` raises
-``ResultTooLargeError`` instead of returning a part: the schema does not depend on the data, and
-``large_binary`` would. ``PartitionLog.to_arrow`` yields as many record batches as it takes.
+values each. If compressed batches unpack to more, ``read_columns`` raises ``ResultTooLargeError``
+instead of returning a part. It does not switch to ``large_binary``, because the schema must not
+depend on the data. ``PartitionLog.to_arrow`` yields as many record batches as are needed.
 
-pyarrow, the extra ``arrow``, is imported at the first call; where it is missing, that is a
+pyarrow, the extra ``arrow``, is imported at the first call. If it is missing, the call raises
 ``ConfigError``.
 """
 
@@ -106,9 +106,9 @@ def read_columns(
 def to_record_batch(
     builder: ColumnBuilder, keys: bool, values: bool, timestamps: bool, headers: bool
 ) -> pyarrow.RecordBatch:
-    """Move what ``builder`` holds into Arrow arrays, without a copy; the builder is then empty.
+    """Move the content of ``builder`` into Arrow arrays without a copy; it is empty afterwards.
 
-    The four flags are those that the builder was made with.
+    The four flags are those of the builder.
     """
     pa = load_pyarrow()
     rows = builder.rows

@@ -1,4 +1,4 @@
-"""Records -> bytes of a magic 2 batch (F-71…F-97); the home of everything about such batches.
+"""Encode records as a magic 2 batch (F-71…F-97).
 
 New batches are built by the kernels. A batch that compaction rebuilds, with gaps between its
 offsets or a delete horizon, is encoded in plain Python.
@@ -66,7 +66,7 @@ ArrowStrings: TypeAlias = tuple[Buffer | None, Buffer | None, Buffer | None]
 
 
 class BatchFields(TypedDict, total=False):
-    """What a batch has besides its records; every field may be left out.
+    """The fields of a batch besides its records, all optional.
 
     ``log_append_time`` makes the batch one of LogAppendTime; record timestamps are still stored
     (F-94). ``level`` is the codec's own, by default Kafka's default.
@@ -149,7 +149,7 @@ def encode_batch_columns(
 
 
 def _sealed(encoded: Encoded, fields: BatchFields) -> bytearray:
-    """``_finish``, where a field that does not fit its place in the header is refused."""
+    """Call ``_finish``, and refuse a field that does not fit into the header."""
     try:
         return _finish(encoded, **fields)
     except (OverflowError, ValueError) as error:
@@ -246,7 +246,7 @@ def _check_producer(
 
 
 def empty_batch(header: BatchHeader) -> bytearray:
-    """What compaction keeps of a batch whose records are all gone (F-92): 61 bytes."""
+    """The 61 bytes that compaction keeps of a batch without remaining records (F-92)."""
     kept = bits.LOG_APPEND_TIME | bits.TRANSACTIONAL | bits.CONTROL
     return _seal_as(bytearray(HEADER_SIZE), header, header.attributes & kept, NO_TIMESTAMP)
 
@@ -258,7 +258,7 @@ def rebuild_batch(
     delete_horizon: int | None = None,
     level: int | None = None,
 ) -> bytearray:
-    """The batch of ``header`` with the records that stay (F-95, F-304).
+    """The batch of ``header`` with its remaining records (F-95, F-304).
 
     Codec, offsets, producer fields, epoch and sequence are kept; base and largest timestamp follow
     the records. A horizon that is set already is never moved (F-96).

@@ -35,7 +35,7 @@ REMOTE_LOG_INDEX_CACHE = "remote-log-index-cache"
 CLUSTER_METADATA_DIR = "__cluster_metadata-0"
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-CLEAN_STOP = "clean-stop"  # ours; Kafka passes it over
+CLEAN_STOP = "clean-stop"  # our own; Kafka ignores it
 
 MAX_DIR_NAME = 255
 MAX_TOPIC_NAME = 249
@@ -109,11 +109,11 @@ def parse_partition_dir(name: str) -> PartitionDir:
     """Parse the name of a sub-directory of a log directory (F-1, F-3, F-4).
 
     The topic of a ``-delete`` or ``-stray`` directory may be cut (F-5). Stricter than Kafka, which
-    also takes ``t-00``, ``t-+0`` and topics that it would not create: such a directory has another
-    name than the one that its own partition leads to, or one that no checkpoint can hold.
+    also accepts ``t-00``, ``t-+0`` and topics that it would not create. The partition of such a
+    directory would have another directory name, or a name that a checkpoint cannot hold.
 
     Raises:
-        InvalidTopicError: the name is not one that is ever given to a log (F-6).
+        InvalidTopicError: no log has such a name (F-6).
     """
     plain, suffix, unique_id = name, "", ""
     if name.endswith(DIR_SUFFIXES):
@@ -154,7 +154,7 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     The offset has 20 digits and is below 2⁶³. Kafka also reads ``5.log``, but opens another file.
     """
     number, suffix, transition = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:], ""
-    if suffix not in PLAIN_SUFFIXES:  # hardly any file of any directory
+    if suffix not in PLAIN_SUFFIXES:  # true for hardly any file
         transition = next((end for end in TRANSITIONAL_SUFFIXES if suffix.endswith(end)), "")
         suffix = suffix.removesuffix(transition)
         if suffix not in PLAIN_SUFFIXES:

@@ -21,7 +21,7 @@ _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _PREFIX_BYTES = 12  # offset and size: what the size field does not count
 _CRC_FROM = 16
-_MAX_SPAN = 2**31 - 1  # of the offsets in one wrapper: a segment spans no more
+_MAX_SPAN = 2**31 - 1  # the offsets of one wrapper: a segment spans no more
 MIN_SIZE = (14, 22)
 """Smallest size field of magic 0 and 1 (F-99)."""
 
@@ -50,7 +50,10 @@ class LegacyBatch:
 
     @property
     def base_offset(self) -> int:
-        """Of a wrapper unknown without unpacking: its last offset, as Kafka's shallow code."""
+        """The base offset.
+
+        A wrapper has its last offset, as in Kafka, since the base is unknown without unpacking.
+        """
         return self.offset
 
     @property
@@ -124,8 +127,8 @@ def legacy_records(
 ) -> list[Record]:
     """The messages of one entry with absolute offsets; a wrapper is unpacked.
 
-    ``check_crc`` is about the entry; the messages in a wrapper are checked in any case, since
-    nobody has done so before.
+    ``check_crc`` is about the entry. The messages in a wrapper are always checked, since no earlier
+    check covers them.
 
     Raises:
         CorruptBatchError: at the position of the entry, for every fault in it or inside it.

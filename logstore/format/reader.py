@@ -1,7 +1,7 @@
-"""Bytes of batches of any magic and codec -> records: the one place that puts them together.
+"""Decode batches of any magic and codec to records.
 
-Plain magic 2 batches go through the kernels, thousands of records in one call; what they hand back
-(compressed, control and legacy batches) is unpacked here.
+The kernels decode plain magic 2 batches, thousands of records in one call. They leave compressed,
+control and legacy batches, which are unpacked here.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def parse_batch(data: Buffer, position: int = 0) -> Batch | None:
 def iter_batches(data: Buffer, position: int = 0) -> Iterator[Batch]:
     """The whole batches from ``position`` on; a torn tail is not seen (F-107).
 
-    Checksums are not looked at. Stricter than Kafka's file scan in one point: a magic above 2 is
-    an error (F-108), since it lies outside the checksum and nobody could read such a batch.
+    Checksums are not checked. Stricter than Kafka's file scan in one point: a magic above 2 is an
+    error (F-108), since no checksum covers it and such a batch cannot be read.
 
     Raises:
-        CorruptBatchError: see ``parse_batch``; the batches before it have been given out.
+        CorruptBatchError: as ``parse_batch``. The batches before it were yielded.
     """
     while (batch := parse_batch(data, position)) is not None:
         yield batch
@@ -189,8 +189,8 @@ def fill_records(
     """Append records to ``out`` until ``max_records`` or more were added: whole batches only.
 
     Returns:
-        The position to go on from, and ``DECODE_END`` when no whole batch is left there,
-        ``DECODE_FULL`` or, at ``end_offset``, ``DECODE_LIMIT``.
+        The position to continue from, and ``DECODE_END`` if no whole batch is left there,
+        ``DECODE_FULL``, or at ``end_offset`` ``DECODE_LIMIT``.
     Raises:
         CorruptBatchError: with the position in ``data``; ``out`` has the records before it.
     """
@@ -243,7 +243,9 @@ def fill_columns(
 
 
 def _next_wanted(data: Buffer, position: int, options: ReadOptions) -> tuple[int, int]:
-    """What a kernel answers before a batch that it does not decode, here for any batch."""
+    """The position and status of the next wanted batch, as a kernel returns them before a batch
+    that it does not decode.
+    """
     while (batch := parse_batch(data, position)) is not None:
         if batch.base_offset >= options.end_offset:
             return position, DECODE_LIMIT

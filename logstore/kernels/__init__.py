@@ -1,8 +1,8 @@
 """The hot loops, in native code that needs no GIL.
 
-What each function promises is written in the stubs (``_scan.pyi`` and the others). The same
-functions in plain Python are the oracle of their tests (``tests/reference``).
-``LOGSTORE_CRC32C=portable`` keeps the checksums from the processor's own instructions.
+The stubs (``_scan.pyi`` and the others) say what each function promises. ``tests/reference`` has
+the same functions in plain Python, as the oracle of their tests. ``LOGSTORE_CRC32C=portable``
+computes checksums without the processor's CRC instructions.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from logstore.kernels._constants import (
     SCAN_REASONS,
     SCAN_TAIL,
     BatchSurvey,
+    timestamp_ms,
 )
 
 try:
@@ -44,6 +45,7 @@ try:
         seal_batch,
     )
     from logstore.kernels._compact import OffsetMap, RecordSieve
+    from logstore.kernels._directory import scan_directory
     from logstore.kernels._partition import partition_column
     from logstore.kernels._scan import (
         BatchAnalysis,
@@ -57,18 +59,19 @@ try:
         encode_varlong,
         scan_batches,
     )
-    from logstore.kernels._times import late_batches
+    from logstore.kernels._times import batches_entirely_after
     from logstore.kernels._verify import (
         SequenceWatch,
         ascending_offset_entries,
         ascending_time_entries,
+        fits_in_section,
         fold_batches,
+        irregular_batches,
         match_offset_entries,
         match_time_entries,
-        section_fits,
         survey_batches,
-        unfit_batches,
     )
+    from logstore.kernels._window import MappedWindow, ReadWindow, dirty_pages
 except ImportError as error:
     raise ImportError(
         f"logstore has no native kernels for this Python here: {error}. Install a wheel, or build "
@@ -102,7 +105,9 @@ __all__ = [
     "ColumnBuilder",
     "Encoded",
     "LogSnapshot",
+    "MappedWindow",
     "OffsetMap",
+    "ReadWindow",
     "RecordSieve",
     "RecoveryScan",
     "SegmentState",
@@ -110,25 +115,28 @@ __all__ = [
     "analyse_batches",
     "ascending_offset_entries",
     "ascending_time_entries",
+    "batches_entirely_after",
     "crc32",
     "crc32c",
     "decode_records",
     "decode_run",
     "decode_varint",
     "decode_varlong",
+    "dirty_pages",
     "encode_columns",
     "encode_lists",
     "encode_records",
     "encode_varint",
     "encode_varlong",
+    "fits_in_section",
     "fold_batches",
-    "late_batches",
+    "irregular_batches",
     "match_offset_entries",
     "match_time_entries",
     "partition_column",
     "scan_batches",
+    "scan_directory",
     "seal_batch",
-    "section_fits",
     "survey_batches",
-    "unfit_batches",
+    "timestamp_ms",
 ]

@@ -93,7 +93,7 @@ def encode_columns(
         timestamps: None, one for all, or a buffer of int64.
         headers: the buffers of an Arrow list<struct<key: string, value: binary>>, all with int32
             offsets: offsets and validity of the lists, the number of structs, then offsets, data
-            and validity of the keys and of the values, each of which begins at row 0.
+            and validity of the keys and of the values. Each begins at row 0.
     Raises:
         ValueError: a buffer is too short, offsets do not ascend, a timestamp is below −1, a header
             has no key.

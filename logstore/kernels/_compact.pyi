@@ -74,7 +74,7 @@ class OffsetMap:
 class RecordSieve:
     """Which records stay in a pass, and the bytes that they become. Kafka's ``RecordFilter``.
 
-    The output grows until ``reset``; whoever takes it as a buffer lets go of it before.
+    The output grows until ``reset``. A view of it must be released before.
 
     Args:
         now_ms: the time of the pass; tombstones go from their batch's delete horizon on.

@@ -605,7 +605,7 @@ cdef class RecordSieve:
         return self.out.size
 
     def reset(self):
-        """Begin the output anew; nobody may have a view of it."""
+        """Empty the output. No view of it may exist."""
         self.check_free()
         self.out.size = 0
 

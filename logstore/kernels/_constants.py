@@ -1,4 +1,4 @@
-"""What both implementations of the kernels share: result codes, column names, errors.
+"""Result codes, column names and errors that both implementations of the kernels share.
 
 The numbers are those of ``batch_layout.h``; a test compares them.
 """
@@ -82,7 +82,7 @@ PRODUCER_ROWS_MAX: Final = 65_536
 
 
 class BatchSurvey(NamedTuple):
-    """What a table of batch headers shows at a glance; rows are numbered from 0.
+    """A summary of a table of batch headers. Rows are numbered from 0.
 
     Timestamps go by the headers, in ms: the smallest that is not negative, −1 if there is none,
     and the largest. Only batches of magic 2 count for holes, producers and control batches.
@@ -164,10 +164,10 @@ TIMESTAMPS_KIND: Final = (
 
 
 def take_sequence(items: Iterable[Any], name: str) -> tuple[Any, ...]:
-    """All of ``items``, walked once, so that a generator is as good as a list.
+    """All of ``items`` as a tuple, iterated once, so that a generator works like a list.
 
     Raises:
-        InvalidRecordError: it is no iterable. What its iterator raises comes out as it is.
+        InvalidRecordError: it is not iterable. Errors of its iterator are not changed.
     """
     if isinstance(items, (list, tuple)):
         return tuple(items)
@@ -203,7 +203,7 @@ def timestamp_ms(timestamp: Any) -> int:
 
 
 def record_refused(index: int, error: Exception) -> InvalidRecordError:
-    """The error for the record at ``index``, of which ``error`` says what is wrong."""
+    """The error for the record at ``index``; ``error`` says what is wrong with it."""
     return InvalidRecordError("the records cannot be encoded", ((index, str(error)),))
 
 

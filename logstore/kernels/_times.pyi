@@ -2,10 +2,10 @@
 
 from logstore.common.types import Buffer
 
-def late_batches(data: Buffer, columns: object, rows: int, timestamp: int) -> bytearray:
+def batches_entirely_after(data: Buffer, columns: object, rows: int, timestamp: int) -> bytearray:
     """1 for each batch that is known to have no record earlier than ``timestamp``, in ms, else 0.
 
-    A header tells the largest time of its records alone (F-57), so the records are walked, of each
+    A header has only the largest time of its records (F-57), so the records are walked, of each
     the length and the time. Compressed and older batches, and those with a malformed record, are
     0: who decodes them will see.
 

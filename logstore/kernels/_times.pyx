@@ -45,7 +45,7 @@ cdef bint records_are_late(const uint8_t *p, const uint8_t *end, int64_t count,
     return p == end
 
 
-def late_batches(data, columns, int64_t rows, int64_t timestamp):
+def batches_entirely_after(data, columns, int64_t rows, int64_t timestamp):
     """See the stub."""
     cdef Py_buffer view, table
     cdef const uint8_t *start

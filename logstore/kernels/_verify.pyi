@@ -65,10 +65,10 @@ def match_time_entries(
         The entry that it ended at, rows done, and the largest timestamp in them and before.
     """
 
-def unfit_batches(data: Buffer, columns: Buffer, rows: int) -> list[int]:
-    """Rows whose records want a closer look: not plain, or not as ``section_fits`` asks."""
+def irregular_batches(data: Buffer, columns: Buffer, rows: int) -> list[int]:
+    """Rows whose records want a closer look: not plain, or not as ``fits_in_section`` asks."""
 
-def section_fits(payload: Buffer, columns: Buffer, row: int) -> bool:
+def fits_in_section(payload: Buffer, columns: Buffer, row: int) -> bool:
     """Whether the records of an unpacked section are sound (F-73) and as the header in ``row``
     says: offsets inside the batch, the largest timestamp, none negative."""
 
@@ -110,7 +110,7 @@ class SequenceWatch:
         """The next table.
 
         Returns:
-            Rows of the first batch of a producer, of which nothing but markers of its epoch was
-            seen before; and of each batch with another sequence than the one due its row, that
+            Rows of the first batch of a producer that has only shown markers of its epoch
+            before; and of each batch with another sequence than the one due its row, that
             sequence, and the last offset of the batch before.
         """

@@ -2,7 +2,7 @@
 # cython: initializedcheck=False, embedsignature=False
 """Native judgement of whole tables of batches: the fast twin of ``tests/reference``.
 
-What is told here is only where something is not as usual: the rules, and the words for what breaks
+These functions only say where something is unusual: the rules, and the words for what breaks
 them, are those of ``logstore.verify``. The loops hold no Python object and run without the GIL.
 """
 
@@ -581,7 +581,7 @@ cdef bint unfit(const uint8_t *data, int64_t n, const Table *t, Block *found) no
     return True
 
 
-def unfit_batches(data, columns, int64_t rows):
+def irregular_batches(data, columns, int64_t rows):
     """Rows whose records want a closer look; see the stub."""
     cdef Py_buffer view, held
     cdef Table t
@@ -601,7 +601,7 @@ def unfit_batches(data, columns, int64_t rows):
         discard(&found)
 
 
-def section_fits(payload, columns, int64_t row):
+def fits_in_section(payload, columns, int64_t row):
     """Whether unpacked records are as their header says; see the stub."""
     cdef Py_buffer view, held
     cdef Table t

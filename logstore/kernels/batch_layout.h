@@ -499,8 +499,8 @@ __attribute__((noinline)) static int ls_read_any_record(const uint8_t **at, cons
     return LS_RECORD_OK;
 }
 
-/* A zig-zagged number of one to three bytes at p, of which three can be read; false when it is
- * longer. */
+/* A zig-zagged number of one to three bytes at p, where three bytes can be read; false when it
+ * is longer. */
 __attribute__((always_inline)) static inline int ls_short(const uint8_t **p, uint32_t *zigzag)
 {
     const uint8_t *q = *p;

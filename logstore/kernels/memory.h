@@ -36,7 +36,7 @@ static struct {
     char busy;
 } ls_spares;
 
-/* Never waits: whoever finds it busy does without, also in the child of a fork at a bad moment. */
+/* Never waits: a thread that finds it busy does without, also in the child of a fork.  */
 static inline int ls_spares_enter(void)
 {
     return !__atomic_test_and_set(&ls_spares.busy, __ATOMIC_ACQUIRE);
@@ -104,8 +104,8 @@ static inline void ls_free(uint8_t *data, int64_t capacity)
         free(data);
 }
 
-/* Grow a block, of which `used` bytes matter, to at least *capacity; the old one stays when there
- * is no memory. */
+/* Grow a block with `used` bytes that matter to at least *capacity. Without memory the old one
+ * stays. */
 static inline uint8_t *ls_grow(uint8_t *data, int64_t used, int64_t old, int64_t *capacity)
 {
     uint8_t *moved;

@@ -1,7 +1,7 @@
 /* MurmurHash3 of 128 bits for x64, seed 0: what the package mmh3 calls hash128(x64arch=True).
  *
- * A log may be hostile: this is no keyed hash, and whoever can choose keys can make two that
- * collide.  Kafka trusts MD5 in the same place, for which such pairs are known as well.
+ * A log may be hostile: this is no keyed hash, and a writer who chooses keys can make two that
+ * collide.  Kafka trusts MD5 in the same place, and such pairs are known for it too.
  */
 #ifndef LOGSTORE_MURMUR3_H
 #define LOGSTORE_MURMUR3_H

@@ -8,7 +8,7 @@
  * A scan makes and drops millions of records, each with four objects inside, and would spend most
  * of its time in malloc and free.  So dropped records are kept for the next ones, as CPython keeps
  * tuples, and their fields with them: where a field that nobody else holds has the right size, it is
- * written anew.  Nothing can see the difference, for a field with one reference is reachable from
+ * overwritten.  Nothing can see the difference, for a field with one reference is reachable from
  * nowhere else.  Dropping a record does not even look at its fields, which have left the cache by
  * then; so those of records with a large field are counted, and while there are any it does look,
  * and keeps none of those.
@@ -38,7 +38,7 @@ static struct {
     int64_t large; /* plain records in use that have a field above LS_FIELD_KEPT */
 } ls_kept;
 
-/* ---- fields that are written anew ---- */
+/* ---- fields that are overwritten ---- */
 
 /* Both below steal `kept`, the field of a dropped record or NULL, and return a new reference, or
  * NULL with an error set. */
@@ -154,7 +154,7 @@ typedef struct {
     int64_t value;
 } ls_shared_int;
 
-/* A tuple of the type, with fields that are NULL or may be written anew; NULL with an error set. */
+/* A tuple of the type, with fields that are NULL or may be overwritten; NULL with an error set. */
 static inline PyTupleObject *ls_blank_record(void)
 {
     PyTupleObject *record;

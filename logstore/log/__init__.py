@@ -1,9 +1,9 @@
 """The log of one partition.
 
-In reading order: ``partition_log`` (the facade; ``state`` and ``reads`` are parts of it, and
-``replica`` is what managers and replicas see), ``validation`` (which appends are accepted),
-``writer`` (appends and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads),
-``flushing`` (what is durable), ``maintenance`` (truncation, close) and ``retention``.
+In reading order: ``partition_log`` (the facade, made of ``state`` and ``reads``; ``replica`` adds
+what managers and replicas need), ``validation`` (which appends are accepted), ``writer`` (appends
+and rolls), ``snapshot``, ``readers``, ``reading`` and ``iteration`` (reads), ``flushing`` (what is
+durable), ``maintenance`` (truncation, close) and ``retention``.
 """
 
 from __future__ import annotations
@@ -23,5 +23,10 @@ __all__ = [
     "FetchData",
     "PartitionLog",
     "ReplicaLog",
+    "core",
+    "reading",
+    "replica",
     "run_inline",
+    "upkeep",
+    "writing",
 ]

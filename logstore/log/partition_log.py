@@ -1,7 +1,7 @@
 """``PartitionLog``: the log of one partition on one disk. Matches Kafka's ``UnifiedLog``.
 
-Threads: every method may be called from any thread. Reads wait for nobody (``readers``), appends
-only for each other (``writer``), and what waits for the disk waits apart (``maintenance``).
+Threads: every method may be called from any thread. Reads never wait (``readers``), appends wait
+only for each other (``writer``), and disk waits hold up neither (``maintenance``).
 
 Durability: when an append returns, the bytes are in the page cache: they survive the end of the
 process, not of the machine. After ``flush`` they survive both, and the recovery point says so.
@@ -50,8 +50,8 @@ from logstore.log.writing.flushing import Background
 from logstore.log.writing.producing import LogProducer, check_producer_id
 from logstore.log.writing.validation import level_of
 from logstore.log.writing.writer import CODECS
-from logstore.recovery.recovery import RecoveryOptions, load_log
-from logstore.segments.producer_state import AppendOrigin
+from logstore.recovery import RecoveryOptions, load_log
+from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 
@@ -61,19 +61,19 @@ T = TypeVar("T", bound="PartitionLog")
 class PartitionLog(LogReads):
     """The log of one partition. Open it with ``PartitionLog.open``; use it as a context manager.
 
-    Any thread may call any method. Reads wait for no one, appends only for each other, and what
-    waits for the disk waits apart. When an append returns, the records survive the end of the
-    process; after ``flush`` they survive the end of the machine too.
+    Any thread may call any method. Reads never wait, appends wait only for each other, and disk
+    waits hold up neither. When an append returns, the records survive the end of the process; after
+    ``flush`` they survive the end of the machine too.
     """
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Take over another configuration of the topic, from the next operation on.
+        """Use another configuration of the topic, from the next operation on.
 
-        Sizes of indexes that exist stay as they are until the next roll. What ``flush.messages``
-        does not allow to stay unsynced any more is durable on return.
+        Existing indexes keep their sizes until the next roll. Records that ``flush.messages`` no
+        longer allows to be unsynced are durable on return.
 
         Raises:
-            StorageFailedError, ResourceBusyError: it could not be made so.
+            StorageFailedError, ResourceBusyError: the sync failed.
         """
         self._maintenance.reconfigure(config)
         self._flusher.flush_what_is_due()
@@ -107,27 +107,25 @@ class PartitionLog(LogReads):
         one. After a crash it recovers; no record is lost that was acknowledged as durable.
 
         Args:
-            managed: somebody else holds the lock, and keeps what a start needs; nothing is locked
-                or left behind, and the next three count alone (unclean, 0 and 0 by default).
-            clean_shutdown, recovery_point, log_start_offset: what is known of the last stop, if
-                one of them is given; otherwise what the last owner left in the directory.
-            clean_shutdown: trust the files, as long as headers and ``recovery_point`` agree;
-                without it everything from the segment of ``recovery_point`` on is scanned, and cut
-                at the first bad batch.
-            producer_id_expiration_ms: forget a producer that is silent for so long; never by
+            managed: the caller holds the lock and keeps what a start needs. Nothing is locked or
+                left behind, and only the next three arguments count (unclean, 0 and 0 by default).
+            clean_shutdown, recovery_point, log_start_offset: what is known about the last stop. If
+                none is given, it comes from what the last owner left in the directory.
+            clean_shutdown: trust the files if headers and ``recovery_point`` agree. Otherwise
+                everything from the segment of ``recovery_point`` on is scanned, and cut at the
+                first bad batch.
+            producer_id_expiration_ms: forget a producer that is silent for this long; never by
                 default.
-            replicated: leave the high watermark to the caller; otherwise it follows the log end.
-                The log is then a ``ReplicaLog``, which has the methods for it.
-            background: runs what may happen later (the flush of a rolled segment).
-            on_failure: told once when the disk fails. It may hold the lock under which appends
-                happen: it hands the news on and comes back.
-            on_cut: called when a truncation is durable, before the first new record: offsets that
-                the owner keeps about the log by its name must not be above its end, durably, on
-                return.
-            on_restart: called when a truncation has dropped all records, before the first new
-                one; what the owner keeps about the log by its name must be gone, durably, on
-                return.
-            random_id: 32 hex digits, other ones each time; for ``segment.jitter.ms``.
+            replicated: the caller moves the high watermark; otherwise it follows the log end. Use
+                `ReplicaLog`, which has the methods for it.
+            background: runs tasks that may happen later, such as the flush of a rolled segment.
+            on_failure: called once when the disk fails. The lock of appends may be held, so it must
+                return at once.
+            on_cut: called when a truncation is durable, before the first new record. On return the
+                offsets that the owner stores for the log must durably not exceed its end.
+            on_restart: called when a truncation has dropped all records, before the first new one.
+                On return everything that the owner stores for the log must be durably gone.
+            random_id: returns 32 new hex digits, for ``segment.jitter.ms``.
         Raises:
             LogDirLockedError: the partition is open already, or its log directory is in use.
             StorageFailedError: the disk refused.
@@ -146,16 +144,30 @@ class PartitionLog(LogReads):
             if given != (None, None, None):
                 start = StartPoint(bool(clean_shutdown), recovery_point, log_start_offset or 0)
             loaded = load_log(
-                storage, path, config, clock, clean_shutdown=start.clean,
-                recovery_point=start.recovery_point, log_start_offset=start.log_start_offset,
+                storage,
+                path,
+                config,
+                clock,
+                clean_shutdown=start.clean,
+                recovery_point=start.recovery_point,
+                log_start_offset=start.log_start_offset,
                 options=options or RecoveryOptions(),
                 producer_id_expiration_ms=producer_id_expiration_ms,
-            )  # fmt: skip
+            )
             log = _kind(cls, replicated)(
-                path, loaded, config, storage, clock,
-                background=background, replicated=replicated, on_failure=on_failure,
-                on_cut=on_cut, on_restart=on_restart, random_id=random_id, hold=hold,
-            )  # fmt: skip
+                path,
+                loaded,
+                config,
+                storage,
+                clock,
+                background=background,
+                replicated=replicated,
+                on_failure=on_failure,
+                on_cut=on_cut,
+                on_restart=on_restart,
+                random_id=random_id,
+                hold=hold,
+            )
         except BaseException as error:
             if hold is not None:
                 hold.release()
@@ -171,7 +183,7 @@ class PartitionLog(LogReads):
                 log.assign_topic_id(topic_id)
             log._flusher.flush_what_is_due()
         except BaseException:
-            log._abandon()  # nobody else could close its files
+            log._abandon()  # no other code could close its files
             raise
         return log
 
@@ -224,8 +236,8 @@ class PartitionLog(LogReads):
         Args:
             records: ``(key, value)``, ``(key, value, timestamp_ms)``, ``(key, value,
                 timestamp_ms, headers)`` or ``Record``; keys and values are bytes or None. A
-                timestamp is in ms, or a ``datetime`` with its time zone; None is the present.
-            sync: wait until the batch is durable. One sync serves all who wait for it.
+                timestamp is in ms, or a ``datetime`` with its time zone; None means now.
+            sync: wait until the batch is durable. One sync serves all waiting appends.
             leader_epoch: epoch of this leader; the latest known one (at least 0) by default.
             compression: codec, or its name; the topic's ``compression.type`` by default.
         Raises:
@@ -259,12 +271,12 @@ class PartitionLog(LogReads):
         Args:
             records: as in ``append``; any iterable, which is read as it is appended.
             batch_records: at most so many records in a batch.
-            batch_bytes: about so many bytes in a batch, going by the one before it; never more
-                than ``max.message.bytes`` and ``segment.bytes`` allow.
+            batch_bytes: about so many bytes in a batch, estimated from the one before it, and never
+                more than ``max.message.bytes`` and ``segment.bytes`` allow.
             sync: wait at the end until all batches are durable.
         Raises:
-            PartialAppendError: it stopped in the middle, for a reason that is its cause; all
-                records before are appended (with ``sync`` durably), and it says how many.
+            PartialAppendError: it stopped in the middle; ``__cause__`` has the reason. All records
+                before are appended (with ``sync`` durably), and it says how many.
             ConfigError: a limit is below 1.
         """
 
@@ -311,8 +323,8 @@ class PartitionLog(LogReads):
     def producer(self, producer: int | str) -> LogProducer:
         """An idempotent producer, by its id or by a name from which the id is made.
 
-        After a restart it goes on where the log ends. One of the same id that is still there is
-        fenced: from here on its appends fail.
+        After a restart it continues where the log ends. An earlier producer with the same id is
+        fenced: its appends fail from now on.
 
         Raises:
             InvalidRecordError: neither an id in [0, 2^63) nor a name.
@@ -322,9 +334,12 @@ class PartitionLog(LogReads):
         with self._producers_lock:
             self._core.check()
             made = LogProducer(
-                self._core, self._writer, self._flusher.after_append, producer_id,
+                self._core,
+                self._writer,
+                self._flusher.after_append,
+                producer_id,
                 self._producers.get(producer_id),
-            )  # fmt: skip
+            )
             self._producers[producer_id] = made
         return made
 
@@ -333,8 +348,9 @@ class PartitionLog(LogReads):
         data: Buffer,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: TransactionCheck = TransactionCheck.NONE,
     ) -> AppendInfo:
-        """Append ready-made batches: offsets and the leader epoch are placed in their headers.
+        """Append complete batches, and write offsets and leader epoch into their headers.
 
         With origin CLIENT every record is validated, as a broker does with a produce request; the
         other origins are trusted beyond the checksum (F-192). Several batches become one write.
@@ -343,12 +359,12 @@ class PartitionLog(LogReads):
             RecordRejectedError: a batch breaks a rule; nothing was appended.
             StorageFailedError: the disk refused.
         """
-        info = self._writer.append_as_leader(data, leader_epoch, origin)
+        info = self._writer.append_as_leader(data, leader_epoch, origin, check)
         self._flusher.after_append(info.last_offset)
         return info
 
     def roll(self) -> None:
-        """Begin a new segment at the log end offset; an empty active one is left alone."""
+        """Begin a new segment at the log end offset, unless the active one is empty."""
         self._flusher.roll()
 
     def flush(self, offset: int | None = None) -> None:
@@ -368,21 +384,28 @@ class PartitionLog(LogReads):
         on_out_of_range: str = "error",
         committed: bool = False,
     ) -> Cursor:
-        """The place of a reader, kept under ``name`` in the log's directory (see ``Cursor``).
+        """The position of a reader, stored under ``name`` in the log's directory (see ``Cursor``).
 
         Args:
-            start: where it begins if there is none of this name: an offset, EARLIEST or LATEST;
-                the log start by default.
-            on_out_of_range: where it goes on if the records at its position were deleted:
+            start: where a new cursor begins: an offset, EARLIEST or LATEST; the log start by
+                default.
+            on_out_of_range: where it continues if the records at its position were deleted:
                 "earliest" or "latest"; "error" raises ``OffsetOutOfRangeError``.
             committed: as in ``follow``.
         Raises:
-            CursorError: a bad name, a damaged file, or one of another topic.
+            CursorError: the name is invalid, or the file is damaged or belongs to another topic.
         """
         return Cursor(
-            self._core, self._readers, self.name, lambda: self._topic_id, self.flush, name,
-            start=start, on_out_of_range=OnOutOfRange.of(on_out_of_range), committed=committed,
-        )  # fmt: skip
+            self._core,
+            self._readers,
+            self.name,
+            lambda: self._topic_id,
+            self.flush,
+            name,
+            start=start,
+            on_out_of_range=OnOutOfRange.of(on_out_of_range),
+            committed=committed,
+        )
 
     def _raise_log_start_locked(self, offset: int) -> bool:
         writer = self._writer
@@ -399,9 +422,11 @@ class PartitionLog(LogReads):
         return True
 
     def delete_records(self, before_offset: int) -> int:
-        """Delete all records below ``before_offset`` (−1: the high watermark); the new log start.
+        """Delete all records below ``before_offset`` (−1: the high watermark).
 
-        Durable on return where no manager keeps the log starts (it does so once a minute).
+        Returns the log start.
+
+        It is durable on return, unless a manager writes the log starts, once a minute.
 
         Raises:
             OffsetOutOfRangeError, PolicyViolationError: see F-287.
@@ -413,7 +438,7 @@ class PartitionLog(LogReads):
             offset = writer.committed_offset if before_offset == -1 else before_offset
             self._raise_log_start_locked(offset)
             start = writer.log_start_offset
-        if self._hold is not None:  # a manager does this from time to time
+        if self._hold is not None:  # a manager does this periodically
             self.flush(start)
             with self._maintenance.structure_lock, self._core.doing("keep the log start"):
                 self._core.check()
@@ -423,21 +448,20 @@ class PartitionLog(LogReads):
     def truncate_to(self, offset: int) -> bool:
         """Drop all records at or after ``offset``; False when there were none (F-269 … F-278).
 
-        A batch that contains ``offset`` goes whole, and the log ends where it began: stricter than
-        Kafka, whose log end may lie inside a batch that is gone. The cut becomes durable before
-        anything else is written (stricter than F-280): no crash puts old records behind what is
-        appended next.
+        A batch that contains ``offset`` is dropped whole, and the log ends where it began. Kafka's
+        log end may lie inside a dropped batch. The truncation becomes durable before anything else
+        is written (stricter than F-280), so that a crash never puts old records after new ones.
         """
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
         return self._maintenance.truncate_to(offset)
 
     def delete_old_segments(self) -> int:
-        """Delete what retention allows (F-282 … F-285); the number of segments deleted."""
+        """Delete what retention allows (F-282 … F-285). Returns the number of segments."""
         return self._maintenance.delete_old_segments()
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Unlink ``.deleted`` files that are due; how many."""
+        """Unlink ``.deleted`` files that are due. Returns how many."""
         return self._maintenance.purge_deleted(now_ms)
 
     def _codec(self, compression: Compression | str | None) -> Compression:

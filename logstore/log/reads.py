@@ -22,7 +22,7 @@ from logstore.storage.base import Storage
 
 
 class LogReads(LogState):
-    """Every method may be called from any thread, and waits for nobody but where it says so."""
+    """The reads of a log. Thread-safe; no method waits unless it says so."""
 
     def read(
         self,
@@ -117,7 +117,7 @@ class LogReads(LogState):
 
         Args:
             start: an offset, EARLIEST or LATEST; the log start by default.
-            timeout: end after so many seconds without a record; wait for ever if None.
+            timeout: end after so many seconds without a record; None waits forever.
             committed: up to the last stable offset, without what was aborted.
         Raises:
             OffsetOutOfRangeError: here or while reading: what comes next was deleted.

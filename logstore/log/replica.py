@@ -1,6 +1,6 @@
-"""``ReplicaLog``: what managers and replicas need of a log beside its user's methods.
+"""``ReplicaLog``: the methods of a log for managers and replicas.
 
-Leader epochs, watermarks, appends of a follower, and what a manager does from time to time.
+Leader epochs, watermarks, appends of a follower, and the periodic work of a manager.
 """
 
 from __future__ import annotations
@@ -14,14 +14,20 @@ from logstore.kernels import AppendInfo
 from logstore.log.core.news import News
 from logstore.log.core.snapshot import LogView
 from logstore.log.partition_log import PartitionLog
+from logstore.log.reading.reading import FetchData
 from logstore.log.upkeep.replacing import LogReplacing
+from logstore.log.writing.producing import is_id_of_name
 from logstore.log.writing.recent import RecentAppends, RecentBudget
 from logstore.segments.index import AbortedTxn
-from logstore.segments.producer_state import ProducerStateManager
+from logstore.segments.producer_state import (
+    ProducerEntry,
+    ProducerStateManager,
+    VerificationStateEntry,
+)
 
 
 class ReplicaLog(PartitionLog):
-    """A ``PartitionLog`` that is a replica, or that a ``LogManager`` looks after."""
+    """A ``PartitionLog`` of a replica or of a ``LogManager``."""
 
     def crash(self) -> None:
         """Release files without flushing or trimming, as the end of the process does."""
@@ -36,14 +42,17 @@ class ReplicaLog(PartitionLog):
 
     @property
     def restarting(self) -> bool:
-        """A truncation drops all records, and is not durable yet: a crash brings back the old."""
+        """Whether a truncation drops all records and is not durable yet, so that a crash would
+        bring the old ones back.
+        """
         return self._maintenance.restarting
 
     @property
     def kept_end_offset(self) -> int:
-        """The log end offset, without what ``flush.messages`` does not allow to count before its
-        sync."""
-        end, flush_at = self.log_end_offset, self._writer.flush_at
+        """The log end offset, except records that ``flush.messages`` does not count before their
+        sync.
+        """
+        end, flush_at = self._core.snapshot.log_end_offset, self._writer.flush_at
         return end if end <= flush_at else flush_at
 
     @property
@@ -52,7 +61,7 @@ class ReplicaLog(PartitionLog):
 
     @property
     def news(self) -> News:
-        """Tells of the next change of anything that a reader could see."""
+        """Notices of the next change that a reader could see."""
         return self._core.news
 
     @property
@@ -60,7 +69,7 @@ class ReplicaLog(PartitionLog):
         return self._writer.producers
 
     def mark_failed(self, failure: LogstoreError) -> None:
-        """Refuse further work: another log of the same directory met a failure."""
+        """Refuse further work, because another log of the same directory failed."""
         self._core.refuse(failure)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -82,9 +91,9 @@ class ReplicaLog(PartitionLog):
         self._flusher.save_epochs()
 
     def lead(self, leader_epoch: int) -> int:
-        """From now on only appends of the leader in this epoch are taken; the log end offset.
+        """From now on accept only appends of the leader in this epoch. Returns the log end offset.
 
-        An append that is under way is through, or not begun. ``follow_leader`` is the other role.
+        On return no append of another role is under way. ``follow_leader`` is the other role.
         """
         writer = self._writer
         with writer.lock:
@@ -93,27 +102,47 @@ class ReplicaLog(PartitionLog):
             return writer.log_end_offset
 
     def follow_leader(self, leader_epoch: int) -> None:
-        """From now on only what was fetched in this epoch is taken."""
+        """From now on accept only batches that were fetched in this epoch."""
         with self._writer.lock:
             self._core.check()
             self._writer.take_role_locked(leader_epoch, leads=False)
+            self._writer.producers.end_verifications()
 
     def keep_recent(self, budget: RecentBudget | None) -> None:
-        """Keep what is appended as leader from now on in memory for a while; None: nothing."""
+        """Keep later appends as leader in memory for a while; None keeps none."""
         writer = self._writer
         with writer.lock:
             if writer.recent is not None:
                 writer.recent.clear()
             writer.recent = None if budget is None else RecentAppends(budget)
 
-    def read_recent(self, start_offset: int, up_to: int, max_bytes: int) -> bytes | None:
-        """What ``read`` would give of whole appends, if they are in memory; else None."""
+    def read_to_send(
+        self, start_offset: int, max_bytes: int, *, minimum_one: bool, up_to: int, committed: bool
+    ) -> FetchData:
+        """As ``read``, but many bytes stay in their file where the storage has descriptors: they
+        are ``FetchData.file_slice`` and not ``data``.
+
+        The slice shows what the log had at the time of the read, whatever is cut, compacted,
+        deleted or closed later.
+        """
+        return self._readers.read(
+            start_offset, max_bytes, minimum_one, up_to, committed, by_slice=True
+        )
+
+    def read_recent(
+        self, start_offset: int, up_to: int, max_bytes: int, *, whole: bool = False
+    ) -> bytes | None:
+        """What ``read`` would return, in whole appends, if they are in memory; otherwise None.
+
+        With ``whole`` also None if there are more records.
+        """
         recent, core = self._writer.recent, self._core
         if recent is None:
             return None
         seen = core.snapshot
-        found = recent.read(start_offset, min(up_to, seen.log_end_offset), max_bytes)
-        # As in any read: it counts only if nothing can have been removed under it.
+        limit = min(up_to, seen.log_end_offset)
+        found = recent.read(start_offset, limit, max_bytes, whole=whole)
+        # As in any read, it counts only if nothing was removed during it.
         if core.snapshot.version != seen.version or core.failure is not None:
             return None
         return found if start_offset >= seen.log_start_offset else None
@@ -134,20 +163,21 @@ class ReplicaLog(PartitionLog):
         return info
 
     def configure(self, config: LogConfig) -> None:
-        """As ``reconfigure``, but for the sync: what ``flush.messages`` does not allow to stay
-        unsynced any more waits for ``flush_what_is_due``, and is not in ``kept_end_offset``."""
+        """As ``reconfigure``, without the sync: records that ``flush.messages`` no longer allows to
+        be unsynced wait for ``flush_what_is_due``, and are not in ``kept_end_offset``.
+        """
         self._maintenance.reconfigure(config)
 
     def flush_what_is_due(self) -> None:
-        """Sync what ``flush.messages`` does not allow to wait, after an append that could not.
+        """Sync what ``flush.messages`` does not allow to wait, after an append that could not sync.
 
         Raises:
-            StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
+            StorageFailedError, ResourceBusyError: the records are in the log but not durable.
         """
         self._flusher.flush_what_is_due()
 
     def update_high_watermark(self, offset: int) -> int:
-        """Set the high watermark, clamped to [log start, log end]; the value it has then (R-26)."""
+        """Set the high watermark, clamped to [log start, log end]. Returns the new value (R-26)."""
         writer = self._writer
         with writer.lock:
             self._core.check()
@@ -157,22 +187,21 @@ class ReplicaLog(PartitionLog):
             return writer.high_watermark
 
     def maybe_increment_high_watermark(self, offset: int) -> int | None:
-        """Advance the high watermark; the old value if it moved (R-23)."""
+        """Advance the high watermark. Returns the old value if it moved (R-23)."""
         writer = self._writer
         with writer.lock:
             self._core.check()
-            if offset > writer.log_end_offset:
-                raise ValueError(
-                    f"high watermark {offset} is above the log end {writer.log_end_offset}"
-                )
-            old = writer.committed_offset
+            end = writer.log_end_offset
+            if offset > end:
+                raise ValueError(f"high watermark {offset} is above the log end {end}")
+            old = writer.high_watermark if writer.replicated else end
             if offset <= old:
                 return None
             writer.set_high_watermark_locked(offset)
             return old
 
     def maybe_increment_log_start_offset(self, offset: int) -> bool:
-        """Raise the log start; segments below it go with the next retention pass (F-286).
+        """Raise the log start. The next retention pass removes segments below it (F-286).
 
         Raises:
             OffsetOutOfRangeError: above the high watermark.
@@ -181,7 +210,7 @@ class ReplicaLog(PartitionLog):
             return self._raise_log_start_locked(offset)
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int | None = None) -> None:
-        """Drop everything; the log becomes empty at ``offset`` (F-269 … F-277).
+        """Drop all records. The log becomes empty at ``offset`` (F-269 … F-277).
 
         Raises:
             ValueError: below 0, or above 2**63 - 1.
@@ -204,15 +233,42 @@ class ReplicaLog(PartitionLog):
                 self._core.storage.sync_dir(self.directory)
 
     def drop_old_snapshots(self, recovery_point: int) -> None:
-        """Snapshots no recovery needs any more: below the segment of the recovery point but one."""
+        """Drop snapshots that no recovery needs: those below the segment before that of the
+        recovery point.
+        """
         writer = self._writer
         with writer.lock, self._core.doing("remove snapshot"):
             if self.failed:
-                return  # what lies there may be of another log by now
+                return  # the files there may belong to another log by now
             bases = [b for b in writer.segments.bases if b <= recovery_point][-2:]
             floor = bases[0] if bases else 0
             for offset in [o for o in writer.producers.snapshots if o < floor]:
                 writer.producers.remove_snapshot(offset)
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationStateEntry | None:
+        """See ``ProducerStateManager.begin_verification``."""
+        with self._writer.lock:
+            return self._writer.producers.begin_verification(
+                producer_id,
+                producer_epoch,
+                sequence,
+                bumps_epoch=bumps_epoch,
+                now_ms=self._core.clock.wall_ms(),
+            )
+
+    def producer_entries(self) -> list[ProducerEntry]:
+        """Copies of the state of each producer, by producer id."""
+        with self._writer.lock:
+            known = self._writer.producers.producers
+            return [known[producer_id].copy() for producer_id in sorted(known)]
+
+    def largest_producer_id(self) -> int:
+        """Of those that a cluster hands out; −1 without any."""
+        with self._writer.lock:
+            known = self._writer.producers.producers
+            return max((each for each in known if not is_id_of_name(each)), default=-1)
 
     def remove_expired_producers(self) -> int:
         with self._writer.lock:
@@ -222,12 +278,13 @@ class ReplicaLog(PartitionLog):
 
     @property
     def replacing(self) -> LogReplacing:
-        """Puts rewritten segments in place of others."""
+        """Replaces segments by rewritten ones."""
         return self._replacing
 
     def last_producer_batches(self) -> tuple[list[int], dict[int, int]]:
-        """What must stay of the producers that are remembered: the offsets of their last records;
-        and, by producer id, the epoch of those that are known by a marker alone."""
+        """What must stay for active producers: the offsets of their last records, and by producer
+        id the epoch of producers that are known only by a marker.
+        """
         with self._writer.lock:
             producers = list(self._writer.producers.producers.values())
             offsets = [p.batches[-1].last_offset for p in producers if p.batches]
@@ -245,11 +302,14 @@ class ReplicaLog(PartitionLog):
         return found
 
     def flush_epochs(self) -> None:
-        """Write the epoch file if the cache is ahead of it (F-207)."""
+        """Write the epoch file if the cache has changed (F-207)."""
         self._flusher.save_epochs()
 
     def check_invariants(self) -> None:
-        """Raise ``InvariantError`` when the log contradicts itself; for tests after each step."""
+        """Raise ``InvariantError`` if the log contradicts itself.
+
+        Tests call this after each step.
+        """
         writer = self._writer
         with writer.lock:
             bases = writer.segments.bases

@@ -1,4 +1,4 @@
-"""What an open log is made of, and what can be seen of it at a glance."""
+"""The parts of an open log, and its current numbers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from logstore.log.upkeep.replacing import LogReplacing
 from logstore.log.writing.flushing import Background, LogFlusher
 from logstore.log.writing.producing import LogProducer
 from logstore.log.writing.writer import LogWriter
-from logstore.recovery.recovery import LoadedLog, RecoveryReport
+from logstore.recovery import LoadedLog, RecoveryReport
 from logstore.segments.segment import Segment
 from logstore.storage.base import Storage
 
 
 def run_inline(task: Callable[[], None]) -> None:
-    """The default for a log without a manager: what Kafka schedules happens before return."""
+    """Run a task at once, the default for a log without a manager. Kafka schedules it."""
     task()
 
 
@@ -90,7 +90,7 @@ class LogState:
 
     @property
     def snapshot(self) -> LogSnapshot:
-        """Where it starts and ends and how far it is committed, all at one moment."""
+        """Start, end and committed end of the log, all at one moment."""
         return self._core.snapshot
 
     @property
@@ -167,9 +167,13 @@ class LogState:
         snapshot = self._core.snapshot
         try:
             leave_start_point(
-                self._core.storage, self.directory, self.topic_partition,
-                self.segments[0].base_offset, snapshot.log_start_offset, snapshot.log_end_offset,
-            )  # fmt: skip
+                self._core.storage,
+                self.directory,
+                self.topic_partition,
+                self.segments[0].base_offset,
+                snapshot.log_start_offset,
+                snapshot.log_end_offset,
+            )
         except (OSError, CheckpointError) as error:
             logger.error("%s: the next start will recover: %s", self.directory, error)
 

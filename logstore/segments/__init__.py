@@ -1,4 +1,20 @@
 """What a log is made of: segments, their indexes, and the state that follows from their batches.
 
-``segment`` is what the writer has, ``segment_view`` what readers see of it.
+Begin with ``segment``, for the writer of a log, and ``segment_view``, for its readers.
+``producer_state`` and ``leader_epochs`` follow from the batches, and ``rebuild`` makes them
+again.
 """
+
+__all__ = [
+    "batch_search",
+    "index",
+    "large_batch",
+    "leader_epochs",
+    "open_files",
+    "producer_state",
+    "rebuild",
+    "second_opinion",
+    "segment",
+    "segment_list",
+    "segment_view",
+]

@@ -1,7 +1,7 @@
-"""Where a ``.log`` can be read again behind bytes that are no batch.
+"""Find where a ``.log`` can be read again after bytes that are no batch.
 
-No mark in the format says where a batch starts, so the search goes by what a header must look like
-and believes a place only when the checksum there matches. Offsets are not looked at: no checksum
+No mark in the format says where a batch starts, so the search looks for bytes that can be a header,
+and accepts a place only if the checksum there matches. It ignores offsets, because no checksum
 covers them.
 """
 
@@ -17,17 +17,20 @@ from logstore.kernels import crc32, crc32c
 from logstore.storage.base import File
 
 PREFIX = 12
-"""Bytes in front of what the length field of a batch counts."""
+"""How many bytes lie before those that the length field of a batch counts."""
 WHOLE_BATCH_MAX = 16 << 20
-"""Bytes of a batch that is looked at in one piece; larger ones are hashed in pieces only."""
+"""The largest batch in bytes that is read in one piece. Larger ones are only hashed, in pieces."""
 
 FIRST_WINDOW = 16 << 10
-"""Bytes that are read first wherever a search goes on; it may have to begin anew right behind."""
+"""How many bytes a search reads first wherever it goes on.
+
+It may have to start again right after.
+"""
 
 _PIECE = 4 << 20
 _ZEROS = bytes(_PIECE + HEADER_SIZE)
-_SEARCH_COST = 100  # candidates that one call counts for
-# What one search may do, beside what it may do for each byte that it searches.
+_SEARCH_COST = 100  # how many candidates one call may count
+# The work that one search may do in addition to what each searched byte allows.
 _CANDIDATES, _BYTES_PER_CANDIDATE = 200_000, 512
 _HASHED, _HASHED_PER_BYTE = 64 << 20, 8
 _MAGIC = 16  # its position in the header
@@ -41,8 +44,8 @@ _HEADER = re.compile(
 )
 
 
-class Found(NamedTuple):
-    """A whole batch whose checksum matches. Its base offset is as read."""
+class FoundBatch(NamedTuple):
+    """A whole batch whose checksum matches. The base offset is not checked."""
 
     position: int
     size: int
@@ -56,16 +59,16 @@ class Found(NamedTuple):
 class BatchSearch:
     """Finds the whole batches in a file, in one pass from front to end.
 
-    The work is bounded by the number of bytes, whatever they are: one search gives up when bytes
-    that look like headers are too many, or would have it hash too much.
+    The work is bounded by the number of bytes, whatever they are. A search gives up if too many
+    bytes look like headers, or if it would have to hash too much.
 
     Attributes:
         gave_up: there may be batches that were not found.
-        blank: whatever was searched is zero.
+        blank: all searched bytes are zero.
     """
 
     def __init__(self, file: File, position: int, size: int) -> None:
-        """``size`` is where the bytes end; the search begins at ``position`` or later."""
+        """Search from ``position`` or later up to ``size``, where the bytes end."""
         self._file = file
         self._size = size
         searched = max(size - position, 0)
@@ -74,8 +77,8 @@ class BatchSearch:
         self.gave_up = False
         self.blank = True
 
-    def next(self, position: int) -> Found | None:
-        """The first batch that begins at ``position`` or behind it."""
+    def next(self, position: int) -> FoundBatch | None:
+        """The first batch that begins at ``position`` or later."""
         self._candidates_left -= _SEARCH_COST
         for found in self._candidates(position):
             if not self._afford(found.size):
@@ -84,7 +87,7 @@ class BatchSearch:
                 return found
         return None
 
-    def at(self, position: int) -> Found | None:
+    def at(self, position: int) -> FoundBatch | None:
         """The batch that begins at ``position``."""
         head = self._file.read_at(position, PREFIX)
         base, length = struct.unpack(">qi", head) if len(head) == PREFIX else (0, -1)
@@ -92,18 +95,19 @@ class BatchSearch:
         if length < 0 or position + size > self._size or not self._afford(size):
             return None
         valid = is_valid_batch(self._file, position, size)
-        return Found(position, size, base) if valid else None
+        return FoundBatch(position, size, base) if valid else None
 
     def whole_but_for_its_header(self, position: int, end: int) -> bool:
-        """Whether one of the fields that no checksum covers is all that is wrong with a batch.
+        """Whether only a field that no checksum covers is wrong in the batch at ``position``.
 
-        It begins at ``position`` and ends at ``end``, or where its length says.
+        The batch ends at ``end``, or where its length says.
         """
         return self.fitting_header(position, end) is not None
 
     def fitting_header(self, position: int, end: int) -> tuple[int, int] | None:
-        """Size and magic with which the checksum of the batch at ``position`` matches, if it ends
-        at ``end``, or where its length says."""
+        """The size and magic with which the checksum of the batch at ``position`` matches, if the
+        batch ends at ``end`` or where its length says.
+        """
         head = self._file.read_at(position, min(HEADER_SIZE, end - position))
         if len(head) < HEADER_SIZE:
             return None
@@ -121,8 +125,8 @@ class BatchSearch:
         self.gave_up = self.gave_up or self._hashes_left < 0 or self._candidates_left < 0
         return not self.gave_up
 
-    def _candidates(self, position: int) -> Iterator[Found]:
-        """Whatever looks like a header with a length that fits."""
+    def _candidates(self, position: int) -> Iterator[FoundBatch]:
+        """Everything that looks like a header with a possible length."""
         window = FIRST_WINDOW
         while position < self._size:
             data = self._file.read_at(position, min(window + HEADER_SIZE, self._size - position))
@@ -142,7 +146,7 @@ class BatchSearch:
             position += window
             window = min(2 * window, _PIECE)
 
-    def _plausible(self, data: bytes, at: int, start: int) -> Found | None:
+    def _plausible(self, data: bytes, at: int, start: int) -> FoundBatch | None:
         base, length = struct.unpack_from(">qi", data, at)
         position = start + at
         if position + PREFIX + length > self._size:
@@ -158,7 +162,7 @@ class BatchSearch:
                 return None
         elif not self._adds_up(position, length, 18 + 8 * magic):
             return None
-        return Found(position, PREFIX + length, base)
+        return FoundBatch(position, PREFIX + length, base)
 
     def _adds_up(self, position: int, length: int, key: int) -> bool:
         """Whether key and value of an old message, the key at byte ``key``, fill it exactly."""
@@ -167,7 +171,7 @@ class BatchSearch:
         return key < value < end == PREFIX + length
 
     def _field_size(self, position: int, length: int, field: int) -> int:
-        """Bytes of a key or value with its length; below 0 if it has none."""
+        """The size of a key or value with its length field; below 0 if it has none."""
         if not 0 <= field <= PREFIX + length - 4:
             return -1
         size = int.from_bytes(self._file.read_at(position + field, 4), "big", signed=True)
@@ -175,10 +179,10 @@ class BatchSearch:
 
 
 def find_batch(file: File, position: int, size: int, expected: int) -> tuple[int, int] | None:
-    """Position and base offset of the next batch whose checksum matches, from ``position`` on, and
-    whose offset lies at ``expected`` or above, less than 2³² away.
+    """Position and base offset of the next batch from ``position`` on with a matching checksum and
+    an offset of at least ``expected`` and less than 2³² above it.
 
-    ``size`` is where the bytes end. None when there is no such batch, or the search gave up.
+    ``size`` is where the bytes end. None if there is no such batch, or if the search gave up.
     """
     search = BatchSearch(file, position, size)
     while (found := search.next(position)) is not None:
@@ -191,7 +195,7 @@ def find_batch(file: File, position: int, size: int, expected: int) -> tuple[int
 def is_valid_batch(file: File, position: int, length: int) -> bool:
     """Whether a batch with a matching checksum takes up ``length`` bytes from ``position`` on.
 
-    Memory is one piece, whatever the length.
+    Takes the memory of one piece, whatever the length.
     """
     head = file.read_at(position, min(HEADER_SIZE, length))
     if len(head) <= _MAGIC or PREFIX + int.from_bytes(head[8:12], "big", signed=True) != length:
@@ -203,7 +207,7 @@ def is_valid_batch(file: File, position: int, length: int) -> bool:
 
 
 def _matches(file: File, position: int, end: int, magic: int, head: bytes) -> bool:
-    """Whether the checksum of a batch matches that has ``magic`` and ends at ``end``."""
+    """Whether the checksum matches if the batch has ``magic`` and ends at ``end``."""
     if magic == 2:
         stored, covered, update = head[17:21], 21, crc32c
     else:

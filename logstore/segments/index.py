@@ -1,7 +1,7 @@
 """Offset, time and transaction index of one segment, each over one file.
 
-An index is a hint: it is rebuilt from the ``.log`` whenever it is missing or wrong, and whoever
-uses an entry checks that it leads to a batch (docs/format.md, "Indexes"). Entry counts live in the
+An index is a hint: it is rebuilt from the ``.log`` whenever it is missing or wrong, and a reader of
+an entry checks that it points to a batch (docs/format.md, "Indexes"). Entry counts live in the
 segment's ``SegmentState``, which writes new entries in native code; this module opens, searches,
 cuts and trims. Matches Kafka's ``OffsetIndex``, ``TimeIndex`` and ``TransactionIndex``.
 """
@@ -61,11 +61,12 @@ class _SparseIndex:
         self.path = path
         self.base_offset = base_offset
         self._storage = storage
-        # Open while the segment is active; a lookup in another one opens the file for itself,
+        # Open while the segment is active. A lookup in another segment opens the file for itself,
         # because a broker has more segments than descriptors.
         self._file: File | None = None
         self._map: Mapping | None = None
-        # Lookups run beside the writer, who maps and trims: never over a mapping that was let go.
+        # Lookups run beside the writer, which maps and trims. They must never use a released
+        # mapping.
         self._lock = make_lock(Rank.INDEX)
 
     def create(self) -> None:
@@ -90,7 +91,7 @@ class _SparseIndex:
                 file.close()
 
     def rename(self, target: str) -> bool:
-        """Give the file another name, by which lookups find it; False if there is no file."""
+        """Rename the file; lookups then use the new name. False if there is no file."""
         with self._lock:
             return _renamed(self, self._storage, target)
 
@@ -136,7 +137,7 @@ class _SparseIndex:
             file.close()
 
     def _taken_file(self) -> File | None:
-        """Unmap; the file, which the caller closes."""
+        """Unmap. Returns the file, which the caller closes."""
         if self._map is not None:
             self._map.close()
         file, self._map, self._file = self._file, None, None
@@ -144,7 +145,7 @@ class _SparseIndex:
 
     @contextmanager
     def _opened(self) -> Iterator[File]:
-        """For a lookup: what is no file leads nowhere, as a wrong entry does."""
+        """The file for a lookup. A missing or irregular file counts like a wrong entry."""
         try:
             file = self._storage.open(self.path)
         except UnusableFileError as error:
@@ -167,8 +168,8 @@ class _SparseIndex:
     ) -> tuple[int, Entry | None, Entry | None]:
         """Split ``count`` ascending entries where ``above`` turns true.
 
-        Returns the number of leading entries for which it is false, the last of these and the
-        first for which it is true. O(log n) reads of one entry.
+        Returns the number of leading entries for which it is false, the last of these, and the
+        first for which it is true. Takes O(log n) reads of one entry.
         """
         with self._lock:
             if self._map is not None:
@@ -177,7 +178,7 @@ class _SparseIndex:
                 return self._split(lambda index: self._file_entry(file, index), count, above)
 
     def entries(self, count: int) -> list[Entry]:
-        """The first ``count`` entries as stored; for checks, not for lookups."""
+        """The first ``count`` entries as stored, for checks."""
         size = count * self.entry.size
         with self._lock:
             if self._map is not None:
@@ -235,7 +236,7 @@ class OffsetIndex(_SparseIndex):
         return OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def last_two(self, count: int) -> tuple[OffsetPosition, OffsetPosition]:
-        """The last two of ``count`` entries, which are two or more."""
+        """The last two of ``count`` entries; ``count`` is at least 2."""
         size = 2 * self.entry.size
         with self._lock, self._open() as file:
             data = file.read_at((count - 2) * self.entry.size, size)
@@ -253,7 +254,7 @@ class OffsetIndex(_SparseIndex):
         return None if entry is None else OffsetPosition(self.base_offset + entry[0], entry[1])
 
     def count_below(self, offset: int, count: int) -> int:
-        """Entries that stay when the log is cut at ``offset`` (F-115)."""
+        """How many entries remain when the log is cut at ``offset`` (F-115)."""
         relative = offset - self.base_offset
         return self.entries_at(count, lambda e: e[0] >= relative)[0]
 
@@ -290,7 +291,7 @@ class TimeIndex(_SparseIndex):
 class TransactionIndex:
     """Aborted transactions whose marker lies in the segment (F-121 … F-125).
 
-    The file exists only once there is an entry. Entries are few: they are read whole.
+    The file exists only once there is an entry. Entries are few, so all are read at once.
     """
 
     def __init__(self, storage: Storage, path: str, base_offset: int, size: int = 0) -> None:
@@ -300,7 +301,7 @@ class TransactionIndex:
         self._count = size // TXN_ENTRY.size
         self._entries: list[AbortedTxn] | None = None if size else []
         self._dirty = False
-        # Readers load what the writer appends to. The list only grows: a cut puts another in place.
+        # Readers load the list while the writer appends to it. It only grows; a cut replaces it.
         self._lock = make_lock(Rank.INDEX)
 
     def entries(self) -> list[AbortedTxn]:
@@ -321,7 +322,7 @@ class TransactionIndex:
         return self._entries
 
     def _read(self) -> bytes:
-        """As many entries as there were when the log was opened: others are in memory."""
+        """The entries that the file had when the log was opened. Later ones are in memory."""
         try:
             file = self._storage.open(self.path, writable=False)
         except UnusableFileError as error:
@@ -370,7 +371,7 @@ class TransactionIndex:
             self._dirty = True
 
     def rename(self, target: str) -> bool:
-        """See ``_SparseIndex.rename``; the entries must have been read before."""
+        """Rename the file, as `_SparseIndex.rename`. The entries must have been read before."""
         with self._lock:
             return _renamed(self, self._storage, target)
 
@@ -384,7 +385,7 @@ class TransactionIndex:
                 self._cut(len(keep))
 
     def reset(self) -> None:
-        """Forget all entries, whatever the file holds; recovery writes them anew."""
+        """Forget all entries, whatever the file holds. Recovery writes them again."""
         with self._lock:
             had_file = self._entries is None or bool(self._entries)
             self._entries = []
@@ -415,7 +416,7 @@ class TransactionIndex:
         if self._dirty:
             file = self._storage.open(self.path, create=True)
             try:
-                self._dirty = False  # before: what is appended meanwhile needs another sync
+                self._dirty = False  # before: later entries need another sync
                 file.sync()
             except OSError:
                 self._dirty = True

@@ -1,6 +1,6 @@
-"""Batches that claim to be large, looked at in pieces before memory is taken for them.
+"""Check batches that claim to be large in pieces, before memory is taken for them.
 
-A length is outside the checksum, and a file may be sparse: one wrong byte would ask for 2 GiB.
+No checksum covers the length, and a file may be sparse, so one wrong byte could demand 2 GiB.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from logstore.kernels import crc32c
 from logstore.storage.base import File
 
 LARGE = 64 << 20
-"""Bytes up to which a batch is read on the word of its header."""
+"""Up to this size in bytes a batch is read without a check."""
 
 _CONTENT = CRC_POSITION + 4
 _PIECE = 4 << 20
 
 
 def content_crc(file: File, position: int, size: int) -> int:
-    """The checksum of a batch of magic 2 as its bytes give it, in memory of 4 MiB."""
+    """Compute the checksum of a batch of magic 2. Takes 4 MiB of memory."""
     crc = 0
     for start in range(position + _CONTENT, position + size, _PIECE):
         crc = crc32c(file.read_at(start, min(_PIECE, position + size - start)), crc)
@@ -25,7 +25,7 @@ def content_crc(file: File, position: int, size: int) -> int:
 
 
 def worth_reading(file: File, position: int, size: int) -> bool:
-    """Whether a batch of ``size`` bytes may be read whole: it is not large, or it is intact."""
+    """Whether to read a batch of ``size`` bytes whole, because it is not large or is intact."""
     if size <= LARGE:
         return True
     head = file.read_at(position, _CONTENT)

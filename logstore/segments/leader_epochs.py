@@ -25,8 +25,8 @@ def end_offset_for(
 ) -> tuple[int, int]:
     """``(epoch found, its end offset)`` for an OffsetsForLeaderEpoch query (F-208).
 
-    The largest epoch at or below the one asked for, and where it ends; below the first entry the
-    queried epoch is echoed; ``(-1, -1)`` when it cannot be known.
+    That is the largest epoch at or below the requested one, and where it ends. Below the first
+    entry the requested epoch is returned itself. ``(-1, -1)`` if it is not known.
     """
     if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
         return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
@@ -37,18 +37,17 @@ def end_offset_for(
 
 
 class LeaderEpochCache:
-    """Not thread-safe by itself: the log that owns it holds its lock around every call.
+    """Not thread-safe: the log that owns it holds its lock around every call.
 
-    ``latest_epoch`` is −1 when the cache is empty; a plain attribute: every append reads it.
-
-    *assign* writes the file at once, because a lost entry could not be rebuilt when no batch
-    carries it yet; truncations only mark it dirty, since loading a log repeats them (F-207).
+    ``latest_epoch`` is −1 if the cache is empty. It is a plain attribute because every append reads
+    it. ``assign`` writes the file at once: an entry whose epoch has no batch yet could not be
+    rebuilt. Truncations only mark the cache dirty, since loading a log repeats them (F-207).
     """
 
     def __init__(
         self, checkpoint: LeaderEpochCheckpoint, entries: list[EpochEntry], *, saved: bool = True
     ) -> None:
-        """``saved``: ``entries`` are what the file says."""
+        """``saved``: the file has these ``entries``."""
         self._checkpoint = checkpoint
         self._entries: list[EpochEntry] = []
         self.latest_epoch = UNDEFINED_EPOCH
@@ -63,7 +62,7 @@ class LeaderEpochCache:
 
     @property
     def saved(self) -> bool:
-        """The file on disk says what the cache says."""
+        """Whether the file has the entries of the cache."""
         return not self._dirty
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
@@ -99,7 +98,7 @@ class LeaderEpochCache:
         self.latest_epoch = self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what lies before ``start_offset``; its own epoch stays known (F-206)."""
+        """Forget what lies before ``start_offset``, except the epoch of that offset (F-206)."""
         index = bisect_right(self._entries, start_offset, key=lambda e: e.start_offset)
         if index and (index > 1 or self._entries[0].start_offset != start_offset):
             self._entries[:index] = [EpochEntry(self._entries[index - 1].epoch, start_offset)]
@@ -123,13 +122,13 @@ class LeaderEpochCache:
         return end_offset_for(self._entries, epoch, log_end_offset)
 
     def flush(self) -> None:
-        """Write the file if it is behind; durable on return."""
+        """Write the file if the cache has changed. Durable on return."""
         if self._dirty:
             self.write(self.entries)
             self.mark_saved(self.entries)
 
     def write(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Replace the file, durably; needs no lock. ``mark_saved`` is for whoever holds it."""
+        """Replace the file, durably. Needs no lock; ``mark_saved`` does."""
         self._checkpoint.write(entries)
 
     def mark_saved(self, entries: tuple[EpochEntry, ...]) -> None:

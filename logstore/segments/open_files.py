@@ -1,11 +1,12 @@
-"""Descriptors of a process that has more segments than it may open files.
+"""Open files of a process that has more segments than descriptors.
 
-The ``.log`` files of segments are opened when somebody reads, and closed when room is needed.
+The ``.log`` file of a segment is opened for a read, and closed when descriptors are needed.
 
-A descriptor that is closed under a ``pread`` may by then name another file, whose bytes would look
-just as valid. So whoever works on a file holds it meanwhile; nobody else closes it. Files that
-nobody holds stay open up to a number that all logs of the process share. So do the segments that
-are open for appends: the log that was opened longest ago rests, until its next append.
+A descriptor that is closed during a ``pread`` may already name another file, whose bytes would look
+just as valid. So a user of a file *holds* it, and a held file is never closed. Files that are not
+held stay open up to a limit that all logs of the process share. Segments that are open for appends
+have a limit too: the log that was opened longest ago rests until its next append. Slices that
+are being sent have descriptors of their own, up to a limit too; beyond it bytes are read.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from weakref import WeakKeyDictionary
 from logstore.common.errors import ResourceBusyError
 from logstore.format.filenames import SWAP_SUFFIX
 from logstore.storage.base import File, Storage
+from logstore.storage.file_slice import FileSlice, live_slices
 
 T = TypeVar("T")
 
 _OF_ACTIVE = 5  # descriptors of an active segment: its .log, and two for each mapped index
 
-# Nothing is opened or closed under it, so it is held for a moment only, whoever waits.
+# No file is opened or closed under this lock, so it is held only for a moment.
 _lock = threading.Lock()
 _idle: OrderedDict[LogFile, None] = OrderedDict()  # open and not held, longest first
 _active: WeakKeyDictionary[Rests, None] = WeakKeyDictionary()  # open for appends, longest first
@@ -38,35 +40,40 @@ class Rests(Protocol):
     """A log that is open for appends."""
 
     def try_rest(self) -> bool:
-        """Let go of the descriptors; whether it did so. Never waits for a lock."""
+        """Release the descriptors. Returns whether it did. Never waits for a lock."""
 
 
-def _shares() -> tuple[int, int]:
-    """Idle files and active segments: a quarter and a half of what the process may open."""
+def _shares() -> tuple[int, int, int]:
+    """Idle files, active segments and slices: a quarter, a half and an eighth of what the process
+    may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = 1 << 20
-    return max(16, min(1024, soft // 4)), max(8, soft // 2 // _OF_ACTIVE)
+    return (
+        max(16, min(1024, soft // 4)),
+        max(8, soft // 2 // _OF_ACTIVE),
+        max(16, min(4096, soft // 8)),
+    )
 
 
-_IDLE_MAX, _ACTIVE_MAX = _shares()
+_IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
 
 
 def raise_limit() -> None:
-    """Take as many descriptors as the system allows this process, as a JVM does at its start."""
-    global _IDLE_MAX, _ACTIVE_MAX
+    """Raise the descriptor limit as far as the system allows, as a JVM does at its start."""
+    global _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        _IDLE_MAX, _ACTIVE_MAX = _shares()
+        _IDLE_MAX, _ACTIVE_MAX, _SLICES_MAX = _shares()
 
 
 def opened_for_appends(log: Rests) -> None:
-    """Count a log among those that are open for appends; others rest if these are too many.
+    """Count a log as open for appends. If there are too many, others rest.
 
-    May be called with the lock of ``log``, and takes those of others only where they are free.
+    May be called with the lock of ``log``. It takes the locks of other logs only if they are free.
     """
     with _lock:
         _active.pop(log, None)
@@ -78,26 +85,27 @@ def opened_for_appends(log: Rests) -> None:
 
 
 def closed_for_appends(log: Rests) -> None:
-    """A log that is closed, or rests. Idempotent."""
+    """Note that a log is closed or rests. Idempotent."""
     with _lock:
         _active.pop(log, None)
 
 
 class LogFile:
-    """The ``.log`` file of one segment. Any number of holders, in any thread."""
+    """The ``.log`` file of one segment, with any number of holders in any thread."""
 
     def __init__(self, storage: Storage, path: Callable[[], str]) -> None:
-        """``path`` is asked at each opening: a segment may be renamed."""
+        """``path`` is called at each opening, because a segment may be renamed."""
         self._storage = storage
         self._path = path
         self._file: File | None = None
         self._holders = 0
         self._windows = 0
+        self._sliced_end = 0  # no slice that was given out ends behind it
         self._barred = False
         self._retired = False
 
     def hold(self) -> File:
-        """The open file, which stays open until ``let_go``.
+        """Open the file, and keep it open until ``let_go``.
 
         Raises:
             OSError: it cannot be opened; ESTALE after ``retire``.
@@ -111,7 +119,7 @@ class LogFile:
         return self._adopt(self._open())
 
     def _adopt(self, opened: File) -> File:
-        """Keep a file that was just opened, unless somebody else was faster."""
+        """Keep a file that was just opened, unless another thread opened it first."""
         with _lock:
             if not self._retired:
                 if self._file is None:
@@ -147,11 +155,11 @@ class LogFile:
             return self._storage.open(path)
 
     def create(self) -> File:
-        """Make the file, and hold it."""
+        """Create the file, and hold it."""
         return self._adopt(self._storage.open(self._path(), create=True))
 
     def renamed(self) -> None:
-        """The path has changed; the open file is to say so in errors."""
+        """Take over the changed path, which errors of the open file then name."""
         with _lock:
             if self._file is not None:
                 self._file.path = self._path()
@@ -170,7 +178,7 @@ class LogFile:
             file.close()
 
     def retire(self) -> None:
-        """No more holders; the file is closed when the last one lets go. Idempotent."""
+        """Allow no new holders. The file is closed when the last one lets go. Idempotent."""
         done = None
         with _lock:
             self._retired = True
@@ -190,7 +198,7 @@ class LogFile:
 
     @contextmanager
     def window(self, position: int, size: int) -> Iterator[memoryview]:
-        """Bytes of the file, mapped where that is faster; they do not change in the block."""
+        """Bytes of the file, mapped if that is faster. They do not change inside the block."""
         with self.held() as file:
             with _lock:
                 mapped = not self._barred
@@ -205,25 +213,46 @@ class LogFile:
                 with _lock:
                     self._windows -= 1
 
-    @contextmanager
-    def cutting(self) -> Iterator[bool]:
-        """Whether somebody has a mapped window of the file; nobody gets one inside the block.
+    def slice(self, position: int, size: int) -> FileSlice | None:
+        """Bytes of the file for ``sendfile``; they do not change as long as the slice lives, nor
+        later: the kernel may still be sending them.
 
-        Bytes that a window shows must not change, and touching a page that a truncation took away
-        ends the process.
+        None: the medium has no descriptors, or too many are taken, or the file is about to be cut.
+        The bytes must be read then.
+        """
+        with self.held() as file:
+            descriptor = file.fileno()
+            if descriptor < 0:
+                return None
+            with _lock:
+                if self._barred or live_slices() >= _SLICES_MAX:
+                    return None
+                self._sliced_end = max(self._sliced_end, position + size)
+            try:
+                return FileSlice(file.path, descriptor, position, size)
+            except OSError:
+                return None
+
+    @contextmanager
+    def cutting(self, size: int) -> Iterator[bool]:
+        """Whether somebody has a mapped window of the file, or was given a slice that ends behind
+        its first ``size`` bytes; nobody gets one inside the block.
+
+        Bytes that these show must not change, and touching a page that a truncation took away ends
+        the process.
         """
         with _lock:
             self._barred = True
-            windowed = self._windows > 0
+            shown = self._windows > 0 or self._sliced_end > size
         try:
-            yield windowed
+            yield shown
         finally:
             with _lock:
                 self._barred = False
 
 
 def close_idle() -> None:
-    """Close every file that nobody holds: descriptors are short."""
+    """Close every file that is not held, because descriptors are short."""
     with _lock:
         done = _evict(0)
     for file in done:
@@ -231,7 +260,7 @@ def close_idle() -> None:
 
 
 def with_idle_closed(call: Callable[[], T]) -> T:
-    """``call``, and once more without idle files if descriptors or memory were short."""
+    """Run ``call``. If descriptors or memory are short, close idle files and run it once more."""
     try:
         return call()
     except ResourceBusyError:
@@ -240,7 +269,7 @@ def with_idle_closed(call: Callable[[], T]) -> T:
 
 
 def _evict(limit: int) -> list[File]:
-    """Take files out until ``limit`` are idle; the caller closes them, without the lock."""
+    """Remove files until ``limit`` are idle. The caller closes them, without the lock."""
     done: list[File] = []
     while len(_idle) > limit:
         log_file, _ = _idle.popitem(last=False)

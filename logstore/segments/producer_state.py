@@ -1,4 +1,4 @@
-"""What a log remembers of its producers: idempotence, open transactions, snapshots.
+"""What a log remembers about its producers: sequences, open transactions, snapshots.
 
 Matches Kafka's ``ProducerStateManager``, ``ProducerAppendInfo`` and ``ProducerStateEntry``
 (rules F-182 … F-202). The owner holds its lock around every call.
@@ -10,10 +10,11 @@ import errno
 import os
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from checkpoints.files import UnusableFileError
@@ -34,12 +35,13 @@ from logstore.format.producer_snapshot import (
 )
 from logstore.storage.base import Storage
 
+MAX_EPOCH = 2**15 - 1
 BATCHES_TO_RETAIN = 5  # how far back a retry is recognised (F-182)
 _SMALL_SNAPSHOT = 64 << 10  # bytes: with more than 1,400 producers it takes two reads
 
 
 class AppendOrigin(Enum):
-    """Who appends, hence which checks apply (F-192)."""
+    """Where an append comes from, which decides the checks (F-192)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -47,8 +49,39 @@ class AppendOrigin(Enum):
     RAFT_LEADER = "raft leader"
 
 
+class TransactionCheck(Enum):
+    """What a leader demands of transactional batches beyond the rules of the log."""
+
+    NONE = "none"
+    # A batch that begins a transaction: the coordinator confirmed that the partition is in it.
+    VERIFIED = "verified"
+    # A marker: its epoch is above that of the transaction it ends. Each transaction has an epoch of
+    # its own then, so a marker that comes late does not end the next one.
+    NEWER_EPOCH = "newer epoch"
+
+
+@dataclass(slots=True, eq=False)
+class VerificationStateEntry:
+    """A producer may begin a transaction here, once ``confirmed``; gone with its next marker, or
+    when it was not asked for again for as long as producers are remembered."""
+
+    asked_ms: int
+    lowest_sequence: int
+    """The first one of the producer's batches here. While it is refused, those after it are too:
+    otherwise one of them would be the first of a producer that nobody knows, and be accepted."""
+    bumps_epoch: bool
+    """Whether each transaction has an epoch of its own, and begins it with sequence 0."""
+    confirmed: bool = False
+
+
+NONE_ASKED: Mapping[int, VerificationStateEntry] = MappingProxyType({})
+
+
 class ProducerBatch(NamedTuple):
-    """One batch as producer state sees it; ``marker`` is (is commit, coordinator epoch)."""
+    """The fields of one batch that producer state needs.
+
+    ``marker`` is (is commit, coordinator epoch).
+    """
 
     producer_id: int
     producer_epoch: int
@@ -62,7 +95,7 @@ class ProducerBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Counts offsets and wraps from 2³¹−1 to 0 (F-63)."""
+        """The last sequence: it counts offsets and wraps from 2³¹−1 to 0 (F-63)."""
         if self.base_sequence < 0:
             return -1
         return add_sequence(self.base_sequence, self.last_offset - self.base_offset)
@@ -113,6 +146,10 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         return self.batches[-1].last_sequence if self.batches else -1
 
+    def is_in_transaction(self, producer_epoch: int) -> bool:
+        """Whether a transaction of that epoch is open."""
+        return self.current_txn_first_offset >= 0 and self.producer_epoch == producer_epoch
+
     def copy(self) -> ProducerEntry:
         return ProducerEntry(
             self.producer_id,
@@ -140,16 +177,26 @@ class ProducerEntry:
 
 
 class ProducerAppend:
-    """The effect of one append on one producer, prepared apart and put in place by ``update``."""
+    """The effect of one append on one producer, which ``update`` puts in place."""
 
-    def __init__(self, current: ProducerEntry | None, producer_id: int, origin: AppendOrigin):
+    def __init__(
+        self,
+        current: ProducerEntry | None,
+        producer_id: int,
+        origin: AppendOrigin,
+        check: TransactionCheck = TransactionCheck.NONE,
+        verifications: Mapping[int, VerificationStateEntry] = NONE_ASKED,
+    ):
         self.entry = current.copy() if current else ProducerEntry(producer_id)
         self._known = current is not None
         self._origin = origin
+        self._check = check
+        self._verifications = verifications  # by epoch
+        self.ended_epoch = -1  # what was confirmed for it, or an earlier one, counts no more
         self.started: list[tuple[int, int]] = []  # (producer id, first offset) of new transactions
 
     def append(self, batch: ProducerBatch) -> CompletedTxn | None:
-        """Check and note one batch; a completed transaction when it is its marker.
+        """Check and note one batch. Returns the completed transaction if the batch is a marker.
 
         Raises:
             InvalidProducerEpochError, OutOfOrderSequenceError, InvalidTxnStateError,
@@ -159,6 +206,8 @@ class ProducerAppend:
             return self._append_marker(batch) if batch.marker is not None else None
         self._check_epoch(batch)
         self._check_sequence(batch)
+        if self._check is TransactionCheck.VERIFIED and batch.transactional:
+            self._check_verified(batch)
         entry = self.entry
         first_offset = batch.base_offset
         in_transaction = entry.current_txn_first_offset >= 0
@@ -198,6 +247,15 @@ class ProducerAppend:
         if self._origin is not AppendOrigin.CLIENT or batch.base_sequence < 0:
             return
         entry, first = self.entry, batch.base_sequence
+        asked = self._verifications.get(batch.producer_epoch)
+        if asked is not None and (
+            first > asked.lowest_sequence
+            or (asked.bumps_epoch and first != 0 and not entry.batches)
+        ):
+            raise OutOfOrderSequenceError(
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: sequence {first} "
+                "without the ones before it"
+            )
         if batch.producer_epoch != entry.producer_epoch:
             if first != 0 and entry.producer_epoch >= 0:
                 raise OutOfOrderSequenceError(
@@ -215,11 +273,32 @@ class ProducerAppend:
             f"{last}"
         )
 
+    def _check_verified(self, batch: ProducerBatch) -> None:
+        if self.entry.is_in_transaction(batch.producer_epoch):
+            return
+        known = self._verifications.get(batch.producer_epoch)
+        if known is None or not known.confirmed:
+            raise InvalidTxnStateError(
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: its coordinator did "
+                "not confirm that a transaction may begin here"
+            )
+
     def _append_marker(self, batch: ProducerBatch) -> CompletedTxn | None:
         assert batch.marker is not None
         is_commit, coordinator_epoch = batch.marker
         self._check_epoch(batch)
         entry = self.entry
+        # Above the last epoch there is none: a transaction under it, which Kafka may have begun by
+        # mistake, is ended under the same.
+        if (
+            self._check is TransactionCheck.NEWER_EPOCH
+            and batch.producer_epoch != MAX_EPOCH
+            and entry.is_in_transaction(batch.producer_epoch)
+        ):
+            raise InvalidProducerEpochError(
+                f"a marker of epoch {batch.producer_epoch} of producer {batch.producer_id} ends an "
+                "earlier transaction than the open one"
+            )
         if (
             coordinator_epoch < entry.coordinator_epoch
             and self._origin is not AppendOrigin.REPLICATION
@@ -233,6 +312,8 @@ class ProducerAppend:
         entry.current_txn_first_offset = -1
         entry.coordinator_epoch = coordinator_epoch
         entry.last_timestamp = batch.max_timestamp
+        newer = self._check is TransactionCheck.NEWER_EPOCH
+        self.ended_epoch = batch.producer_epoch - (1 if newer else 0)
         if first_offset < 0:
             return None
         return CompletedTxn(batch.producer_id, first_offset, batch.last_offset, not is_commit)
@@ -251,7 +332,9 @@ class ProducerStateManager:
         self.map_end_offset = 0
         self.last_snapshot_offset = 0
         self.snapshots: list[int] = []  # offsets of the snapshot files, ascending
-        self._forgot = False  # some have expired: at earlier offsets there was more
+        # By producer id and epoch. A batch of another epoch has no say in this one's.
+        self._verifications: dict[int, dict[int, VerificationStateEntry]] = {}
+        self._forgot = False  # some have expired, so there was more state at earlier offsets
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -267,7 +350,7 @@ class ProducerStateManager:
         """Write ``<map end offset>.snapshot`` if the state moved since the last one (F-130).
 
         Unlike Kafka the file is emptied first, so a shorter snapshot leaves no tail (F-129).
-        Returns its offset, or None when none was due.
+        Returns its offset, or None if none was due.
         """
         if self.map_end_offset <= self.last_snapshot_offset:
             return None
@@ -296,7 +379,7 @@ class ProducerStateManager:
             insort(self.snapshots, offset)
 
     def sync_snapshot(self, offset: int) -> None:
-        """Make an earlier snapshot durable; one that is gone meanwhile is no fault."""
+        """Make an earlier snapshot durable. It may have been deleted since."""
         try:
             file = self._storage.open(self.snapshot_path(offset))
         except FileNotFoundError:
@@ -313,16 +396,16 @@ class ProducerStateManager:
                 self._storage.remove(path)
 
     def forget_snapshot(self, offset: int) -> str | None:
-        """The path of a snapshot, which no longer counts; None if there is none."""
+        """Forget a snapshot. Returns its path, or None if there is none."""
         if offset not in self.snapshots:
             return None
         self.snapshots.remove(offset)
-        if offset == self.last_snapshot_offset:  # else the next one would never be due (F-130)
+        if offset == self.last_snapshot_offset:  # otherwise the next one would never be due (F-130)
             self.last_snapshot_offset = self.snapshots[-1] if self.snapshots else 0
         return self.snapshot_path(offset)
 
     def mark_deleted(self, path: str) -> str | None:
-        """Rename a snapshot to ``.deleted`` for a later unlink; its new path (F-285)."""
+        """Rename a snapshot to ``.deleted`` for a later unlink. Returns the new path (F-285)."""
         try:
             self._storage.rename(path, path + filenames.DELETED_SUFFIX)
         except FileNotFoundError:
@@ -330,7 +413,7 @@ class ProducerStateManager:
         return path + filenames.DELETED_SUFFIX
 
     def remove_stray_snapshots(self, segment_bases: list[int]) -> None:
-        """Drop snapshots that match no segment, but the newest at or past the last base (F-202)."""
+        """Drop snapshots without a segment, except the newest at or past the last base (F-202)."""
         bases = set(segment_bases)
         strays = [offset for offset in self.snapshots if offset not in bases]
         largest_base = max(bases, default=0)
@@ -351,9 +434,9 @@ class ProducerStateManager:
             self.on_log_start_changed(log_start_offset)
 
     def load_for_replay(self, offset: int, now_ms: int) -> list[int]:
-        """Load the newest readable snapshot as a base for a replay; ``offset`` where there is none.
+        """Load the newest readable snapshot as a base for a replay, or start empty at ``offset``.
 
-        The files stay as they are: the offsets of those that cannot be read are returned.
+        The files stay as they are. Returns the offsets of those that cannot be read.
         """
         unreadable: list[int] = []
         self._load(offset, now_ms, unreadable)
@@ -393,7 +476,7 @@ class ProducerStateManager:
         return decode_snapshot(data, path)
 
     def _read_large(self, path: str) -> bytes:
-        """Nothing but the header is read of a file whose size does not fit it."""
+        """Read a large snapshot. If its size contradicts its header, only the header is read."""
         file = self._storage.open(path, writable=False)
         try:
             header = file.read_at(0, _SMALL_SNAPSHOT)
@@ -417,12 +500,16 @@ class ProducerStateManager:
 
     @property
     def always_empty(self) -> bool:
-        """At every earlier offset, too: of one that expired there may have been an open
-        transaction, which a cut opens again."""
+        """Whether there was no producer at any earlier offset either.
+
+        A producer that has expired may have had an open transaction, which a truncation opens
+        again.
+        """
         return self.empty and not self._forgot
 
     def clear(self) -> None:
         self.producers.clear()
+        self._verifications.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.map_end_offset = 0
@@ -434,16 +521,60 @@ class ProducerStateManager:
         self.last_snapshot_offset = 0
         self.map_end_offset = offset
 
-    def prepare(self, producer_id: int, origin: AppendOrigin) -> ProducerAppend:
-        """The place to check batches against, without changing anything yet."""
-        return ProducerAppend(self.producers.get(producer_id), producer_id, origin)
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        sequence: int,
+        *,
+        bumps_epoch: bool,
+        now_ms: int,
+    ) -> VerificationStateEntry | None:
+        """What the coordinator's answer is to confirm; None: a transaction of the epoch is open.
+
+        An answer that comes after the transaction was ended confirms nothing that counts.
+
+        Raises:
+            InvalidProducerEpochError: the log has records or a marker of a later epoch.
+        """
+        entry = self.producers.get(producer_id)
+        if entry is not None and entry.is_in_transaction(producer_epoch):
+            return None
+        if entry is not None and producer_epoch < entry.producer_epoch:
+            raise InvalidProducerEpochError(
+                f"epoch {producer_epoch} of producer {producer_id} is below the known epoch "
+                f"{entry.producer_epoch}"
+            )
+        of_producer = self._verifications.setdefault(producer_id, {})
+        known = of_producer.get(producer_epoch)
+        if known is None:
+            known = VerificationStateEntry(now_ms, sequence, bumps_epoch)
+            of_producer[producer_epoch] = known
+        known.asked_ms = now_ms
+        known.lowest_sequence = min(known.lowest_sequence, sequence)
+        return known
+
+    def end_verifications(self) -> None:
+        """What coordinators confirmed counts no more: another leader may append markers now."""
+        self._verifications.clear()
+
+    def prepare(
+        self,
+        producer_id: int,
+        origin: AppendOrigin,
+        check: TransactionCheck = TransactionCheck.NONE,
+    ) -> ProducerAppend:
+        """Prepare the checks of an append. Changes nothing yet."""
+        verifications = self._verifications.get(producer_id, {})
+        known = self.producers.get(producer_id)
+        return ProducerAppend(known, producer_id, origin, check, verifications)
 
     def update(self, append: ProducerAppend) -> None:
-        """Put a prepared append in place, after the bytes were written."""
+        """Apply a prepared append after its bytes were written."""
         entry = append.entry
         old = self.producers.get(entry.producer_id)
-        if entry.producer_epoch < 0 and old is None:
-            return
+        if entry.producer_epoch < 0 and not entry.batches and old is None:
+            return  # it had control batches alone, of no transaction
         decided = old is not None and old.current_txn_first_offset not in (
             -1,
             entry.current_txn_first_offset,
@@ -451,6 +582,7 @@ class ProducerStateManager:
         if old is not None and decided:
             self._ongoing.remove((old.current_txn_first_offset, old.producer_id))
         self.producers[entry.producer_id] = entry
+        self._forget_verifications(append)
         ongoing = (entry.current_txn_first_offset, entry.producer_id)
         if entry.current_txn_first_offset >= 0 and ongoing not in self._ongoing:
             insort(self._ongoing, ongoing)
@@ -467,11 +599,15 @@ class ProducerStateManager:
         return completed.last_offset + 1
 
     def complete(self, completed: CompletedTxn) -> None:
-        """The marker is in the log, but not yet below the high watermark (F-197)."""
+        """Note that a marker is in the log but not yet below the high watermark (F-197)."""
         insort(self._unreplicated, (completed.first_offset, completed.last_offset))
 
-    def on_high_watermark(self, high_watermark: int) -> None:
+    def on_high_watermark(self, high_watermark: int) -> bool:
+        """Whether ``first_unstable_offset`` may have changed."""
+        if not self._unreplicated:
+            return False
         self._unreplicated = [t for t in self._unreplicated if t[1] >= high_watermark]
+        return True
 
     def on_log_start_changed(self, log_start_offset: int) -> None:
         self._unreplicated = [t for t in self._unreplicated if t[1] >= log_start_offset]
@@ -482,18 +618,46 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """Smallest first offset of a transaction that is open or not yet replicated (F-198)."""
-        candidates = [t[0] for t in (*self._ongoing[:1], *self._unreplicated[:1])]
-        return min(candidates, default=None)
+        if not self._ongoing and not self._unreplicated:
+            return None
+        return min(t[0] for t in (*self._ongoing[:1], *self._unreplicated[:1]))
+
+    def _forget_verifications(self, append: ProducerAppend) -> None:
+        """Of epochs whose transaction was begun or ended by this append, and of those before."""
+        producer_id = append.entry.producer_id
+        verifications = self._verifications.get(producer_id)
+        if verifications is None:
+            return
+        last = append.entry.producer_epoch if append.started else append.ended_epoch
+        for epoch in [each for each in verifications if each <= last]:
+            del verifications[epoch]
+        if not verifications:
+            del self._verifications[producer_id]
 
     def remove_expired(self, now_ms: int) -> int:
         expired = [e.producer_id for e in self.producers.values() if self._expired(e, now_ms)]
         for producer_id in expired:
             del self.producers[producer_id]
         self._forgot = self._forgot or bool(expired)
+        self._remove_old_verifications(now_ms)
         return len(expired)
 
+    def _remove_old_verifications(self, now_ms: int) -> None:
+        """Many are asked for and never used: a producer may have no record here at all."""
+        for producer_id, of_producer in list(self._verifications.items()):
+            for epoch, asked in list(of_producer.items()):
+                if now_ms - asked.asked_ms >= self.expiration_ms:
+                    del of_producer[epoch]
+            if not of_producer:
+                del self._verifications[producer_id]
+
+    @property
+    def verification_count(self) -> int:
+        """Questions to coordinators that are remembered, answered or not."""
+        return sum(map(len, self._verifications.values()))
+
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
-        """No open transaction, and silent for long by the clock of its records (F-199)."""
+        """Whether it has no open transaction, and no new record for long (F-199)."""
         return (
             entry.current_txn_first_offset < 0
             and now_ms - entry.last_timestamp >= self.expiration_ms
@@ -522,7 +686,7 @@ def _from_snapshot(stored: ProducerSnapshotEntry) -> ProducerEntry:
         stored.timestamp,
         stored.current_txn_first_offset,
     )
-    if stored.last_offset >= 0:  # −1: known by a marker only (F-128)
+    if stored.last_offset >= 0:  # −1: only a marker of it is known (F-128)
         entry.batches.append(
             BatchMetadata(
                 stored.last_sequence, stored.last_offset, stored.offset_delta, stored.timestamp

@@ -1,6 +1,6 @@
-"""Walking the batches of a segment again: indexes, epochs and producer state from the bytes alone.
+"""Rebuild indexes, epochs and producer state from the batches of a segment.
 
-Shared by recovery, and by a running log that truncates or finds an index misleading.
+Recovery uses this, and so does a running log that truncates or finds a misleading index.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _POSITION, _SIZE = _COLUMN["position"], _COLUMN["size"]
 
 
 def rebuild_indexes(segment: Segment) -> None:
-    """Write both sparse indexes anew from the ``.log`` without touching it (I-15).
+    """Write both sparse indexes again from the ``.log``, which stays untouched (I-15).
 
     The caller holds the locks of the log.
     """
@@ -52,9 +52,9 @@ def scan_segment(
 ) -> RecoveryScan:
     """Scan a segment: structure, CRC, indexes, epochs; replays producers when given.
 
-    From byte ``start`` to ``end``, as a segment with ``base_offset`` would hold what is there; the
-    whole segment by default. Memory is one mapped window, whatever the size of the segment. Nothing
-    is written but aborted transactions, to the segment's transaction index.
+    Scans bytes ``start`` to ``end`` as if they were a segment with ``base_offset``; the whole
+    segment by default. Takes the memory of one mapped window, whatever the size of the segment.
+    Writes nothing except aborted transactions, to the segment's transaction index.
     """
     scan = RecoveryScan(
         segment.base_offset if base_offset < 0 else base_offset,
@@ -95,16 +95,23 @@ def _replay(segment: Segment, scan: RecoveryScan, producers: ProducerStateManage
         if attributes & _CONTROL and count:
             marker = _read_marker(segment, position, size)
         batch = ProducerBatch(
-            producer_id, epoch, sequence, base, base + delta, stamp,
-            bool(attributes & _TRANSACTIONAL), marker, bool(attributes & _CONTROL),
-        )  # fmt: skip
+            producer_id,
+            epoch,
+            sequence,
+            base,
+            base + delta,
+            stamp,
+            bool(attributes & _TRANSACTIONAL),
+            marker,
+            bool(attributes & _CONTROL),
+        )
         apply_batch(producers, batch, segment)
 
 
 def apply_batch(
     producers: ProducerStateManager, batch: ProducerBatch, segment: Segment | None
 ) -> None:
-    """Replay one batch; with a segment, aborts go to its transaction index (F-196)."""
+    """Replay one batch. Aborts go to the transaction index of ``segment``, if given (F-196)."""
     append = producers.prepare(batch.producer_id, AppendOrigin.REPLICATION)
     completed = append.append(batch)
     producers.update(append)
@@ -133,17 +140,17 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """State at ``end_offset`` from the newest snapshot and a replay (F-201).
+    """Rebuild the state at ``end_offset`` from the newest snapshot and a replay (F-201).
 
-    A log that is cut below its log start begins at its end (``end_offset``): else no snapshot would
-    be due before it has grown past the old log start (F-130).
+    A log that is cut below its log start begins at its end (``end_offset``). Otherwise no snapshot
+    would be due before the log has grown past the old log start (F-130).
     """
     log_start_offset = min(log_start_offset, end_offset)
     was_empty_at = producers.empty and producers.map_end_offset >= end_offset
     producers.truncate_and_reload(log_start_offset, end_offset, now_ms)
     if end_offset > producers.map_end_offset and not was_empty_at:
         active = segments[-1]
-        # A truncation asks while the segments behind the new end are still there.
+        # A truncation calls this while the segments after the new end still exist.
         segments = tuple(s for s in segments if s.base_offset <= end_offset)
         recent = {s.base_offset for s in segments[-2:]}
         for segment in segments:
@@ -159,9 +166,9 @@ def rebuild_producers(
 
 
 def replay_from(producers: ProducerStateManager, segment: Segment, start: int, end: int) -> None:
-    """Replay the producer batches of ``[start, end)``; headers only, so no CRC is read.
+    """Replay the producer batches of ``[start, end)`` from headers, without checking the CRC.
 
-    A header that cannot be read ends it: what lies below the recovery point is not cut for that.
+    A header that cannot be read ends the replay. Nothing below the recovery point is cut for that.
     """
     if segment.size == 0 or segment.base_offset >= end:
         return

@@ -1,6 +1,6 @@
 """A checksum computed once more, by a library that shares no code with the kernels.
 
-A fault of one kernel must never condemn good bytes: recovery asks here before it cuts a batch off,
+A fault of one kernel must never condemn good bytes. So recovery checks here before it cuts a batch,
 and ``verify`` before it calls a batch damaged.
 """
 
@@ -17,20 +17,20 @@ from logstore.storage.base import File
 
 _PREFIX = 12  # base offset and length
 _HEAD = struct.Struct(">qiibI")  # v2: base offset, length, leader epoch, magic, checksum
-_SUMMED_FROM = {0: 16, 1: 16, 2: 21}  # magic -> first byte that the checksum covers
+_SUMMED_FROM = {0: 16, 1: 16, 2: 21}  # magic → first byte that the checksum covers
 _WINDOW = 1 << 20
 _crc32c = crcmod.mkCrcFun(0x1_1EDC_6F41, initCrc=0, rev=True, xorOut=0xFFFF_FFFF)
 
 
 def confirm_bad_checksum(file: File, path: str, position: int, size: int) -> None:
-    """Return unless kernel and library differ on the batch at ``position`` of ``size`` bytes.
+    """Check that kernel and library agree that the batch at ``position`` has a bad checksum.
 
-    Both look at the same bytes once more, as somebody may still be writing the file. A batch that
-    is not there whole, or has no known magic, is not judged: it is not its checksum that condemns
-    it.
+    Both read the same bytes once more, as the file may still be written to. A batch that is
+    incomplete or has an unknown magic is not judged, because it is refused for that and not for its
+    checksum.
 
     Raises:
-        InvariantError: by the library the checksum matches, by the kernel it does not.
+        InvariantError: the checksum matches for the library, and not for the kernel.
     """
     head = file.read_at(position, _HEAD.size)
     if len(head) < _HEAD.size:

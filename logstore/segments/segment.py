@@ -1,8 +1,8 @@
-"""One segment: a ``.log`` file and its indexes, as the writer of a log has them.
+"""One segment: a ``.log`` file and its indexes, for the writer of a log.
 
-Matches Kafka's ``LogSegment``. Files are opened when first touched: a log that only waits costs no
-descriptors. Whoever changes a segment holds the lock of its log; readers work on a
-``SegmentView`` and never on this.
+Matches Kafka's ``LogSegment``. Files are opened at their first use, so an idle log costs no
+descriptors. A segment is changed only under the lock of its log. Readers use a ``SegmentView`` and
+never this.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from logstore.storage.base import File, Storage
 
 
 class SegmentCut(NamedTuple):
-    """What a segment will be once the batches that reach some offset are gone."""
+    """What a segment becomes when the batches that reach an offset are removed."""
 
-    position: int  # bytes that stay
+    position: int  # how many bytes stay
     offset_entries: int
     time_entries: int
     last_time_entry: int
@@ -39,7 +39,7 @@ class SegmentCut(NamedTuple):
 
 
 class Segment:
-    """A segment and its state; ``state`` is the single home of sizes, offsets and counters."""
+    """A segment. ``state`` is the only place for its sizes, offsets and counters."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Segment:
     ) -> None:
         """``sizes`` of the files on disk by suffix, from a listing.
 
-        ``suffix`` of the ``.log``: ``.swap`` from a roll on until what lies before the segment is
-        durable (docs/recovery.md, "Rolls").
+        ``suffix`` belongs to the ``.log``: it is ``.swap`` after a roll, until all before the
+        segment is durable (docs/recovery.md, "Rolls").
         """
         sizes = sizes or {}
         self._storage = storage
@@ -76,15 +76,15 @@ class Segment:
         self.file = LogFile(storage, lambda: self.log_path)
         self._held: File | None = None
         self.timestamp_loaded = self.file_size == 0
-        self.name_durable = False  # the directory was synced since the files were created
+        self.name_durable = False  # whether the directory was synced since the files were created
         self._indexes_durable = not sizes
         self._was_cut = False
-        self.rests = False  # open for appends, but for its descriptors
+        self.rests = False  # open for appends, except its descriptors
 
     # -- identity ------------------------------------------------------------------------------
 
     def path(self, suffix: str) -> str:
-        """Of a file of the segment, under its final name."""
+        """The path of a file of the segment, by its final name."""
         name = filenames.segment_file_name(self.base_offset, suffix)
         return f"{self.directory}/{name}"
 
@@ -97,7 +97,7 @@ class Segment:
         """Bytes of whole batches."""
         return self.state.size
 
-    # Made when first asked for: most segments of most logs only wait.
+    # Made at the first use: most segments of most logs are idle.
 
     @cached_property
     def offset_index(self) -> OffsetIndex:
@@ -135,18 +135,18 @@ class Segment:
         return held
 
     def let_go(self) -> None:
-        """The owner needs the file no more; it may be closed."""
+        """Release the file. It may then be closed."""
         if self._held is not None:
             self._held = None
             self.file.let_go()
 
     def create(self) -> None:
-        """Make the empty ``.log``, ``.index`` and ``.timeindex``; none is left if one cannot be.
+        """Create the empty ``.log``, ``.index`` and ``.timeindex``, or none of them.
 
         Raises:
-            OSError: the medium refused, or a resource is short.
+            OSError: a file could not be created.
         """
-        # Files of an earlier segment at this base, which a crash may have left.
+        # A crash may have left files of an earlier segment with this base.
         for path in dict.fromkeys((*self.paths(), self.path(filenames.LOG_SUFFIX))):
             with suppress(FileNotFoundError):
                 self._storage.remove(path)
@@ -159,14 +159,14 @@ class Segment:
             raise
 
     def remove_files(self) -> None:
-        """Give up a segment that was never part of the log."""
+        """Remove the files of a segment that was never part of the log."""
         self.close()
         for path in self.paths():
             with suppress(OSError):
                 self._storage.remove(path)
 
     def paths(self) -> list[str]:
-        """Its four files, whether they exist or not; the ``.log`` first."""
+        """The paths of its four files, whether they exist or not, the ``.log`` first."""
         return [self.log_path, *(self.path(s) for s in filenames.SEGMENT_SUFFIXES[1:])]
 
     # -- active and sealed ---------------------------------------------------------------------
@@ -191,9 +191,9 @@ class Segment:
         self.rests = False
 
     def rest(self) -> None:
-        """Let go of the descriptors of an active segment, until ``activate``, a cut or ``seal``.
+        """Release the descriptors of an active segment, until ``activate``, a cut or ``seal``.
 
-        The files stay as they are, at full size and not synced.
+        The files keep their full size, and are not synced.
         """
         if self.state.attached:
             self.rests = True
@@ -203,12 +203,12 @@ class Segment:
             self.let_go()
 
     def seal(self) -> SegmentView:
-        """Last time-index entry, indexes and log cut to what they hold (F-135, F-137, F-139).
+        """Write the last time-index entry and trim the files (F-135, F-137, F-139).
 
-        Nothing is synced. The view is what readers see from now on.
+        Nothing is synced. Returns the view that readers use from now on.
         """
         state = self.state
-        # The last time entry of one that was cut may have gone, one that rests has none yet.
+        # A cut may have removed the last time entry, and a resting segment has none yet.
         if (self._was_cut or self.rests) and not state.attached:
             self._attach()
             self._indexes_durable = False
@@ -226,7 +226,7 @@ class Segment:
         return self.live()
 
     def renew_indexes(self) -> None:
-        """Begin both indexes of an empty active segment afresh, at the size now configured."""
+        """Recreate both indexes of an empty active segment, at the size now configured."""
         state = self.state
         state.detach()
         state.offset_entries = state.time_entries = 0
@@ -235,9 +235,10 @@ class Segment:
         self.time_index.trim(0)
         self._attach()
 
-    def append(self, data: bytes | bytearray | memoryview, size: int, first_offset: int,
-               leader_epoch: int) -> int:  # fmt: skip
-        """See ``SegmentState.append``; the segment must be active."""
+    def append(
+        self, data: bytes | bytearray | memoryview, size: int, first_offset: int, leader_epoch: int
+    ) -> int:
+        """Append as `SegmentState.append` does. The segment must be active."""
         last = self.state.append(data, size, first_offset, leader_epoch)
         if self.state.size > self.file_size:
             self.file_size = self.state.size
@@ -257,7 +258,10 @@ class Segment:
         return self.file.window(position, size)
 
     def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
-        """See ``SegmentView``, as for all up to ``read_next_offset``."""
+        """The headers of batches.
+
+        This and the next methods, up to ``read_next_offset``, are those of `SegmentView`.
+        """
         return self.live().walk(position, end)
 
     def scan(self, position: int, *, check_crc: bool) -> Iterator[tuple[int, array[int], int]]:
@@ -279,7 +283,7 @@ class Segment:
         return self.live().largest_timestamp
 
     def load_timestamp(self) -> None:
-        """Seed the largest timestamp from the time index and what follows it (F-148)."""
+        """Load the largest timestamp from the time index and the batches after its end (F-148)."""
         if self.timestamp_loaded:
             return
         view, state = self.live(), self.state
@@ -315,7 +319,8 @@ class Segment:
 
     def plan_cut(self, view: SegmentView, position: int, offset: int) -> SegmentCut:
         """What the segment becomes when it ends at ``position``, the first byte of a batch at or
-        after ``offset`` (F-235). Reads, and changes nothing."""
+        after ``offset`` (F-235). Changes nothing.
+        """
         offset_entries = self.offset_index.count_below(offset, view.offset_entries)
         time_entries = self.time_index.count_below(offset, view.time_entries)
         last = self.time_index.last(time_entries)
@@ -325,7 +330,7 @@ class Segment:
         return SegmentCut(position, offset_entries, time_entries, last.timestamp, largest)
 
     def apply_cut(self, cut: SegmentCut, next_offset: int) -> None:
-        """The numbers first: no reader that takes them sees what ``cut_files`` removes."""
+        """Change the numbers first, so that new views exclude what ``cut_files`` removes."""
         state = self.state
         state.size = cut.position
         state.next_offset = next_offset
@@ -341,7 +346,7 @@ class Segment:
             state.created_ms = self._clock.wall_ms()
 
     def cut_files(self, before: SegmentView, offset: int) -> None:
-        """Make the files as short as ``apply_cut`` said; ``before``: what they held."""
+        """Shorten the files to what ``apply_cut`` set. ``before`` is the view until then."""
         state = self.state
         if state.offset_entries < before.offset_entries:
             self.offset_index.clear_from(state.offset_entries, before.offset_entries)
@@ -352,9 +357,11 @@ class Segment:
             self._cut_log(state.size)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch that reaches ``offset``; the bytes cut. For an owner without readers.
+        """Remove every batch that reaches ``offset``. Returns the bytes cut.
 
-        A batch that merely contains ``offset`` goes whole.
+        For a log without readers.
+
+        A batch that contains ``offset`` is removed whole.
         """
         before = self.live()
         span = before.find(offset)
@@ -368,8 +375,8 @@ class Segment:
         target = size
         if self.config.preallocate and self.state.attached:
             target = max(self.config.segment_bytes, size)
-        with self.file.cutting() as windowed:
-            if windowed:
+        with self.file.cutting(size) as shown:
+            if shown:
                 self._replace_log(size)
             else:
                 self.log.truncate(size)
@@ -378,9 +385,9 @@ class Segment:
         self.file_size = target
 
     def _replace_log(self, size: int) -> None:
-        """Cut by copy: someone reads a window of the old file, which must not change under it."""
+        """Cut by copying, because bytes of the old file are being read or sent."""
         attached = self.state.attached
-        # No .cleaned file: the cleaner may be writing one of this base.
+        # Not .cleaned: the cleaner may be writing a file with this base.
         shorter = self.path(filenames.LOG_SUFFIX) + filenames.UNFINISHED_SUFFIX
         copy = self._storage.open(shorter, create=True)
         try:
@@ -419,7 +426,7 @@ class Segment:
             self._indexes_durable = not self.state.attached
 
     def take_final_name(self) -> None:
-        """What lies before the segment is durable: from now on a start believes it."""
+        """Take the final name. All before the segment is durable, so a start accepts it."""
         if self.suffix:
             before = self.log_path
             self._storage.rename(before, self.path(filenames.LOG_SUFFIX))
@@ -437,14 +444,13 @@ class Segment:
         self.file.retire()
 
     def mark_replaced(self) -> list[str]:
-        """Rename all files to ``.deleted`` while the segment is still read; their new paths.
+        """Rename all files to ``.deleted`` while the segment is still read. Returns the new paths.
 
-        Whoever reads by a view that was given out goes on: the open ``.log`` and the indexes know
-        their new names.
+        Readers of existing views go on: the open ``.log`` and the indexes know their new names.
         """
         self.txn_index.entries()  # from here on in memory
         renamed = []
-        with self.file.held():  # so nobody opens it by a name that it has no more
+        with self.file.held():  # so it is not opened by its old name
             target = self.path(filenames.LOG_SUFFIX) + filenames.DELETED_SUFFIX
             self._storage.rename(self.log_path, target)
             self.suffix = filenames.DELETED_SUFFIX
@@ -457,9 +463,9 @@ class Segment:
         return renamed
 
     def mark_deleted(self) -> list[str]:
-        """Rename all files to ``.deleted`` (F-288); returns the new paths, for a later unlink.
+        """Rename all files to ``.deleted`` (F-288). Returns the new paths, for a later unlink.
 
-        The ``.log`` stays open while somebody reads it.
+        The ``.log`` stays open while it is read.
         """
         paths = self.paths()
         self.close()

@@ -10,10 +10,10 @@ from logstore.segments.segment import Segment
 
 
 class Segments:
-    """Never empty once a log is open; the last one is active.
+    """The segments of a log. Never empty once the log is open; the last one is active.
 
-    Readers work on the immutable tuples that ``snapshot`` gives out; a writer replaces them whole,
-    so there is no moment without an active segment (KAFKA-12875).
+    Readers use the immutable tuple that ``snapshot`` returns. A writer replaces the whole tuple, so
+    there is always an active segment (KAFKA-12875).
     """
 
     def __init__(self, segments: Iterable[Segment]) -> None:
@@ -54,7 +54,7 @@ class Segments:
         self.active = self._segments[-1]
 
     def floor_index(self, offset: int) -> int:
-        """Index of the segment that would hold ``offset``; −1 when it lies below the first."""
+        """Index of the segment that would hold ``offset``; −1 if it lies below the first."""
         return bisect_right(self._bases, offset) - 1
 
     def between(self, start: int, end: int) -> tuple[Segment, ...]:

@@ -1,8 +1,9 @@
-"""What readers see of one segment: fixed numbers, and the ways through its file.
+"""One segment as readers see it: fixed numbers, and reads of its file.
 
-A ``SegmentView`` says how much of the file counts. It never looks at what a writer changes, so any
-number of threads read by it beside one that appends. If the segment is cut or removed meanwhile,
-a read fails or brings other bytes: whoever reads compares the version of the log's snapshot.
+A ``SegmentView`` says how much of the file counts. It never uses anything that a writer changes, so
+any number of threads can read while one appends. If the segment is cut or removed during a read,
+the read fails or returns other bytes; the reader then finds that the version of the log's snapshot
+has changed.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from logstore.segments.open_files import LogFile
     from logstore.segments.segment import Segment
     from logstore.storage.base import File
+    from logstore.storage.file_slice import FileSlice
 
-WINDOW = 8 << 20  # bytes mapped at a time while scanning: bounds memory, amortises the mapping
+WINDOW = 8 << 20  # bytes mapped at a time while scanning: bounds memory and amortises the mapping
 _CHUNK = 8 << 10  # bytes read at a time while walking a few headers
 _V2 = struct.Struct(">qiibIhiqq")  # base offset … max timestamp
 _V1_TIMESTAMP = struct.Struct(">q")
@@ -39,7 +41,7 @@ SCAN_ROWS = 4096
 
 
 class BatchSpan(NamedTuple):
-    """What the header of one batch says: where it lies and what it covers."""
+    """The header of one batch: where it lies and what it covers."""
 
     position: int
     size: int
@@ -56,8 +58,9 @@ NO_LARGEST = TimestampOffset(-1, -1)
 class SegmentView:
     """A segment as it was at one moment.
 
-    ``size`` counts bytes of whole batches; ``offset_entries`` and ``time_entries`` those of the
-    indexes. ``index_suspect`` is set when an index entry led nowhere; the answer came from a walk.
+    ``size`` counts bytes of whole batches, ``offset_entries`` and ``time_entries`` entries of the
+    indexes. ``index_suspect`` is set if an index entry pointed nowhere and the answer came from a
+    walk.
     """
 
     __slots__ = ("_largest", "index_suspect", "offset_entries", "segment", "size", "time_entries")
@@ -90,7 +93,7 @@ class SegmentView:
         return self.segment.log_path
 
     def _hold(self) -> tuple[LogFile, File]:
-        """The open file, and whom to give it back to. A cut by copy puts another in its place."""
+        """The open file, and the `LogFile` to release it to. A cut by copying replaces the file."""
         while True:
             log_file = self.segment.file
             try:
@@ -101,7 +104,7 @@ class SegmentView:
 
     @contextmanager
     def window(self, position: int, size: int) -> Iterator[memoryview]:
-        """Bytes of the file without a copy where it is large; they do not change in the block."""
+        """Bytes of the file, mapped if they are many. They do not change inside the block."""
         log_file, _ = self._hold()
         try:
             with log_file.window(position, size) as view:
@@ -116,14 +119,23 @@ class SegmentView:
         finally:
             log_file.let_go()
 
+    def slice_at(self, position: int, size: int) -> FileSlice | None:
+        """See ``LogFile.slice``."""
+        log_file, _ = self._hold()
+        try:
+            return log_file.slice(position, size)
+        finally:
+            log_file.let_go()
+
     # -- timestamps ----------------------------------------------------------------------------
 
     @property
     def largest(self) -> TimestampOffset:
-        """Largest record timestamp and an offset at or after its record; (−1, −1): none (F-148).
+        """The largest record timestamp and an offset at or after its record; (−1, −1): none
+        (F-148).
 
-        From the last time-index entry, and the headers behind it: an index that lost its end would
-        hide what follows.
+        It comes from the last time-index entry and the headers after it, because an index may have
+        lost its end.
         """
         if self._largest is None:
             self._largest = self._find_largest()
@@ -142,7 +154,7 @@ class SegmentView:
             return TimestampOffset(-1, self.base_offset)
 
     def largest_from(self, entry: TimestampOffset) -> TimestampOffset:
-        """The timestamp of this entry, or a larger one in the headers from its batch on."""
+        """The timestamp of this entry, or a larger one of the headers from its batch on."""
         best = entry if entry.timestamp >= 0 else NO_LARGEST
         start = self.floor(entry.offset) if entry.timestamp >= 0 else 0
         for rows, columns, capacity in self.scan(start, check_crc=False):
@@ -155,12 +167,12 @@ class SegmentView:
 
     @property
     def largest_timestamp(self) -> int:
-        """Largest record timestamp, or the file's modification time when there is none (F-148)."""
+        """The largest record timestamp, or else the file's modification time (F-148)."""
         largest = self.largest.timestamp
         return largest if largest >= 0 else self.segment.modified_ms()
 
     def _checked(self, entry: TimestampOffset) -> TimestampOffset:
-        """A time-index entry, if its offset is of a batch with this largest timestamp (S-34)."""
+        """A time-index entry, if the batch of its offset has this largest timestamp (S-34)."""
         if entry == (-1, self.base_offset):  # there is none
             return entry
         span = self.find(entry.offset) if entry.offset >= self.base_offset else None
@@ -172,7 +184,7 @@ class SegmentView:
     # -- walking headers -----------------------------------------------------------------------
 
     def walk(self, position: int, end: int | None = None) -> Iterator[BatchSpan]:
-        """Headers of whole batches from a batch boundary on; stops silently at a torn tail.
+        """The headers of whole batches from a batch boundary on, up to a torn tail.
 
         Raises:
             CorruptBatchError: a size below the smallest batch (F-106).
@@ -194,8 +206,10 @@ class SegmentView:
             want = _CHUNK if span.size < _CHUNK else _V2.size  # large batches: headers alone
 
     def _walk_all(self, position: int) -> Iterator[BatchSpan]:
-        """As ``walk`` to the end of the segment, which has whole batches only: anything else is
-        damage, not an end."""
+        """As ``walk``, to the end of the segment.
+
+        It has only whole batches, so anything else is damage and not an end.
+        """
         for span in self.walk(position):
             yield span
             position = span.position + span.size
@@ -203,7 +217,7 @@ class SegmentView:
             raise no_whole_batch(self.log_path, position, self.size)
 
     def floor(self, offset: int) -> int:
-        """A batch boundary at or before ``offset``: the index's answer, checked (S-32, S-33)."""
+        """A batch boundary at or before ``offset``, from the index and checked (S-32, S-33)."""
         if not self.offset_entries:
             return 0
         index = self.segment.offset_index
@@ -217,8 +231,9 @@ class SegmentView:
             return 0
 
     def floor_before_last(self) -> int:
-        """A batch boundary with two batches behind it, or 0: the last entry of the index but one,
-        checked."""
+        """A batch boundary with at least two batches after it, or 0: the last but one entry of the
+        index, checked.
+        """
         if self.offset_entries < 2:
             return 0
         index = self.segment.offset_index
@@ -230,8 +245,9 @@ class SegmentView:
         return entry.position if leads else 0
 
     def offset_behind(self, position: int) -> int | None:
-        """An offset above those of the batches that begin below ``position``: the index's answer,
-        checked. None: the index says nothing."""
+        """An offset above all batches that begin below ``position``: the answer of the index,
+        checked. None if the index has none.
+        """
         index = self.segment.offset_index
         try:
             entry = index.upper_bound(position, self.offset_entries)
@@ -281,9 +297,9 @@ class SegmentView:
         return Slice(self, first.position, size, first)
 
     def find_timestamp(self, timestamp: int, start_offset: int) -> Iterator[BatchSpan]:
-        """Batches that may hold the first record at or after ``timestamp`` (F-149)."""
+        """The batches that may hold the first record at or after ``timestamp`` (F-149)."""
         floor = TimestampOffset(-1, self.base_offset)
-        if self.time_entries:  # else there may be no file yet
+        if self.time_entries:  # otherwise there may be no file yet
             try:
                 floor = self._checked(self.segment.time_index.lookup(timestamp, self.time_entries))
             except CorruptIndexError:
@@ -296,7 +312,7 @@ class SegmentView:
         )
 
     def read_next_offset(self) -> tuple[int, int]:
-        """``(next offset, end of the last whole batch)`` by a walk from the last entry (F-252)."""
+        """``(next offset, end of the last whole batch)``, by a walk from the last entry (F-252)."""
         position = self.floor(MAX_INT + self.base_offset) if self.offset_entries else 0
         next_offset, end = self.base_offset, position
         for span in self.walk(position):
@@ -306,8 +322,8 @@ class SegmentView:
     def scan(self, position: int, *, check_crc: bool) -> Iterator[tuple[int, array[int], int]]:
         """Batch tables over windows of the file: ``(rows, columns, capacity)`` (see the kernels).
 
-        Positions in the table are relative to the window. Ends at the first batch that is torn
-        or, with ``check_crc``, bad.
+        Positions in the table are relative to the window. Ends at the first batch that is torn or,
+        with ``check_crc``, has a bad checksum.
         """
         rows_max = min(SCAN_ROWS, max(self.size - position, 0) // HEADER_MIN + 1)
         columns = array("q", [0]) * (len(SCAN_COLUMNS) * rows_max)
@@ -347,7 +363,7 @@ def no_whole_batch(path: str, position: int, size: int) -> CorruptBatchError:
 
 
 def parse_span(data: bytes, at: int, position: int, path: str) -> BatchSpan | None:
-    """The header at ``data[at]``, which lies at ``position`` of ``path``; None if it is cut short.
+    """The header at ``data[at]``, read from ``position`` of ``path``; None if it is incomplete.
 
     Raises:
         CorruptBatchError: the size field is below the smallest batch.

@@ -1,6 +1,7 @@
-"""Streams of blocks, each of which a library unpacks at once into given room: lz4, snappy.
+"""Streams of blocks that a library unpacks one at a time into a given buffer: lz4, snappy.
 
-Many blocks are walked again for each pass, never listed: tiny ones would cost an object each.
+Every pass walks the blocks again. They are never listed, because tiny ones would cost an object
+each.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from logstore.format.codecs.scratch import (
 )
 
 Unpack: TypeAlias = Callable[[memoryview, memoryview], int]
-"""Unpacks a block into room; gives how much of it, in bytes, the content took."""
+"""Unpacks a block into a buffer, and returns the size of the content in bytes."""
 
 Block: TypeAlias = tuple[memoryview, int, Unpack]
-"""A block, the size of its content at most, and what unpacks it.
+"""A block, an upper bound of its content in bytes, and the function that unpacks it.
 
-One without bytes stands for a header or an end mark: nothing to unpack, but a piece that counts.
+A block without bytes stands for a header or an end mark: it counts as a block.
 """
 
 Blocks: TypeAlias = Callable[[], Iterator[Block]]
@@ -61,7 +62,7 @@ def _unpack(walk: Blocks, limit: int) -> Buffer:
 
 
 def _bound(walk: Blocks, most: int) -> int:
-    """What the content takes at most, in bytes, or any size above ``most``."""
+    """An upper bound of the content in bytes, or any size above ``most``."""
     total = 0
     for blocks, (_, bound, _) in enumerate(walk(), 1):
         total += bound

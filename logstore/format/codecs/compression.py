@@ -1,4 +1,4 @@
-"""The codecs of a batch: id, name, levels, and unpacking that no input can turn into a bomb."""
+"""The codecs of a batch: id, name, levels, compression and bounded decompression."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from logstore.format.codecs import zstd as codec_zstd
 from logstore.format.codecs.errors import CodecError
 
 MAX_DECOMPRESSED_BATCH_SIZE = 256 << 20
-"""What one batch may unpack to unless a caller says otherwise.
+"""How many bytes one batch may unpack to by default.
 
-A batch of the default 1 MiB that shrank 255-fold, the most that LZ4 can do, still fits; text and
-JSON shrink 5- to 30-fold. Kafka has no bound. Content above 16 MiB is measured in constant memory
-before room for it is made, so what is refused costs little; see ``scratch.EAGER_BYTES``.
+That allows a batch of 1 MiB with a ratio of 255, the best of LZ4; text and JSON have 5 to 30. Kafka
+has no bound. Content above 16 MiB is measured in constant memory before a buffer is made, so a
+refused batch costs little (W-233); see ``scratch.EAGER_BYTES``.
 """
 
 

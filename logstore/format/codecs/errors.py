@@ -1,4 +1,4 @@
-"""What a codec says about bytes it refuses; ``compression`` turns it into ``CorruptBatchError``."""
+"""Errors of codecs, which ``compression`` turns into ``CorruptBatchError``."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ class TooLargeError(CodecError):
 
 
 BLOCKS_FREE, BLOCK_BYTES = 1 << 16, 7
-"""Blocks that a stream may have, whatever they hold; one more for each so many bytes of content.
+"""A stream may have ``BLOCKS_FREE`` blocks, and one more for every ``BLOCK_BYTES`` of content.
 
-Each takes time of its own: empty ones by the million would take seconds for nothing. An encoder
-ends a block when it is full or flushed, and its caller flushes at most after each record, which
-takes 7 bytes at least.
+A block takes time of its own, and millions of empty ones would take seconds. An encoder ends a
+block when it is full or flushed, and its caller flushes at most after each record, which has at
+least 7 bytes.
 """
 MEMBERS_FREE, MEMBER_BYTES = 1 << 14, 1 << 10
-"""The same for members. An encoder ends one when its caller closes it, once for a batch. It
-costs ten times as much as a block, because its state is set up anew."""
+"""The same for members. An encoder ends a member when its caller closes it, once for a batch.
+
+A member costs ten times as much as a block, because its state is set up again.
+"""
 
 
 def check_blocks(blocks: int, content: int) -> None:

@@ -1,7 +1,7 @@
-"""Streams of members, one after the other, which a library unpacks in steps: gzip, Zstandard.
+"""Streams of consecutive members that a library unpacks in steps: gzip, Zstandard.
 
-The library checks each member and bounds what a step gives. So content is measured in constant
-memory, and no size that a header claims is believed.
+The library checks each member and bounds the output of a step. So content is measured in constant
+memory, and the size that a header claims is not trusted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from logstore.format.codecs.scratch import EAGER_BYTES
 _STEP = 1 << 20  # bytes, of input and of content
 _SMALL = 16 << 10  # input that is mostly one member, unpacked by one step
 _FIRST_FEED = 1 << 10
-"""What a member behind the first is given at first, in bytes; each feed doubles it.
+"""The first input of a member after the first, in bytes; each feed doubles it.
 
-The library copies what is left of a feed behind the end of a member: so the copies of all members
-together are in proportion to the members.
+The library copies the rest of a feed after the end of a member, so the copies stay in proportion to
+the members.
 """
 
 

@@ -1,4 +1,4 @@
-"""Room to unpack batches into."""
+"""Buffers to unpack batches into."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import mmap
 from logstore.common.types import Buffer
 
 SCRATCH_BYTES = 128 << 10
-"""Content up to this size is copied out of room that is used again: making and zeroing the room
-anew would cost as much as unpacking."""
+"""Content up to this size is copied out of a reused buffer: to allocate and zero a new one would
+cost as much as unpacking.
+"""
 
 EAGER_BYTES = 16 << 20
 """Content up to this size is unpacked at once; above it the size is measured first.
@@ -21,7 +22,7 @@ _free: list[memoryview] = []  # one for each thread that ever was at it together
 
 
 def borrow() -> memoryview:
-    """``SCRATCH_BYTES`` to write to. Room that is not given back, as after an error, is freed."""
+    """A buffer of ``SCRATCH_BYTES``. If it is not given back, as after an error, it is freed."""
     try:
         return _free.pop()
     except IndexError:
@@ -36,10 +37,10 @@ def give_back(room: memoryview, size: int) -> bytes:
 
 
 def room_for_claim(size: int) -> memoryview:
-    """Room of a size that nothing vouches for: it takes memory only where it is written to.
+    """A buffer for a size that only a header claims. It takes memory only where it is written.
 
     Raises:
-        MemoryError: there is not that much address space.
+        MemoryError: the address space is too small.
     """
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

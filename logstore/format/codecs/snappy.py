@@ -20,11 +20,11 @@ _MAGIC = b"\x82SNAPPY\x00"
 _VERSIONS = struct.Struct(">ii")
 _LENGTH = struct.Struct(">i")
 _HEADER = _MAGIC + _VERSIONS.pack(1, 1)
-_HEADER_MARK = int.from_bytes(_MAGIC[:4], "big", signed=True)  # where a block length would stand
+_HEADER_MARK = int.from_bytes(_MAGIC[:4], "big", signed=True)  # in place of a block length
 _BLOCK_BYTES = 32 << 10
 
 _MAX_RATIO = 22
-"""A copy element turns 3 bytes into at most 64: a block that claims more than this lies."""
+"""A copy element turns 3 bytes into at most 64, so a block that claims more is malformed."""
 
 assert len(_HEADER) == 16
 

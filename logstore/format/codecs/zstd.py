@@ -1,8 +1,9 @@
 """Zstandard frames (rule F-86).
 
-Written as Kafka's streams are: no content size, no checksum, an empty last block. Any frames are
-read, one after the other, skippable ones too. The library refuses windows above 128 MiB, which is
-level 22's. A frame costs as much memory beside its content as it fills of its window.
+The writer follows Kafka's streams: no content size, no checksum, an empty last block. The reader
+accepts all frames, one after the other, skippable ones too. The library refuses windows above 128
+MiB, the window of level 22. Besides its content a frame takes as much memory as it fills of its
+window.
 """
 
 from __future__ import annotations

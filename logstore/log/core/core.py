@@ -1,4 +1,4 @@
-"""What the parts of one log share: where it lies, what readers may see, and why it stopped."""
+"""What the parts of one log share: its directory, its snapshot, and why it stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BUSY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def is_busy(error: BaseException | None) -> bool:
-    """Whether descriptors or memory are short; the medium is well."""
+    """Whether descriptors or memory are short, while the disk works."""
     while error is not None:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _BUSY):
             return True
@@ -37,12 +37,12 @@ def is_busy(error: BaseException | None) -> bool:
 
 
 def unusable(error: UnusableFileError) -> CorruptDataError:
-    """What a file that is none is to a caller: damage of that file."""
+    """The error for an entry that is not the expected file: damage of that file."""
     return CorruptDataError(str(error.filename), 0, error.reason)
 
 
 def medium_error(path: str, operation: str, error: BaseException) -> LogstoreError:
-    """What an error of the medium is to a caller, where no log has to go offline for it."""
+    """The error for a failed operation that does not take the log offline."""
     if isinstance(error, UnusableFileError):
         return unusable(error)
     kind = ResourceBusyError if is_busy(error) else StorageFailedError
@@ -50,7 +50,7 @@ def medium_error(path: str, operation: str, error: BaseException) -> LogstoreErr
 
 
 class LogCore:
-    """``snapshot`` is replaced whole by whoever holds the WRITE lock; anyone may take it."""
+    """``snapshot`` is replaced as a whole under the WRITE lock, and read without a lock."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LogCore:
         self._on_failure = on_failure
 
     def check(self) -> None:
-        """Raise why the log takes no more work, if it does not."""
+        """Raise the reason if the log refuses further work."""
         if self.failure is not None:
             raise self.failure
 
@@ -79,7 +79,7 @@ class LogCore:
         return isinstance(self.failure, LogClosedError)
 
     def refuse(self, failure: LogstoreError) -> None:
-        """Take no more work, because of ``failure``, unless there was a reason before."""
+        """Refuse further work because of ``failure``, unless there is an earlier reason."""
         if self.failure is None:
             self.failure = failure
         self.news.wake_all()
@@ -88,21 +88,21 @@ class LogCore:
         self.refuse(LogClosedError(f"{self.directory} is closed"))
 
     def fail(self, operation: str, error: BaseException) -> LogstoreError:
-        """The medium failed: refuse all further work until opened again (F-224, F-315)."""
+        """After a disk error, refuse all work until the log is opened again (F-224, F-315)."""
         failure = StorageFailedError(self.directory, operation, str(error))
         if self.failure is None:
             self.refuse(failure)
             logger.error("%s", failure)
-            # What is no file is damage of this log; the disk is well, and so are the others.
+            # An unusable file is damage of this log only; the disk and other logs work.
             if self._on_failure is not None and not isinstance(error, UnusableFileError):
                 self._on_failure(failure)
         return failure
 
     @contextmanager
     def doing(self, operation: str, *, whole: bool = True) -> Iterator[None]:
-        """Turn errors of the medium into ours.
+        """Translate disk errors.
 
-        ``whole``: nothing is changed where a resource is short, so the caller may try again.
+        ``whole``: if a resource is short nothing was changed, so the caller may try again.
 
         Raises:
             StorageFailedError: the disk refused; the log is offline.

@@ -1,7 +1,7 @@
-"""Who has a partition open: one log at a time, in this process or another.
+"""Ensures that a partition is open only once, in this process or another.
 
 The lock is that of the log directory around it, which Kafka and ``LogManager`` take too. Several
-partitions of one directory may be open in one process: they share its lock.
+partitions of one directory may be open in one process, and then share its lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _shared: dict[_Key, _Shared] = {}
 
 
 def _after_fork() -> None:
-    """A child owns none of its parent's locks (``logstore.storage.local``)."""
+    """Forget the locks in a child, which owns none of its parent's (``logstore.storage.local``)."""
     global _guard
     _guard = make_lock(Rank.MANAGER)
     _shared.clear()
@@ -48,13 +48,13 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextmanager
 def all_holds() -> Iterator[None]:
-    """While held, no partition is taken or given up by this process."""
+    """Inside the block this process neither takes nor releases a partition."""
     with _guard:
         yield
 
 
 class PartitionHold:
-    """One partition that this process has open. Release it once; again does nothing."""
+    """One open partition of this process. A second release does nothing."""
 
     __slots__ = ("_key", "_partition", "_shared")
 
@@ -71,7 +71,7 @@ class PartitionHold:
             _release_dropped()
 
     def __del__(self) -> None:
-        # A log that nobody closed. This may run under any lock: the next call sees to it.
+        # A log that was never closed. This may run under any lock, so the next call releases it.
         if self._shared is not None:
             _dropped.append((self._key, self._partition, self._shared))
 
@@ -95,7 +95,7 @@ def hold_partition(storage: Storage, directory: str) -> PartitionHold:
     """Take the partition in ``directory``; its log directory is created when missing.
 
     Raises:
-        LogDirLockedError: it is open already, or its log directory is locked by another owner.
+        LogDirLockedError: the partition is open already, or another owner has its log directory.
         StorageFailedError: the disk refused.
         ResourceBusyError: descriptors are short.
     """
@@ -108,7 +108,7 @@ def hold_partition(storage: Storage, directory: str) -> PartitionHold:
         with _guard:
             _release_dropped()
             shared = _shared.get(key)
-            if shared is not None and not shared.lock.held:  # given up behind our back: a crash
+            if shared is not None and not shared.lock.held:  # released by a simulated crash
                 del _shared[key]
                 shared = None
             for (domain, _), other in _shared.items():
@@ -128,5 +128,5 @@ def parent_of(directory: str) -> str:
 
 
 def _domain(storage: Storage) -> object:
-    """Storages that mean the same files by the same path."""
+    """An identity for storages that have the same files under the same paths."""
     return LocalStorage if isinstance(storage, LocalStorage) else storage

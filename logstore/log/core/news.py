@@ -1,4 +1,4 @@
-"""Who waits for a log to change, and who must hear that it was cut."""
+"""Waits for changes of a log, and notices of truncations to its readers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from logstore.common.locks import Rank, make_lock
 NO_CUT = 2**63
 
 
-class Place:
-    """A reader's place in the log: how low the log was cut since it last asked."""
+class TruncationWatch:
+    """What a reader learns of truncations: the lowest one since it last asked."""
 
     __slots__ = ("__weakref__", "cut_to")
 
@@ -20,17 +20,17 @@ class Place:
 
 
 class News:
-    """An append looks at ``waiting`` alone, which is empty while nobody waits."""
+    """An append only checks ``waiting``, which is empty while no reader waits."""
 
     def __init__(self) -> None:
         self.waiting: tuple[Callable[[], object], ...] = ()
-        self._places: WeakSet[Place] = WeakSet()
+        self._watches: WeakSet[TruncationWatch] = WeakSet()
         self._lock = make_lock(Rank.NEWS)
 
     def add(self, wake: Callable[[], object]) -> None:
-        """Call ``wake`` once, at the next change. Look at the log after this, then wait.
+        """Call ``wake`` once, at the next change. Register first, then check the log, then wait.
 
-        It may be called under the locks of the log: it does not wait, and takes none of them.
+        ``wake`` may be called under the locks of the log, so it must not wait or take one of them.
         """
         with self._lock:
             self.waiting = (*self.waiting, wake)
@@ -45,20 +45,20 @@ class News:
         for wake in waiting:
             wake()
 
-    def new_place(self) -> Place:
-        place = Place()
+    def new_watch(self) -> TruncationWatch:
+        watch = TruncationWatch()
         with self._lock:
-            self._places.add(place)
-        return place
+            self._watches.add(watch)
+        return watch
 
     def note_cut(self, offset: int) -> None:
-        """The log is about to end at ``offset``; call it before readers can see that."""
+        """Note that the log will end at ``offset``, before readers can see that."""
         with self._lock:
-            for place in self._places:
-                place.cut_to = min(place.cut_to, offset)
+            for watch in self._watches:
+                watch.cut_to = min(watch.cut_to, offset)
 
-    def take_cut(self, place: Place) -> int:
-        """The lowest cut since the last call; ``NO_CUT`` if there was none."""
+    def take_cut(self, watch: TruncationWatch) -> int:
+        """The lowest truncation since the last call; ``NO_CUT`` if there was none."""
         with self._lock:
-            cut, place.cut_to = place.cut_to, NO_CUT
+            cut, watch.cut_to = watch.cut_to, NO_CUT
         return cut

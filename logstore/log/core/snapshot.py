@@ -10,7 +10,7 @@ from logstore.segments.segment_view import SegmentView
 class LogView:
     """A ``LogSnapshot`` with its segments as a sequence, oldest first.
 
-    Made for one read by one thread: it remembers which segments were looked at.
+    Made for one read by one thread. It remembers which segments were used.
     """
 
     __slots__ = ("_active", "seen", "snapshot")
@@ -36,9 +36,12 @@ class LogView:
             if snapshot.active.timestamp_loaded:
                 known = TimestampOffset(snapshot.max_timestamp, snapshot.offset_of_max_timestamp)
             view = self._active = SegmentView(
-                snapshot.active, snapshot.size, snapshot.offset_entries, snapshot.time_entries,
+                snapshot.active,
+                snapshot.size,
+                snapshot.offset_entries,
+                snapshot.time_entries,
                 known,
-            )  # fmt: skip
+            )
         return view
 
     def base_of(self, at: int) -> int:

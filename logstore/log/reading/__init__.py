@@ -4,3 +4,5 @@
 read returns; ``iteration`` walks a whole log; ``following``, ``cursors`` and ``directory_reader``
 wait for more.
 """
+
+__all__ = ["cursors", "directory_reader", "following", "iteration", "readers", "reading"]

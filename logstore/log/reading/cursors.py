@@ -1,11 +1,11 @@
-"""Named places in a log that survive the process: how far a service has come.
+"""Named positions in a log that survive the process: how far a service has read.
 
-A cursor is one small file ``<name>.cursor`` in the partition's directory: Kafka passes it over, and
-it goes with the log when that is deleted. It holds one line in the frame of the checkpoint files::
+A cursor is one small file ``<name>.cursor`` in the partition's directory. Kafka ignores it, and it
+is deleted with the log. It holds one line in the frame of the checkpoint files::
 
     position  topic id  base offset and crc of the batch before the position
 
-with ``-`` for what is not known. The last two tell whether the log was cut since.
+with ``-`` for what is not known. The last two show whether the log was cut since.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SIZE_MAX = 4096  # bytes
 
 
 class OnOutOfRange(Enum):
-    """What a cursor does where the records at its position were deleted."""
+    """What a cursor does if the records at its position were deleted."""
 
     ERROR = "error"
     EARLIEST = "earliest"
@@ -62,19 +62,19 @@ class OnOutOfRange(Enum):
             raise CursorError(f"on_out_of_range is {name!r}, not one of {choices}") from None
 
 
-class Mark(NamedTuple):
-    """The batch before a position, by what tells it from another one."""
+class CursorMark(NamedTuple):
+    """The identity of the batch before a position."""
 
     base_offset: int
     crc: int
 
 
 class Commit(NamedTuple):
-    """What the file of a cursor says."""
+    """The content of the file of a cursor."""
 
     position: int
     topic_id: str
-    mark: Mark | None
+    mark: CursorMark | None
 
     def encode(self) -> bytes:
         mark = self.mark or (_UNKNOWN, _UNKNOWN)
@@ -84,7 +84,7 @@ class Commit(NamedTuple):
 def parse_commit(path: str, data: bytes) -> Commit:
     """
     Raises:
-        MalformedCheckpointError: it is not the file of a cursor.
+        MalformedCheckpointError: the file is not a cursor.
     """
     entries = list(parse_entries(path, data, _FIELDS))
     if len(entries) != 1:
@@ -94,12 +94,12 @@ def parse_commit(path: str, data: bytes) -> Commit:
     known = base != _UNKNOWN.encode()
     if numbers[0] is None or (known and None in numbers):
         raise MalformedCheckpointError(path, 3, "", "not the position of a cursor")
-    mark = Mark(numbers[1], numbers[2]) if known else None  # type: ignore[arg-type]
+    mark = CursorMark(numbers[1], numbers[2]) if known else None  # type: ignore[arg-type]
     return Commit(numbers[0], topic_id.decode("ascii", "replace"), mark)
 
 
-def mark_before(log: LogView, position: int) -> Mark | None:
-    """The batch that holds the record before ``position``, if it is there."""
+def mark_before(log: LogView, position: int) -> CursorMark | None:
+    """The batch of the record before ``position``, if it exists."""
     if not log.snapshot.log_start_offset < position <= log.snapshot.log_end_offset:
         return None
     segment = log[log.floor(position - 1)]
@@ -107,14 +107,14 @@ def mark_before(log: LogView, position: int) -> Mark | None:
     if span is None or span.base_offset >= position or span.magic < 2:
         return None
     header = parse_header(segment.read_at(span.position, span.size))
-    return Mark(header.base_offset, header.crc)
+    return CursorMark(header.base_offset, header.crc)
 
 
 class Cursor:
-    """The place of one reader, by its name. For one thread at a time.
+    """The position of one named reader. For one thread at a time.
 
-    ``commit`` makes the position durable; what was read after the last commit is read again after
-    a crash. Two cursors of one name do not know of each other: the last commit counts.
+    ``commit`` makes the position durable. Records read after the last commit are read again after a
+    crash. Two cursors of one name do not know each other: the last commit counts.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Cursor:
         return self._follower.position
 
     def seek(self, offset: int) -> None:
-        """Go on at ``offset``, which is checked at the next read."""
+        """Continue at ``offset``, which is checked at the next read."""
         self._truncated = None
         self._follower.seek(offset)
 
@@ -167,21 +167,23 @@ class Cursor:
         return self
 
     def __next__(self) -> Record:
-        """The next record; the end of the iteration is the log's end as it is now."""
+        """The next record. The iteration ends at the present log end."""
         records = self.poll(1)
         if not records:
             raise StopIteration
         return records[0]
 
     def poll(self, max_records: int | None = None, timeout: float | None = 0.0) -> list[Record]:
-        """The next records, ``max_records`` if they are there (None: all that one read brings).
+        """The next records, at most ``max_records`` (None: all of one read).
 
-        If there is none, waits up to ``timeout`` seconds (None: for ever) and may come back empty.
+        If there is none, waits up to ``timeout`` seconds (None: forever), and may return an empty
+        list.
 
         Raises:
-            OffsetOutOfRangeError: what comes next was deleted, and ``on_out_of_range`` is "error".
-            LogTruncatedError: the log was cut below the position; ``seek`` to go on.
-            LogClosedError: the log was closed, perhaps while waiting.
+            OffsetOutOfRangeError: the next records were deleted, and ``on_out_of_range`` is
+            "error".
+            LogTruncatedError: the log was cut below the position; ``seek`` continues.
+            LogClosedError: the log was closed, perhaps during the wait.
         """
         if self._truncated is not None:
             raise self._truncated
@@ -198,11 +200,12 @@ class Cursor:
             return self._follower.poll(max_records, timeout)
 
     def commit(self, position: int | None = None) -> None:
-        """Make ``position`` durable (default: up to what was given), and the records before it.
+        """Make ``position`` durable (default: after the last returned record), and the records
+        before it.
 
         Raises:
             LogTruncatedError: the log ends before the position.
-            StorageFailedError: the disk refused.
+            StorageFailedError: a write failed.
         """
         place = self.position if position is None else position
         snapshot = self._readers.current()
@@ -210,11 +213,11 @@ class Cursor:
             raise LogTruncatedError(
                 self._log_name, place, snapshot.log_start_offset, snapshot.log_end_offset
             )
-        # A position must not outlive the records before it.
+        # A position must not survive the records before it.
         self._flush(place)
         mark = self._readers.run(lambda log: mark_before(log, place))
         if self._core.config.compact:
-            mark = None  # compaction writes batches anew
+            mark = None  # compaction rewrites batches
         data = Commit(place, self._life(), mark).encode()
         with self._core.doing("commit a cursor"):
             store_file(self._core.storage, self.path, data)
@@ -241,7 +244,7 @@ class Cursor:
             )
 
     def _find_cut(self, stored: Commit) -> LogTruncatedError | None:
-        """What to say where the records before the position are not those that were read."""
+        """The error if the records before the position are not those that were read."""
         snapshot = self._readers.current()
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         if stored.position > end:

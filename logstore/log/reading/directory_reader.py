@@ -1,14 +1,13 @@
-"""Following a log that another process writes, ours or a Kafka broker, by its files alone.
+"""Follow a log that another process writes, ours or a Kafka broker, by its files alone.
 
-No lock is taken and nothing is written. Files are opened for each look: whatever the writer renames
-or replaces is seen by the next one. Only whole batches with a right checksum count, so what is
-being written is not there yet. The high watermark is not in the files: a replica that a broker
-writes may be read beyond it.
+No lock is taken and nothing is written. Files are opened for each read, so the next read sees what
+the writer renames or replaces. Only whole batches with a right checksum count, so an unfinished
+write is not visible. The high watermark is not in the files, so a broker's replica may be read
+beyond it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 import threading
@@ -45,19 +44,19 @@ from logstore.kernels import (
     scan_batches,
 )
 from logstore.log.core.core import medium_error
-from logstore.log.core.news import Place
-from logstore.log.reading.following import FETCH_BYTES, Follower, Portion
+from logstore.log.core.news import TruncationWatch
+from logstore.log.reading.following import FETCH_BYTES, FetchedRecords, Follower
 from logstore.segments.large_batch import worth_reading
 from logstore.storage.base import File, Storage
 from logstore.storage.local import LocalStorage
 
 POLL_SECONDS = 0.05
-_ATTEMPTS = 5  # how often one look follows a directory that changes under it
+_ATTEMPTS = 5  # how often one read follows a directory that keeps changing
 _ROWS = 1024
 _HEAD = 17  # bytes of a batch up to its magic
 _CUT_SHORT = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 _LAST_OFFSET = SCAN_COLUMNS.index("last_offset")
-_ENTRY = struct.Struct(">ii")  # of an offset index
+_ENTRY = struct.Struct(">ii")  # bytes of an offset index entry
 
 
 class _Scan(NamedTuple):
@@ -75,17 +74,17 @@ class _Scan(NamedTuple):
         return self.data[at : at + HEADER_SIZE]
 
 
-class _Place(NamedTuple):
-    """Where the next batch begins, or will."""
+class _BatchPlace(NamedTuple):
+    """Where the next batch begins or will begin."""
 
     base_offset: int  # of the segment
     position: int
 
 
 class _Known(NamedTuple):
-    """The last batch that was read: if another one lies there now, the log was cut."""
+    """The last batch that was read. If another one lies there now, the log was cut."""
 
-    place: _Place
+    place: _BatchPlace
     last_offset: int
     header: bytes
 
@@ -93,7 +92,7 @@ class _Known(NamedTuple):
 class DirectoryReader:
     """The log in a partition directory that another process may be writing.
 
-    Any number of readers, in any process. Holds no file open.
+    There may be any number of readers, in any process. It keeps no file open.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class DirectoryReader:
     ) -> None:
         """
         Raises:
-            UnknownTopicOrPartitionError: there is no such directory.
+            UnknownTopicOrPartitionError: the directory does not exist.
             InvalidTopicError: its name is not ``topic-partition``.
         """
         self.directory = os.fspath(directory)
@@ -122,7 +121,7 @@ class DirectoryReader:
 
     @property
     def log_start_offset(self) -> int:
-        """First offset of the first segment, or the log start on file above it."""
+        """The first offset of the first segment, or a higher log start on file."""
         bases = self.bases()
         parent = os.path.dirname(os.path.normpath(self.directory))
         try:
@@ -138,7 +137,7 @@ class DirectoryReader:
         return max(self.log_start_offset, self.end_on_file())
 
     def end_on_file(self) -> int:
-        """As ``log_end_offset``, whatever the log start."""
+        """As ``log_end_offset``, without regard to the log start."""
         return _DirectorySource(self, POLL_SECONDS).end()
 
     def follow(
@@ -149,11 +148,11 @@ class DirectoryReader:
 
         Args:
             timeout: end after so many seconds without a record.
-            poll: seconds between two looks at the directory while there is nothing new.
+            poll: seconds between two reads of the directory while there is nothing new.
         Raises:
-            OffsetOutOfRangeError: here or while reading: what comes next was deleted.
-            LogTruncatedError: what was read before was cut off.
-            CorruptBatchError: a damaged batch, with more behind it.
+            OffsetOutOfRangeError: here or while reading, if the next records were deleted.
+            LogTruncatedError: records that were read were cut off.
+            CorruptBatchError: a damaged batch with others after it.
             LogClosedError: the directory is gone.
         """
         return Follower(_DirectorySource(self, poll), start, timeout)
@@ -188,7 +187,7 @@ class DirectoryReader:
         return segment_bases(names)
 
     def open(self, base_offset: int) -> File:
-        """The ``.log`` of a segment, which has another name until its predecessor is durable."""
+        """Open the ``.log`` of a segment. It has another name until its predecessor is durable."""
         path = self.log_path(base_offset)
         try:
             return self.storage.open(path, writable=False)
@@ -212,7 +211,7 @@ def follow_directory(
     ``DirectoryReader.follow``.
 
     Raises:
-        UnknownTopicOrPartitionError: it has no such partition.
+        UnknownTopicOrPartitionError: the partition does not exist.
     """
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     return DirectoryReader(os.path.join(path, name)).follow(start, timeout=timeout, poll=poll)
@@ -221,8 +220,8 @@ def follow_directory(
 def segment_bases(names: list[str]) -> list[int]:
     """Base offsets of the segments, going by the names of all files.
 
-    A new segment is called ``.log.swap`` until what lies before it is durable; such names below a
-    ``.log``, or with the index of a replacement beside them, are of a cleaner's work.
+    A new segment is called ``.log.swap`` until all before it is durable. Such a name below a
+    ``.log``, or with the index of a replacement beside it, comes from the cleaner.
     """
     there = set(names)
     final, waiting = [], []
@@ -241,16 +240,16 @@ def segment_bases(names: list[str]) -> list[int]:
 
 
 class _DirectorySource:
-    """``Source`` of one follower: remembers the place, and the last batch before it."""
+    """The `Source` of one follower. It remembers the place, and the last batch before it."""
 
     def __init__(self, reader: DirectoryReader, poll: float) -> None:
         self._reader = reader
         self._poll = max(poll, 0.001)
-        self.place = Place()  # hears of nothing
-        self._at: _Place | None = None
+        self.watch = TruncationWatch()  # never notified
+        self._at: _BatchPlace | None = None
         self._known: _Known | None = None
-        self._expected = -1  # the offset of the next fetch, unless the follower is sent elsewhere
-        self._suspect: _Place | None = None  # a damaged batch, which may be half written
+        self._expected = -1  # the offset of the next fetch, unless the follower seeks
+        self._suspect: _BatchPlace | None = None  # a damaged batch, which may be only half written
 
     @property
     def clock(self) -> Clock:
@@ -278,6 +277,8 @@ class _DirectorySource:
         return timeout is None or pause < timeout
 
     async def wait_async(self, offset: int, timeout: float | None) -> bool:
+        import asyncio
+
         pause = self._pause(timeout)
         await asyncio.sleep(pause)
         return timeout is None or pause < timeout
@@ -287,8 +288,8 @@ class _DirectorySource:
 
     # -- reading -------------------------------------------------------------------------------
 
-    def fetch(self, offset: int) -> Portion | None:
-        if offset != self._expected:  # sent elsewhere
+    def fetch(self, offset: int) -> FetchedRecords | None:
+        if offset != self._expected:  # the follower has sought
             self._at = self._known = None
             self._expected = offset
         try:
@@ -299,7 +300,7 @@ class _DirectorySource:
             self._expected = portion.next_offset
         return portion
 
-    def _fetch(self, offset: int) -> Portion | None:
+    def _fetch(self, offset: int) -> FetchedRecords | None:
         for _ in range(_ATTEMPTS):
             try:
                 place = self._at = self._at or self._find(offset)
@@ -311,15 +312,15 @@ class _DirectorySource:
                 if not self._go_to_next_segment(place):
                     return None
             except FileNotFoundError:
-                self._at = None  # deleted, cut off or renamed: where is it now?
+                self._at = None  # deleted, cut off or renamed, so find it again
         return None  # the directory changes faster than it can be read
 
-    def _read(self, place: _Place, offset: int) -> Portion | None:
-        """What lies at the place; None if there is no whole batch yet."""
+    def _read(self, place: _BatchPlace, offset: int) -> FetchedRecords | None:
+        """Read at the place. None if there is no whole batch yet."""
         file = self._reader.open(place.base_offset)
         try:
             scan = _scan(file, place.position, self._last_offset())
-            # After reading: bytes that took the place of others in between do not count.
+            # After reading, because bytes that replaced others in between do not count.
             self._check_known(file, place, offset)
         finally:
             file.close()
@@ -335,14 +336,14 @@ class _DirectorySource:
             base_position=place.position,
         )
         position, last_offset = scan.rows[-1]
-        self._known = _Known(_Place(place.base_offset, position), last_offset, scan.header(-1))
-        self._at = _Place(place.base_offset, scan.end)
-        return Portion(records, max(last_offset + 1, offset))
+        self._known = _Known(_BatchPlace(place.base_offset, position), last_offset, scan.header(-1))
+        self._at = _BatchPlace(place.base_offset, scan.end)
+        return FetchedRecords(records, max(last_offset + 1, offset))
 
     def _last_offset(self) -> int:
         return -1 if self._known is None else self._known.last_offset
 
-    def _check_known(self, file: File, place: _Place, offset: int) -> None:
+    def _check_known(self, file: File, place: _BatchPlace, offset: int) -> None:
         known = self._known
         if file.size() < place.position:
             raise self._truncated(offset)
@@ -354,7 +355,7 @@ class _DirectorySource:
             try:
                 before = self._reader.open(known.place.base_offset)
             except FileNotFoundError:
-                return  # retention took it, since the segment behind it is there
+                return  # deleted by retention, since the next segment exists
             try:
                 found = before.read_at(known.place.position, HEADER_SIZE)
             finally:
@@ -367,9 +368,10 @@ class _DirectorySource:
         end = min(self.end(), offset - 1)
         return LogTruncatedError(reader.name, offset, reader.log_start_offset, end)
 
-    def _judge(self, place: _Place, scan: _Scan) -> None:
-        """Raise where what lies at the place is damage for certain: it has not changed since the
-        last look, and something follows it."""
+    def _judge(self, place: _BatchPlace, scan: _Scan) -> None:
+        """Raise if the bytes at the place are certainly damaged: unchanged since the last read, and
+        followed by others.
+        """
         if scan.status in _CUT_SHORT or not any(scan.data[:_HEAD]):
             return
         if place == self._suspect and len(scan.data) > _batch_size(scan.data):
@@ -377,15 +379,15 @@ class _DirectorySource:
             raise CorruptBatchError(path, place.position, SCAN_REASONS[scan.status])
         self._suspect = place
 
-    def _go_to_next_segment(self, place: _Place) -> bool:
-        """Whether there is one, and nothing more in this one."""
+    def _go_to_next_segment(self, place: _BatchPlace) -> bool:
+        """Go to the next segment, if there is one and this one has no more."""
         bases = self._reader.bases()
         at = bisect_right(bases, place.base_offset)
         if at == len(bases):
             return False
         file = self._reader.open(place.base_offset)
         try:
-            # What was appended before the roll counts first; a torn end is never finished.
+            # Batches appended before the roll count first; a torn end is never finished.
             scan = _scan(file, place.position, self._last_offset())
         finally:
             file.close()
@@ -396,13 +398,15 @@ class _DirectorySource:
             self._suspect = place
             return False
         if not scan.rows:
-            self._at = _Place(bases[at], 0)
+            self._at = _BatchPlace(bases[at], 0)
         return True
 
     # -- finding a place -----------------------------------------------------------------------
 
-    def _find(self, offset: int) -> _Place | None:
-        """Behind the batch that was read last, or at the first one that reaches ``offset``."""
+    def _find(self, offset: int) -> _BatchPlace | None:
+        """Find the place after the last batch that was read, or the first batch that reaches
+        ``offset``.
+        """
         bases = self._reader.bases()
         if not bases:
             return None
@@ -421,16 +425,16 @@ class _DirectorySource:
             while (scan := _scan(file, position)).rows:
                 for at, last_offset in scan.rows:
                     if last_offset >= offset:
-                        return _Place(base, at)
+                        return _BatchPlace(base, at)
                 position, end = scan.end, scan.rows[-1][1] + 1
         finally:
             file.close()
         if offset > end and base == bases[-1]:
             raise OffsetOutOfRangeError(self._reader.name, offset, bases[0], end)
-        return _Place(base, position)
+        return _BatchPlace(base, position)
 
-    def _behind(self, known: _Known, bases: list[int]) -> _Place | None:
-        """The place behind a batch; None where it is not in the log any more."""
+    def _behind(self, known: _Known, bases: list[int]) -> _BatchPlace | None:
+        """The place after a batch; None if the batch is no longer in the log."""
         base = bases[bisect_right(bases, known.last_offset) - 1]
         file = self._reader.open(base)
         try:
@@ -439,7 +443,7 @@ class _DirectorySource:
                 for row, (at, last_offset) in enumerate(scan.rows):
                     if last_offset >= known.last_offset:
                         same = scan.header(row) == known.header
-                        return _Place(base, at + _batch_size(known.header)) if same else None
+                        return _BatchPlace(base, at + _batch_size(known.header)) if same else None
                 position = scan.end
         finally:
             file.close()
@@ -457,8 +461,10 @@ class _DirectorySource:
         return end
 
     def _index_floor(self, base: int, offset: int) -> int:
-        """Where a batch at or before ``offset`` begins, going by the offset index; 0 if it does not
-        say. The index of an active segment ends in zeros (F-140)."""
+        """Where a batch at or before ``offset`` begins according to the offset index; 0 if unknown.
+
+        The index of an active segment ends in zeros (F-140).
+        """
         path = self._reader.log_path(base, filenames.INDEX_SUFFIX)
         try:
             file = self._reader.storage.open(path, writable=False)
@@ -493,9 +499,9 @@ class _DirectorySource:
 
 
 def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -> _Scan:
-    """The whole batches with a right checksum from ``position`` on, of about a MiB.
+    """The whole batches with a right checksum from ``position`` on, about a MiB of them.
 
-    Up to the first whose offsets go back: ``last_offset`` is the one before them.
+    Ends at the first batch whose offsets go back. ``last_offset`` is the offset before the first.
     """
     want = FETCH_BYTES
     columns = array("q", [0]) * (len(SCAN_COLUMNS) * rows)
@@ -523,6 +529,6 @@ def _scan(file: File, position: int, last_offset: int = -1, rows: int = _ROWS) -
 
 
 def _batch_size(data: bytes) -> int:
-    """Bytes of the batch that begins here, as it says itself; 0 where it does not."""
+    """The size of the batch that begins here according to its header; 0 if it is incomplete."""
     size = int.from_bytes(data[8:12], "big", signed=True)
     return size + 12 if len(data) >= 12 and size > 0 else 0

@@ -1,12 +1,11 @@
-"""Following a log: records as they come, in this thread or in an event loop.
+"""Follow a log: records as they arrive, in this thread or in an event loop.
 
-``Follower`` does the waiting and the counting; a ``Source`` knows where records come from: an open
-log (``LogSource``), or a directory that another process writes (``directory_reader``).
+``Follower`` waits and counts. A ``Source`` provides the records, from an open log (``LogSource``)
+or from a directory that another process writes (``directory_reader``).
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -17,15 +16,15 @@ from logstore.common.errors import LogstoreError, LogTruncatedError, OffsetOutOf
 from logstore.common.types import Record
 from logstore.format.reader import iter_batches
 from logstore.log.core.core import LogCore
-from logstore.log.core.news import NO_CUT, Place
+from logstore.log.core.news import NO_CUT, TruncationWatch
 from logstore.log.reading.readers import LogReaders
 from logstore.log.reading.reading import EARLIEST, LATEST, FetchData
 
-FETCH_BYTES = 1 << 20  # read at a time
+FETCH_BYTES = 1 << 20  # bytes read at a time
 
 
-class Portion(NamedTuple):
-    """Records, perhaps none, and the offset from which to go on."""
+class FetchedRecords(NamedTuple):
+    """Records, perhaps none, and the offset to continue from."""
 
     records: list[Record]
     next_offset: int
@@ -38,57 +37,57 @@ class Source(Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def place(self) -> Place:
-        """Hears of cuts, where the source does."""
+    def watch(self) -> TruncationWatch:
+        """What is notified of truncations, if the source knows them."""
         ...
 
     def range(self) -> tuple[int, int]:
-        """Where it can be read now: the first offset, and the one after the last."""
+        """The readable range: the first offset, and the one after the last."""
         ...
 
-    def fetch(self, offset: int) -> Portion | None:
-        """What comes at or after ``offset``; None if there is nothing yet.
+    def fetch(self, offset: int) -> FetchedRecords | None:
+        """The records at or after ``offset``; None if there are none yet.
 
         Raises:
-            OffsetOutOfRangeError: what comes next was deleted.
-            LogTruncatedError: what came before was cut off.
+            OffsetOutOfRangeError: the next records were deleted.
+            LogTruncatedError: earlier records were cut off.
         """
         ...
 
     def wait(self, offset: int, timeout: float | None) -> bool:
-        """Wait until ``fetch`` may bring something; False after ``timeout`` seconds."""
+        """Wait until ``fetch`` may return records. False after ``timeout`` seconds."""
         ...
 
     async def wait_async(self, offset: int, timeout: float | None) -> bool:
-        """As ``wait``, without holding up the event loop."""
+        """As ``wait``, without blocking the event loop."""
         ...
 
 
 class Follower(Iterator[Record]):
-    """The records of a log as they come. For one thread, or one task, at a time.
+    """The records of a log as they arrive. For one thread, or one task, at a time.
 
-    ``timeout``: the iteration ends after so many seconds without a record; never if None. It may
-    be taken up again.
+    ``timeout``: the iteration ends after so many seconds without a record; never if None. It may be
+    continued.
     """
 
     def __init__(self, source: Source, start: int | None, timeout: float | None) -> None:
         self._source = source
-        self._place = source.place
+        self._watch = source.watch
         self._timeout = timeout
         self._fetched = _start_of(source, start)
-        self._ready: list[Record] = []  # fetched, not given yet
+        self._ready: list[Record] = []  # fetched but not returned yet
         self._given = 0  # of these
         self._failure: LogstoreError | None = None  # to be raised instead of the next read
 
     @property
     def position(self) -> int:
-        """Offset of the next record, or of the place where it will be."""
+        """The offset of the next record, which may not exist yet."""
         if self._given < len(self._ready):
             return self._ready[self._given].offset
         return self._fetched
 
     def seek(self, offset: int) -> None:
-        """Go on at ``offset``; it is checked at the next read."""
+        """Continue at ``offset``, which is checked at the next read."""
         self._ready, self._given, self._fetched, self._failure = [], 0, offset, None
 
     def __iter__(self) -> Follower:
@@ -101,14 +100,15 @@ class Follower(Iterator[Record]):
         return self._ready[self._given - 1]
 
     def chunks(self) -> Iterator[list[Record]]:
-        """As the iteration, in lists of all records that are there: for many records."""
+        """As the iteration, in lists of all available records, which is faster."""
         while chunk := self.poll(timeout=self._timeout):
             yield chunk
 
     def poll(self, max_records: int | None = None, timeout: float | None = 0.0) -> list[Record]:
-        """``max_records`` if they are there, or all that are; all that one read brings if None.
+        """The available records, at most ``max_records`` (None: all of one read).
 
-        If there is none, waits up to ``timeout`` seconds (None: for ever); empty after that.
+        If there is none, waits up to ``timeout`` seconds (None: forever), and returns an empty list
+        after that.
         """
         if not self._has_record(timeout):
             return []
@@ -119,7 +119,7 @@ class Follower(Iterator[Record]):
                 if not self._fill(0.0):
                     break
             except LogstoreError as error:
-                self._failure = error  # for the next call: these records are good
+                self._failure = error  # for the next call, because these records are good
                 break
             records += self._take_ready(wanted - len(records))
         return records
@@ -130,7 +130,7 @@ class Follower(Iterator[Record]):
         return self._ready[first : self._given]
 
     async def records_async(self) -> AsyncIterator[Record]:
-        """As the iteration, in an event loop: files are read in its default executor."""
+        """As the iteration, for an event loop. Files are read in its default executor."""
         while True:
             while self._is_ready():
                 self._given += 1
@@ -141,8 +141,8 @@ class Follower(Iterator[Record]):
     # -- filling -------------------------------------------------------------------------------
 
     def _is_ready(self) -> bool:
-        """Whether a record is in our hands. The log may have been cut under those that are."""
-        if self._place.cut_to < NO_CUT:
+        """Whether a fetched record is available. Truncated ones are dropped."""
+        if self._watch.cut_to < NO_CUT:
             self.seek(self.position)
         return self._given < len(self._ready)
 
@@ -161,6 +161,8 @@ class Follower(Iterator[Record]):
                 return True
 
     async def _fill_async(self, timeout: float | None) -> bool:
+        import asyncio  # 40 ms, which code on an event loop has paid already
+
         deadline = self._deadline(timeout)
         while True:
             self._check()
@@ -176,7 +178,7 @@ class Follower(Iterator[Record]):
         if failure is not None:
             raise failure
 
-    def _take(self, portion: Portion) -> bool:
+    def _take(self, portion: FetchedRecords) -> bool:
         self._ready, self._given = portion.records, 0
         self._fetched = portion.next_offset
         return bool(portion.records)
@@ -208,7 +210,7 @@ class LogSource:
         self._readers = readers
         self._name = name
         self._committed = committed
-        self.place: Place = core.news.new_place()
+        self.watch: TruncationWatch = core.news.new_watch()
         self._version = readers.current().version
 
     @property
@@ -227,7 +229,7 @@ class LogSource:
         limit: int = snapshot.high_watermark
         return min(limit, snapshot.last_stable_offset) if self._committed else limit
 
-    def fetch(self, offset: int) -> Portion | None:
+    def fetch(self, offset: int) -> FetchedRecords | None:
         while True:
             self._version = self._readers.current().version
             try:
@@ -239,13 +241,13 @@ class LogSource:
                     raise LogTruncatedError(self._name, offset, error.start, error.end) from None
                 raise
             portion = _portion(found)
-            cut = self._core.news.take_cut(self.place)
+            cut = self._core.news.take_cut(self.watch)
             if cut < offset:
                 snapshot = self._readers.current()
                 raise LogTruncatedError(self._name, offset, snapshot.log_start_offset, cut)
             if portion is None or portion.next_offset <= cut:
                 return portion
-            # Cut while it was read: what comes here now is something else.
+            # Truncated during the read, so other records are here now.
 
     def _has_news(self, offset: int) -> bool:
         core = self._core
@@ -263,10 +265,12 @@ class LogSource:
             self._core.news.discard(wake)
 
     async def wait_async(self, offset: int, timeout: float | None) -> bool:
+        import asyncio
+
         loop, event = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed meanwhile
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
 
         self._core.news.add(wake)
@@ -281,14 +285,14 @@ class LogSource:
         return True
 
 
-def _portion(found: FetchData) -> Portion | None:
+def _portion(found: FetchData) -> FetchedRecords | None:
     if found.start_offset >= found.end_offset:
         return None
     records = found.records()
     if records:
-        return Portion(records, records[-1].offset + 1)
+        return FetchedRecords(records, records[-1].offset + 1)
     # Markers, aborted transactions, or a gap that compaction left.
     next_offset = found.end_offset
     for batch in iter_batches(found.data):
         next_offset = batch.last_offset + 1
-    return Portion([], max(min(next_offset, found.end_offset), found.start_offset + 1))
+    return FetchedRecords([], max(min(next_offset, found.end_offset), found.start_offset + 1))

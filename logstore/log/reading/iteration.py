@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 WINDOW = 4 << 20  # bytes mapped at a time
-CHUNK = 4096  # records in a list: their memory is reused while it is still in cache
+CHUNK = 4096  # records in a list, whose memory is reused while it is still in cache
 
-_BATCH_BYTES = 16 << 20  # of keys and values in a record batch, where few bytes unpack to many
+_BATCH_BYTES = 16 << 20  # bytes of keys and values: few bytes may unpack to many
 _ALL = 2**62
 
 T = TypeVar("T")
 
 
 class Portion(NamedTuple, Generic[T]):
-    """Records: what was made of them, how many there are, the first offset and the one behind."""
+    """The result for some records, their number, the first offset and the one after the last."""
 
     records: T
     rows: int
@@ -46,8 +46,8 @@ class Fill(Protocol[T]):
         ...
 
 
-class _Place(NamedTuple):
-    """Where a reader goes on: ``[position, segment.size)`` of a segment, up to offset ``limit``."""
+class _SegmentRest(NamedTuple):
+    """Where a reader continues: ``[position, segment.size)`` of a segment, up to ``limit``."""
 
     log: LogView
     segment: SegmentView
@@ -63,13 +63,13 @@ def portions(
 ) -> Iterator[T]:
     """What ``fill`` makes of the records of ``[start_offset, end_offset)``, in order.
 
-    Begins at the log start by default. Ends at ``end_offset``, or at the log's end as it is when
-    it gets there. The start is checked at once, not at the first portion.
+    Begins at the log start by default. Ends at ``end_offset``, or at the log end at that time. The
+    start is checked at once and not at the first portion.
 
     Raises:
-        OffsetOutOfRangeError: the start lies outside the log; or what comes next was deleted or
-            cut off meanwhile.
-        CorruptBatchError: a batch is damaged; the portions before it were given.
+        OffsetOutOfRangeError: the start lies outside the log, or the next records were deleted or
+            cut off during the iteration.
+        CorruptBatchError: a batch is damaged. The portions before it were yielded.
     """
     snapshot = readers.current()
     start = snapshot.log_start_offset if start_offset is None else start_offset
@@ -91,7 +91,7 @@ def _portions(
         try:
             for portion in _segment_portions(place, options, fill):
                 if readers.moved(place.log):
-                    break  # what was removed may have been under us: find the place anew
+                    break  # removed records may include ours, so find the place again
                 if offset < readers.current().log_start_offset:
                     break
                 offset = portion.end
@@ -105,8 +105,8 @@ def _portions(
 
 def _find(
     readers: LogReaders, wanted: int | None, end_offset: int | None, log: LogView
-) -> _Place | None:
-    """The place of the first batch at or after ``wanted``; None at the end of what was asked."""
+) -> _SegmentRest | None:
+    """The place of the first batch at or after ``wanted``; None at the end of the range."""
     snapshot = log.snapshot
     offset = snapshot.log_start_offset if wanted is None else wanted
     readers.check_range(snapshot, offset)
@@ -122,20 +122,22 @@ def _find(
         span = segment.find(offset)
         begins = span is not None and not span.position and span.base_offset >= offset
         if offset == segment.base_offset and segment.size and not begins:
-            # The segment before it was read to its end, which is here by the name alone.
+            # The segment before was read to its end, which only the name of this one shows.
             reason = f"the segment does not begin at its base offset {offset}"
             raise CorruptBatchError(segment.log_path, 0, reason)
         if span is not None:
             end = log.end_of(at)
             if span.last_offset >= end:
                 raise _out_of_order(segment, span.position, 0, end)
-            return _Place(
+            return _SegmentRest(
                 log, segment, span.position, span.size, limit, min(end, limit), end <= limit
             )
     return None
 
 
-def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Iterator[Portion[T]]:
+def _segment_portions(
+    place: _SegmentRest, options: ReadOptions, fill: Fill[T]
+) -> Iterator[Portion[T]]:
     segment, position, size = place.segment, place.position, place.segment.size
     window_size = max(WINDOW, place.batch_size)
     low, high = 0, place.segment_end
@@ -174,9 +176,9 @@ def _segment_portions(place: _Place, options: ReadOptions, fill: Fill[T]) -> Ite
 
 
 def _out_of_order(segment: SegmentView, position: int, low: int, high: int) -> CorruptBatchError:
-    """Where, from ``position`` on, offsets that should be in ``[low, high)`` go back or too far.
+    """The error for the first batch from ``position`` on whose offsets are not in ``[low, high)``.
 
-    No start compares offsets that it takes as they are, and a valid batch may lie anywhere.
+    A clean start does not check offsets, and a valid batch may lie anywhere.
     """
     path = segment.log_path
     for span in segment.walk(position):
@@ -208,7 +210,7 @@ def column_portions(
 
     Memory stays bounded by one window and one record batch.
     """
-    load_pyarrow()  # what is missing is told now, by an empty log too
+    load_pyarrow()  # so that a missing library is reported now, even for an empty log
     builder = ColumnBuilder(headers=headers)
 
     def fill(
@@ -218,7 +220,7 @@ def column_portions(
         try:
             position, status = fill_columns(window, position, builder, _ALL, _BATCH_BYTES, options)
         except CorruptDataError:
-            builder = ColumnBuilder(headers=headers)  # nothing half done for another attempt
+            builder = ColumnBuilder(headers=headers)  # leave nothing half done for the next attempt
             raise
         if not builder.rows:
             return position, status, None

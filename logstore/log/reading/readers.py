@@ -1,4 +1,6 @@
-"""The one way to read a log: take its snapshot, read without a lock, and see that it held."""
+"""The only way to read a log: take its snapshot, read without a lock, and check that it still
+holds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 
 class LogReaders:
-    """Any number of threads at a time; they wait for nobody."""
+    """Reads a log, on any number of threads at a time, without waits."""
 
     def __init__(
         self, core: LogCore, name: str, repair_indexes: Callable[[list[SegmentView]], None]
@@ -39,14 +41,14 @@ class LogReaders:
         self._repair_indexes = repair_indexes
 
     def current(self) -> LogSnapshot:
-        """Raises why the log cannot be read any more, if it cannot."""
+        """The present snapshot. Raises the reason if the log can no longer be read."""
         self._core.check()
         return self._core.snapshot
 
     def run(self, read: Callable[[LogView], T]) -> T:
-        """``read`` on the log as it is now; again, if something was removed meanwhile.
+        """Run ``read`` on the present log, and again if something was removed during it.
 
-        What a read brought, or failed at, counts only if no byte can have changed under it.
+        A result or a failure counts only if no byte can have changed during the read.
 
         Raises:
             StorageFailedError: the disk refused; the log stays as it is (S-43).
@@ -64,12 +66,16 @@ class LogReaders:
                 return found
 
     def moved(self, log: LogView) -> bool:
-        """Something was removed from the log, or its files let go, since the view was taken."""
+        """Whether something was removed from the log, or its files were released, since the view
+        was taken.
+        """
         core = self._core
         return core.snapshot.version != log.snapshot.version or core.failure is not None
 
     def judge(self, error: Exception, log: LogView) -> None:
-        """Raise what a failed read means; return where it means nothing: the log has changed."""
+        """Raise the error for a failed read, or return if the log has changed and the failure means
+        nothing.
+        """
         if self.moved(log):
             return
         if is_busy(error):
@@ -77,18 +83,19 @@ class LogReaders:
         if isinstance(error, UnusableFileError):
             raise unusable(error) from error
         if isinstance(error, OSError):
-            # An unreadable block is not a torn write: nothing is cut, the caller is told.
+            # An unreadable block is not a torn write, so nothing is cut and the caller gets an
+            # error.
             raise StorageFailedError(self._core.directory, "read", str(error)) from error
         raise error
 
     def _settle(self, log: LogView) -> None:
-        """An index that led nowhere is rebuilt; this answer came from a walk (S-32, S-33)."""
+        """Rebuild an index that pointed nowhere. This answer came from a walk (S-32, S-33)."""
         suspects = [segment for segment in log.seen if segment.index_suspect]
         if suspects:
             self._repair_indexes(suspects)
 
     def check_range(self, snapshot: LogSnapshot, offset: int) -> None:
-        """Raises ``OffsetOutOfRangeError`` outside [log start, log end]."""
+        """Raise ``OffsetOutOfRangeError`` outside [log start, log end]."""
         start, end = snapshot.log_start_offset, snapshot.log_end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRangeError(self._name, offset, start, end)
@@ -96,9 +103,15 @@ class LogReaders:
     # -- reads ---------------------------------------------------------------------------------
 
     def read(
-        self, start_offset: int, max_bytes: int, minimum_one: bool, up_to: int | None,
+        self,
+        start_offset: int,
+        max_bytes: int,
+        minimum_one: bool,
+        up_to: int | None,
         committed: bool,
-    ) -> FetchData:  # fmt: skip
+        *,
+        by_slice: bool = False,
+    ) -> FetchData:
         def read(log: LogView) -> FetchData:
             snapshot = log.snapshot
             self.check_range(snapshot, start_offset)
@@ -108,7 +121,13 @@ class LogReaders:
             if committed:
                 limit = min(limit, snapshot.last_stable_offset)
             return fetch(
-                log, start_offset, limit, max_bytes, minimum_one=minimum_one, committed=committed
+                log,
+                start_offset,
+                limit,
+                max_bytes,
+                minimum_one=minimum_one,
+                committed=committed,
+                by_slice=by_slice,
             )
 
         return self.run(read)

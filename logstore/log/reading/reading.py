@@ -1,7 +1,7 @@
-"""What a read does with a snapshot of the log: decisions and file reads, no lock.
+"""Reads on a snapshot of the log: decisions and file reads, without a lock.
 
-Every function works on a ``LogView``. What it reads may be cut or removed meanwhile:
-``readers.LogReaders`` runs it, and runs it again where that happened.
+Every function works on a ``LogView``. Its records may be cut or removed during the read;
+``readers.LogReaders`` runs it again then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from logstore.common.errors import CorruptBatchError, InvalidTimestampError
 from logstore.common.types import Record
 from logstore.format.reader import read_records
-from logstore.kernels._constants import timestamp_ms
+from logstore.kernels import timestamp_ms
 from logstore.log.core.snapshot import LogView
 from logstore.segments.index import AbortedTxn, TimestampOffset
 from logstore.segments.segment_view import BatchSpan, SegmentView, Slice
@@ -21,12 +21,17 @@ from logstore.segments.segment_view import BatchSpan, SegmentView, Slice
 if TYPE_CHECKING:
     import pyarrow
 
+    from logstore.storage.file_slice import FileSlice
+
 Timestamp: TypeAlias = int | datetime
 """Ms since the epoch, or a ``datetime`` with its time zone."""
 
 EARLIEST = -2
 LATEST = -1
 MAX_TIMESTAMP = -3
+
+SLICE_MIN = 16 << 10
+"""Fewer bytes are read: to send a file beside a header takes more time than to copy them."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,10 +41,11 @@ class FetchData:
     ``data`` begins at the boundary of the batch that holds ``start_offset`` (so its first records
     may lie below it) and may end inside a batch, as a Kafka fetch response does (F-158).
     ``aborted`` lists the aborted transactions a read_committed reader must skip (F-160).
+    ``file_slice`` stands in place of ``data`` where a read was allowed to leave it in its file.
     """
 
     start_offset: int
-    end_offset: int  # records at or after it are not for this reader
+    end_offset: int  # this reader must not see records at or after it
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
@@ -47,9 +53,16 @@ class FetchData:
     slice: Slice | None = None
     data: bytes = b""
     aborted: tuple[AbortedTxn, ...] = ()
+    file_slice: FileSlice | None = None
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.data if self.file_slice is None else self.file_slice)
+
+    @property
+    def has_whole_batch(self) -> bool:
+        """Whether it has one: the first may be above the limit of the read."""
+        found = self.slice
+        return found is not None and found.size >= found.first_batch.size
 
     def records(self) -> list[Record]:
         """The records in ``[start_offset, end_offset)`` of the whole batches; CRCs are checked.
@@ -89,8 +102,12 @@ def fetch(
     *,
     minimum_one: bool,
     committed: bool,
+    by_slice: bool = False,
 ) -> FetchData:
-    """Read from the first segment that holds anything in ``[start_offset, limit)`` (F-157)."""
+    """Read from the first segment that holds anything in ``[start_offset, limit)`` (F-157).
+
+    ``by_slice``: leave many bytes in the file, where the storage can.
+    """
     snapshot = log.snapshot
     empty = FetchData(
         start_offset,
@@ -109,8 +126,11 @@ def fetch(
         end_position = _end_position(segment, limit, log.end_of(at))
         found = segment.read(start_offset, max_bytes, end_position, minimum_one)
         if found is None:
-            continue  # nothing at or after it here: the next segment
-        data = segment.read_at(found.position, found.size)
+            continue  # nothing at or after it here, so take the next segment
+        file_slice = None
+        if by_slice and found.size >= SLICE_MIN:
+            file_slice = segment.slice_at(found.position, found.size)
+        data = b"" if file_slice is not None else segment.read_at(found.position, found.size)
         aborted: tuple[AbortedTxn, ...] = ()
         if committed:
             bound = segment.offset_behind(found.position + found.size)
@@ -126,12 +146,13 @@ def fetch(
             found,
             data,
             aborted,
+            file_slice,
         )
     return empty
 
 
 def _end_position(segment: SegmentView, limit: int, segment_end: int) -> int:
-    """Where the bytes for a reader of ``[…, limit)`` end; a batch with the limit inside counts."""
+    """Where the bytes for a reader up to ``limit`` end. A batch with the limit inside counts."""
     if limit >= segment_end:
         return segment.size
     span = segment.find(limit)
@@ -166,10 +187,10 @@ def collect_aborted(
 
 
 def timestamp_to_find(timestamp: Timestamp) -> int:
-    """In ms, or EARLIEST, LATEST, MAX_TIMESTAMP.
+    """The timestamp in ms, or EARLIEST, LATEST, MAX_TIMESTAMP.
 
     Raises:
-        InvalidTimestampError: a ``datetime`` without a time zone or before 1970; no number.
+        InvalidTimestampError: a ``datetime`` without a time zone or before 1970, or not a number.
     """
     try:
         found = timestamp_ms(timestamp)
@@ -181,7 +202,7 @@ def timestamp_to_find(timestamp: Timestamp) -> int:
 
 
 def find_timestamp(log: LogView, timestamp: int) -> TimestampOffset | None:
-    """See ``PartitionLog.offset_for_timestamp``."""
+    """Find a record as `PartitionLog.offset_for_timestamp`."""
     start = log.snapshot.log_start_offset
     if timestamp == EARLIEST:
         return TimestampOffset(-1, start)

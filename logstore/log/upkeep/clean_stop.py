@@ -1,11 +1,11 @@
-"""What a log without a manager leaves behind, so that its next start is a clean one.
+"""Files that a log without a manager leaves behind, so that its next start is a clean one.
 
-``clean-stop`` in the partition's directory says how ``close`` left the log. It is removed, durably,
-before the log is opened again by anybody here, and believed only if the files are still as it says:
-whoever else wrote to the log has changed the size or the time of its last segment.
+``clean-stop`` in the partition's directory says how ``close`` left the log. Every open in this
+library first removes it durably, and trusts it only if the files are still as it says: any other
+writer changes the size or the time of the last segment.
 
-A log directory that a manager or a broker also uses has files about all its partitions. Who opens
-one of them alone takes back what they promise about it.
+The log directory may also have a manager's or a broker's files about all its partitions. An open of
+one partition alone removes what they promise about it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIZE_MAX = 4096  # bytes
 
 
 class StartPoint(NamedTuple):
-    """What a start may rely on; ``recovery_point`` is None where nobody has noted one."""
+    """What a start may rely on. ``recovery_point`` is None if none is on file."""
 
     clean: bool
     recovery_point: int | None
@@ -44,7 +44,7 @@ class StartPoint(NamedTuple):
 
 
 class CleanStop(NamedTuple):
-    """How ``close`` left a log. Offsets, and of the last segment base, size and time in ms."""
+    """How ``close`` left a log: offsets, and base, size and time in ms of the last segment."""
 
     log_start_offset: int
     log_end_offset: int
@@ -54,7 +54,7 @@ class CleanStop(NamedTuple):
 
 
 def read_clean_stop(storage: Storage, directory: str) -> CleanStop | None:
-    """What the mark says, if there is one and the files are as it says.
+    """The mark, if it exists and the files are still as it says.
 
     Raises:
         OSError, CheckpointFailedError: the medium refused.
@@ -81,10 +81,10 @@ def read_clean_stop(storage: Storage, directory: str) -> CleanStop | None:
 def write_clean_stop(
     storage: Storage, directory: str, log_start_offset: int, log_end_offset: int
 ) -> None:
-    """After ``close`` has made everything durable.
+    """Write the mark, after ``close`` has made everything durable.
 
     Raises:
-        OSError, CheckpointFailedError: the medium refused: the next start recovers.
+        OSError, CheckpointFailedError: the write failed, so the next start recovers.
     """
     last = _last_segment(storage, directory)
     parsed = None if last is None else filenames.parse_segment_file(last.name)
@@ -96,9 +96,9 @@ def write_clean_stop(
 
 
 def remove_clean_stop(storage: Storage, directory: str) -> None:
-    """Durably: a crash from here on is an unclean stop.
+    """Remove the mark durably. A crash from here on is an unclean stop.
 
-    What is no file was never believed; the load moves it out of the way.
+    An entry that is not a file was never trusted. The load renames it.
     """
     path = os.path.join(directory, filenames.CLEAN_STOP)
     info = storage.info(path)
@@ -109,7 +109,7 @@ def remove_clean_stop(storage: Storage, directory: str) -> None:
 
 
 def _last_segment(storage: Storage, directory: str) -> FileInfo | None:
-    """The last ``.log``; None where a replacement or a roll is unfinished too."""
+    """The last ``.log``; None also if a replacement or a roll is unfinished."""
     last = None
     for info in storage.scan_dir(directory):
         parsed = filenames.parse_segment_file(info.name)
@@ -126,7 +126,7 @@ def _last_segment(storage: Storage, directory: str) -> FileInfo | None:
 
 
 def take_start_point(storage: Storage, directory: str) -> StartPoint:
-    """Find out how a log was left, by whoever had it last, and make that void, durably.
+    """Find out how the last owner left a log, and durably invalidate that.
 
     The caller holds the lock of the log directory.
 
@@ -137,7 +137,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
     parent = parent_of(directory)
     parsed = filenames.parse_partition_dir(os.path.basename(os.path.normpath(directory)))
     tp = parsed.topic_partition
-    if parsed.suffix:  # the entries are of another log
+    if parsed.suffix:  # the entries belong to another log
         return StartPoint(False, None, 0)
     there = storage.info(directory) is not None
     stop = read_clean_stop(storage, directory) if there else None
@@ -149,14 +149,14 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
         remove_clean_stop(storage, directory)
     if clean:
         clean_shutdown.remove(marker, storage)
-    if point is not None:  # it speaks of a log that nobody else has changed
+    if point is not None:  # it describes a log that has not been changed since
         _set_entry(storage, parent, RECOVERY_POINT, tp, None)
     if stop is not None:
         first = max(stop.log_start_offset, start or 0)
         if first <= stop.log_end_offset:
             return StartPoint(True, stop.log_end_offset, first)
     if not there:
-        if start is not None:  # of a log of this name that was deleted
+        if start is not None:  # of a deleted log of this name
             _set_entry(storage, parent, LOG_START, tp, None)
         return StartPoint(True, None, 0)
     if start is not None:
@@ -164,8 +164,11 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
         if start > end:
             logger.warning(
                 "%s: %s has log start %d, but the log ends at %d: ignored",
-                directory, LOG_START, start, end,
-            )  # fmt: skip
+                directory,
+                LOG_START,
+                start,
+                end,
+            )
             return StartPoint(False, None, 0)
     return StartPoint(clean, point, start or 0)
 
@@ -173,7 +176,7 @@ def take_start_point(storage: Storage, directory: str) -> StartPoint:
 def leave_start_point(
     storage: Storage, directory: str, tp: TopicPartition, first_base: int, start: int, end: int
 ) -> None:
-    """The mark, and what a manager or a broker will ask for.
+    """Write the mark, and the checkpoints that a manager or a broker will read.
 
     Raises:
         OSError, CheckpointError: the medium refused.
@@ -186,7 +189,7 @@ def leave_start_point(
 
 
 def keep_log_start(storage: Storage, directory: str, tp: TopicPartition, start: int | None) -> None:
-    """Make a log start durable, or forget it before the log begins elsewhere.
+    """Make a log start durable, or remove it before the log begins elsewhere.
 
     Raises:
         OSError, CheckpointError: the medium refused.
@@ -205,7 +208,7 @@ def _entry(storage: Storage, parent: str, name: str, tp: TopicPartition) -> int 
 def _set_entry(
     storage: Storage, parent: str, name: str, tp: TopicPartition, offset: int | None
 ) -> None:
-    """Under the guard of all open logs of the process: they share these files."""
+    """Change one entry. The guard of all open logs is held, because they share these files."""
     checkpoint = OffsetCheckpoint(os.path.join(parent, name), storage)
     with all_holds():
         try:

@@ -1,10 +1,11 @@
-"""Taking bytes out of a log, and its end: truncation, retention, index repair, close.
+"""Removing bytes from a log, and its end: truncation, retention, index repair, close.
 
-``structure_lock`` is held by whoever takes segments out of the log. The lock of the flusher is
-taken inside it, and the WRITE lock for moments only, so that readers and appends go on.
+Segments are removed under ``structure_lock``. The lock of the flusher is taken inside it, and the
+WRITE lock only for moments, so that readers and appends go on.
 
-Whatever removes bytes does it in this order: publish a snapshot without them under another version,
-then change the files. So a reader either works on bytes that stay, or finds the version moved.
+Bytes are always removed in this order: publish a snapshot without them under another version, then
+change the files. So a reader either works on bytes that stay, or finds that the version has
+changed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from logstore.segments.segment import Segment, SegmentCut
 from logstore.segments.segment_view import SegmentView
 
 
-class _Place(NamedTuple):
-    """Where a cut begins: ``position`` in the last of ``keep`` segments, at offset
-    ``end_offset``."""
+class _CutPoint(NamedTuple):
+    """Where a cut begins: at ``position`` in the last of the first ``keep`` segments.
+
+    The log then ends at ``end_offset``.
+    """
 
     keep: int
     before: SegmentView
@@ -40,14 +43,17 @@ class _Place(NamedTuple):
 
 
 class _PlannedCut(NamedTuple):
-    keep: int  # segments that stay, the last of them is cut and becomes active
-    before: SegmentView  # this last segment, as it was
+    keep: int  # the segments that stay; the last one is cut and becomes active
+    before: SegmentView  # this last segment before the cut
     cut: SegmentCut
     end_offset: int
 
 
 class LogMaintenance:
-    """``…_locked`` names need the locks that they say."""
+    """Removes bytes and closes the log.
+
+    Methods named ``…_locked`` need the locks in their names.
+    """
 
     def __init__(
         self,
@@ -61,13 +67,13 @@ class LogMaintenance:
         self._flusher = flusher
         self._on_restart = on_restart
         self.structure_lock = make_lock(Rank.STRUCTURE)
-        self.restarting = False  # all records are being dropped
+        self.restarting = False  # whether all records are being dropped
         self._deleted: list[tuple[int, str]] = []  # (due ms, path) of files marked .deleted
 
     # -- truncate ------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
-        """See ``PartitionLog.truncate_to``."""
+        """Truncate as `PartitionLog.truncate_to`."""
         core, writer = self._core, self._writer
         with self.structure_lock:
             core.check()
@@ -88,7 +94,7 @@ class LogMaintenance:
                         writer.cut = Cut.UNDER_WAY  # appends wait from here on
                     try:
                         with core.doing("plan a truncation"):
-                            # A roll may have come in before appends waited.
+                            # A roll may have happened before appends began to wait.
                             self._flusher.settle_flush_locked()
                             planned = self._plan_cut_structure_flush_locked(offset)
                             producers = self._producers_at(planned.end_offset)
@@ -99,26 +105,28 @@ class LogMaintenance:
         return True
 
     def _begin_anew_flush_locked(self) -> None:
-        """All records are gone, durably. Before the first new one, what others keep about the log
-        by its name is dropped: it speaks of the old ones."""
+        """After all records are durably gone, and before the first new one, have owners drop what
+        they store about the log, which describes the old records.
+        """
         if self._on_restart is not None:
             self._on_restart()
         self.restarting = False
 
-    def _batch_at(self, offset: int) -> _Place:
-        """Where a cut at ``offset`` begins: at the base of the batch that contains it. The log
-        ends there, because nothing may be appended inside a batch."""
+    def _batch_at(self, offset: int) -> _CutPoint:
+        """Where a cut at ``offset`` begins: at the base of the batch that contains it, because
+        nothing may be appended inside a batch.
+        """
         log = LogView(self._core.snapshot)
         at = log.floor(offset)
         before = log[at]
         span = before.find(offset)
         end = min(offset, log.snapshot.log_end_offset)
         if span is None:
-            return _Place(at + 1, before, before.size, end)
-        return _Place(at + 1, before, span.position, min(end, span.base_offset))
+            return _CutPoint(at + 1, before, before.size, end)
+        return _CutPoint(at + 1, before, span.position, min(end, span.base_offset))
 
     def _plan_cut_structure_flush_locked(self, offset: int) -> _PlannedCut:
-        """What the segment with ``offset`` will be without its end."""
+        """Plan what the segment with ``offset`` becomes without its end."""
         try:
             return self._planned_cut(self._batch_at(offset))
         except CorruptIndexError:
@@ -126,12 +134,12 @@ class LogMaintenance:
             return self._planned_cut(self._batch_at(offset))
 
     @staticmethod
-    def _planned_cut(place: _Place) -> _PlannedCut:
+    def _planned_cut(place: _CutPoint) -> _PlannedCut:
         keep, before, position, end = place
         return _PlannedCut(keep, before, before.segment.plan_cut(before, position, end), end)
 
     def _producers_at(self, end_offset: int) -> ProducerStateManager:
-        """The producers as they were at ``end_offset``, in an object of its own."""
+        """A separate copy of the producer state at ``end_offset``."""
         old = self._writer.producers
         producers = ProducerStateManager(
             self._core.storage, self._core.directory, old.expiration_ms
@@ -140,9 +148,12 @@ class LogMaintenance:
         if old.always_empty:
             producers.map_end_offset = self._writer.log_end_offset
         rebuild_producers(
-            producers, self._writer.segments.snapshot(), self._writer.log_start_offset,
-            end_offset, self._core.clock.wall_ms(),
-        )  # fmt: skip
+            producers,
+            self._writer.segments.snapshot(),
+            self._writer.log_start_offset,
+            end_offset,
+            self._core.clock.wall_ms(),
+        )
         return producers
 
     def _cut_structure_flush_locked(
@@ -171,10 +182,10 @@ class LogMaintenance:
             writer.cut = Cut.NOT_DURABLE
             if empties:
                 self._flusher.cut_is_durable_locked()
-            writer.publish_removal_locked()  # the file may be another one now
+            writer.publish_removal_locked()  # the file may have been replaced
 
     def truncate_fully_and_start_at(self, offset: int, log_start_offset: int) -> None:
-        """See ``PartitionLog.truncate_fully_and_start_at``."""
+        """Drop all records, as `ReplicaLog.truncate_fully_and_start_at`."""
         with self.structure_lock:
             self._core.check()
             self._restart_structure_locked(offset, log_start_offset)
@@ -223,8 +234,8 @@ class LogMaintenance:
             with core.doing("choose segments to delete"):
                 doomed = self._release_structure_locked(now_ms)
             with core.doing("delete segments", whole=False):
-                # The oldest first, and durably one by one: a crash leaves no hole in the log. The
-                # epochs of a segment may be forgotten once a crash cannot bring it back.
+                # The oldest first and durably one by one, so that a crash leaves no hole in the
+                # log. The epochs of a segment may be forgotten once a crash cannot bring it back.
                 for segment in doomed:
                     with self._flusher.flush_lock:
                         self._mark_deleted(segment)
@@ -238,7 +249,7 @@ class LogMaintenance:
             return len(doomed)
 
     def _release_structure_locked(self, now_ms: int) -> list[Segment]:
-        """Take expired segments out of what readers see; their files are as they were."""
+        """Remove expired segments from what readers see. Their files do not change yet."""
         core, writer = self._core, self._writer
         log = LogView(core.snapshot)
         count = deletable_segments(log, core.config, now_ms)
@@ -248,11 +259,11 @@ class LogMaintenance:
             with writer.lock, core.doing("roll"):
                 writer.enter_locked()
                 if log.snapshot.log_end_offset != writer.log_end_offset:
-                    count -= 1  # something was appended meanwhile: it stays
+                    count -= 1  # records were appended since, so it stays
                 else:
                     writer.roll_locked(writer.log_end_offset)
         with self._flusher.flush_lock:
-            self._flusher.settle_flush_locked()  # no successor waits for a segment that goes
+            self._flusher.settle_flush_locked()  # no successor has to wait for a segment that goes
             with writer.lock:
                 segments = list(writer.segments)
                 doomed, rest = segments[:count], segments[count:]
@@ -279,7 +290,7 @@ class LogMaintenance:
         self._deleted += [(due, path) for path in paths]
 
     def _remove_newest_first(self, segments: list[Segment]) -> None:
-        """Durably one by one: a crash leaves no hole in the log (S-37)."""
+        """Remove segments durably one by one, so that a crash leaves no hole in the log (S-37)."""
         for segment in reversed(segments):
             self._mark_deleted(segment)
             self._core.storage.sync_dir(self._core.directory)
@@ -287,7 +298,7 @@ class LogMaintenance:
     def purge_deleted(self, now_ms: int) -> int:
         """Unlink ``.deleted`` files that are due; how many."""
         with self.structure_lock:
-            # After a close the paths may be of another log.
+            # After a close the paths may belong to another log.
             return 0 if self._core.closed else self._purge_structure_locked(now_ms)
 
     def _purge_structure_locked(self, now_ms: int) -> int:
@@ -300,7 +311,7 @@ class LogMaintenance:
                     self._core.storage.remove(path)
                 removed += 1
         finally:
-            self._deleted = later + due[removed:]  # where a resource is short it is asked again
+            self._deleted = later + due[removed:]  # if a resource is short it is tried again
         return removed
 
     # -- other changes in place ----------------------------------------------------------------
@@ -311,7 +322,7 @@ class LogMaintenance:
             self._writer.configure_locked(config)
 
     def repair_indexes(self, suspects: list[SegmentView]) -> None:
-        """Rebuild what a reader found misleading, where it is still in the log."""
+        """Rebuild indexes that readers found misleading, if their segments are still in the log."""
         with self.structure_lock, self._flusher.flush_lock:
             if self._core.failure is not None:
                 return
@@ -322,14 +333,14 @@ class LogMaintenance:
     def _repair_structure_flush_locked(self, view: SegmentView) -> None:
         writer = self._writer
         segment = view.segment
-        with writer.lock:  # the active one grows otherwise; its index is in memory anyway
+        with writer.lock:  # the active one still grows, and its index is in memory anyway
             if segment is writer.segments.active:
                 logger.warning("%s: index rebuilt", segment.log_path)
                 rebuild_indexes(segment)
                 writer.publish_locked()
                 return
         if not any(view is known for known in self._core.snapshot.sealed):
-            return  # rebuilt, cut or removed meanwhile
+            return  # rebuilt, cut or removed since
         logger.warning("%s: index rebuilt", segment.log_path)
         rebuild_indexes(segment)
         with writer.lock:
@@ -339,7 +350,7 @@ class LogMaintenance:
     # -- the end -------------------------------------------------------------------------------
 
     def close(self, when_durable: Callable[[], None]) -> None:
-        """See ``PartitionLog.close``. ``when_durable`` is called once all of it is."""
+        """Close as `PartitionLog.close`. ``when_durable`` is called once everything is durable."""
         core, writer = self._core, self._writer
         with self.structure_lock, self._flusher.flush_lock:
             if core.closed:
@@ -356,7 +367,7 @@ class LogMaintenance:
                 self._release()
 
     def _close_files(self) -> None:
-        """All durable, and short: what a clean start believes without a look at the records."""
+        """Sync and trim all files, so that a clean start can trust them without reading records."""
         core, writer = self._core, self._writer
         try:
             self._flusher.settle_flush_locked()
@@ -373,7 +384,7 @@ class LogMaintenance:
             raise core.fail("close", error) from error
 
     def release(self) -> None:
-        """Let go of all files as they are, as the end of the process does."""
+        """Release all files as they are, as the end of the process does."""
         with self.structure_lock, self._flusher.flush_lock:
             with self._writer.lock:
                 self._core.mark_closed()  # no append from here on

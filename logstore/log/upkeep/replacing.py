@@ -1,7 +1,7 @@
-"""Segments of a log that give way to a rewritten one. Kafka's ``LocalLog.replaceSegments``.
+"""Replace segments of a log by a rewritten one. Kafka's ``LocalLog.replaceSegments``.
 
-Whoever rewrites works beside the log, on views that nobody keeps for it. Here it is decided, under
-the lock of those who take segments out, whether these views are still what the log consists of.
+The cleaner rewrites segments without a lock, from views that may become stale. Here it is decided,
+under the structure lock, whether these views are still in the log.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from logstore.segments.segment_view import SegmentView
 
 
 class LogReplacing:
-    """``replace`` may wait for the disk under the structure lock alone: appends, reads and their
-    flushes go on."""
+    """Replaces segments.
+
+    Only the structure lock is held during disk waits, so appends, reads and flushes go on.
+    """
 
     def __init__(self, core: LogCore, writer: LogWriter, maintenance: LogMaintenance) -> None:
         self._core = core
@@ -32,12 +34,12 @@ class LogReplacing:
         self._maintenance = maintenance
 
     def cleaned_segment(self, base_offset: int) -> CleanedSegment:
-        """A segment whose files are ``.cleaned``; leftovers of an earlier one are removed."""
+        """Begin a segment whose files are ``.cleaned``. Leftovers of an earlier one are removed."""
         discard_cleaned(self._cleaned(base_offset, None))
         return self._cleaned(base_offset, None)
 
     def written(self, cleaned: CleanedSegment, size: int) -> CleanedSegment:
-        """The same segment once its ``.log`` is written, ``size`` bytes of it."""
+        """The same segment once ``size`` bytes of its ``.log`` are written."""
         cleaned.close()
         return self._cleaned(cleaned.base_offset, {LOG_SUFFIX: size})
 
@@ -48,7 +50,7 @@ class LogReplacing:
         )
 
     def holds(self, views: Sequence[SegmentView]) -> bool:
-        """Whether all of them are sealed segments of the log as it is."""
+        """Whether all views are current sealed segments of the log."""
         sealed = {id(view) for view in self._core.snapshot.sealed}
         return self._core.failure is None and all(id(view) in sealed for view in views)
 
@@ -59,17 +61,17 @@ class LogReplacing:
         crc: int,
         guard: Sequence[SegmentView],
     ) -> SegmentView:
-        """Put ``cleaned``, which is durable, in place of ``sources``; the view of it.
+        """Replace ``sources`` by ``cleaned``, which is durable. Returns its view.
 
-        A crash leaves all of them or the new one. Readers that hold the old ones go on; their
-        files are removed after ``file.delete.delay.ms``.
+        A crash leaves all old segments or the new one. Readers of the old ones go on; their files
+        are removed after ``file.delete.delay.ms``.
 
         Args:
             crc: CRC-32C of the whole ``.log``.
-            guard: what ``cleaned`` was made from, besides ``sources``: what superseded records
-                lies there.
+            guard: other views that ``cleaned`` depends on, because they hold the records that
+                superseded removed ones.
         Raises:
-            LogCleaningAbortedError: one of these is not in the log any more; nothing was changed.
+            LogCleaningAbortedError: one of these is no longer in the log; nothing was changed.
             StorageFailedError: the disk refused; the log is offline.
             OSError: the disk is full; nothing was changed.
         """
@@ -90,8 +92,9 @@ class LogReplacing:
                 return self._swap_structure_locked([view.segment for view in sources], cleaned)
 
     def _settled(self, segments: list[Segment]) -> bool:
-        """Whether no flush has these to sync any more: all below the log end was flushed since they
-        were sealed."""
+        """Whether no flush still has to sync these: everything below the log end was flushed after
+        they were sealed.
+        """
         with self._writer.lock:
             waiting = {
                 id(segment)
@@ -111,10 +114,13 @@ class LogReplacing:
             for suffix in filenames.SEGMENT_SUFFIXES
             if core.storage.info(cleaned.path(suffix)) is not None
         ]
-        sizes = {name[20:]: info.size for name in names
-                 if (info := core.storage.info(self._path(name + CLEANED_SUFFIX)))}  # fmt: skip
+        sizes = {
+            name[20:]: info.size
+            for name in names
+            if (info := core.storage.info(self._path(name + CLEANED_SUFFIX)))
+        }
         self._rename(names, CLEANED_SUFFIX, SWAP_SUFFIX)
-        core.storage.sync_dir(core.directory)  # from here on a start finishes it
+        core.storage.sync_dir(core.directory)  # from here on a start would finish it
         gone: list[str] = []
         for segment in sources:
             gone += segment.mark_replaced()
@@ -154,7 +160,7 @@ class LogReplacing:
 
 
 def discard_cleaned(cleaned: CleanedSegment) -> None:
-    """Give up a segment that was never part of the log; what cannot be removed goes at a start."""
+    """Remove a segment that was never part of the log. A start removes what is left."""
     cleaned.close()
     for suffix in (*(s for s in filenames.SEGMENT_SUFFIXES if s != LOG_SUFFIX), LOG_SUFFIX):
         with suppress(OSError):

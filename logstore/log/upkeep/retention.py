@@ -1,4 +1,4 @@
-"""Which segments may go: decisions only. Kafka's ``deleteOldSegments`` (F-282 … F-284)."""
+"""Decide which segments retention deletes. Kafka's ``deleteOldSegments`` (F-282 … F-284)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from logstore.segments.segment_view import SegmentView
 
 
 def deletable_segments(log: LogView, config: LogConfig, now_ms: int) -> int:
-    """How many of the oldest segments log start, size or time release, in this order.
+    """How many of the oldest segments are released by log start, size or time, in this order.
 
-    Never one that reaches the high watermark, never an empty last one.
+    Never a segment that reaches the high watermark, and never an empty last one.
     """
     doomed = 0
     snapshot = log.snapshot

@@ -2,3 +2,13 @@
 and ``producer_checks`` (decisions), ``writer`` (the file), ``flushing`` (the disk), ``recent``
 (the copy in memory that followers are served from).
 """
+
+__all__ = [
+    "extending",
+    "flushing",
+    "producer_checks",
+    "producing",
+    "recent",
+    "validation",
+    "writer",
+]

@@ -1,4 +1,4 @@
-"""Appending any number of records: divided into batches that the topic allows."""
+"""Append any number of records, divided into batches that the topic allows."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from logstore.kernels import AppendInfo
 
 BATCH_RECORDS = 1000
 BATCH_BYTES = 128 << 10
-_FIRST = 16  # records in the first batch, whose size says how many are in the next
+_FIRST = 16  # records in the first batch; its size decides how many the next one gets
 
 AppendBatch = Callable[[list[Any]], AppendInfo]
 
 
 class ExtendInfo(NamedTuple):
-    """What ``extend`` appended; offsets are inclusive, −1 if there were no records.
+    """What ``extend`` appended. Offsets are inclusive, −1 if there were no records.
 
-    Others may have appended between the batches: not all offsets from first to last need be ours.
+    Other threads may have appended between the batches, so the range may hold their records too.
     """
 
     first_offset: int
     last_offset: int
     batch_count: int
     record_count: int
-    size: int  # bytes of the batches
+    size: int  # the batches in bytes
 
     def plus(self, info: AppendInfo, record_count: int) -> ExtendInfo:
         return ExtendInfo(
@@ -79,7 +79,7 @@ def extend(
 
 
 def _take(iterator: Iterator[Any], count: int) -> tuple[list[Any], Exception | None]:
-    """Up to ``count`` of what it gives, and why there are no more if it failed."""
+    """Up to ``count`` items, and the exception if the iterator failed."""
     batch: list[Any] = []
     try:
         for record in islice(iterator, count):
@@ -90,9 +90,9 @@ def _take(iterator: Iterator[Any], count: int) -> tuple[list[Any], Exception | N
 
 
 def _append_fitting(batch: list[Any], append: AppendBatch) -> Iterator[tuple[AppendInfo, int]]:
-    """Append the batch, or, where it is refused, its parts: all before a record at fault go in.
+    """Append the batch, or its parts if it is refused, up to the record at fault.
 
-    So a batch that turns out too large is no fault.
+    So a batch that turns out too large is no error.
     """
     try:
         info = append(batch)

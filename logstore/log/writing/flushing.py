@@ -1,7 +1,7 @@
-"""Making a log durable: flush, and what a roll or a truncation leaves to be synced.
+"""Make a log durable: flushes, and the syncs that a roll or a truncation leaves to do.
 
-``flush_lock`` is held by whoever syncs the files of the log or changes them in place. The WRITE
-lock is taken inside it for moments only, so that appends go on beside a sync.
+The files of the log are synced, and changed in place, under ``flush_lock``. The WRITE lock is taken
+inside it only for moments, so that appends go on during a sync.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Background = Callable[[Callable[[], None]], None]
 
 
 class LogFlusher:
-    """``…_flush_locked`` needs ``flush_lock``."""
+    """Syncs a log. Methods named ``…_flush_locked`` need ``flush_lock``."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class LogFlusher:
         writer.await_flush = self.flush
 
     def after_append(self, last_offset: int, *, sync: bool = False) -> None:
-        """What an append leaves to do, once it has let go of the WRITE lock.
+        """Do what an append leaves to do after it has released the WRITE lock.
 
         Raises:
             StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
         """
         writer = self._writer
         if writer.epochs_due:
-            writer.epochs_due = False  # before: what comes meanwhile must be saved, too
+            writer.epochs_due = False  # before: later epochs need another write
             if self._is_short_for(self.save_epochs):
                 writer.epochs_due = True
         if writer.upkeep_due:
@@ -60,8 +60,10 @@ class LogFlusher:
             self._writer.upkeep_due = True
 
     def _is_short_for(self, task: Callable[[], None]) -> bool:
-        """Do what may wait; whether a resource is short for it. An append that is in the log does
-        not fail for that."""
+        """Run a task that may wait. Returns whether a resource is short for it.
+
+        An append that is in the log does not fail for that.
+        """
         try:
             with_idle_closed(task)
         except ResourceBusyError as error:
@@ -72,7 +74,7 @@ class LogFlusher:
     def flush(self, offset: int | None = None) -> None:
         """Make all records below ``offset`` (default: the log end) durable.
 
-        One sync serves all who wait: it covers what was appended when it began.
+        One sync serves all waiting threads: it covers everything appended before it began.
 
         Raises:
             StorageFailedError: a sync failed; it is never tried again (F-224).
@@ -82,15 +84,16 @@ class LogFlusher:
         target = core.snapshot.log_end_offset if offset is None else offset
         with self.flush_lock, core.doing("flush"):
             core.check()
-            if not self._covered(target):  # else somebody else's sync covered it
+            if not self._covered(target):  # otherwise another thread's sync covered it
                 self.settle_flush_locked()
                 if not self._covered(target):
                     self.flush_flush_locked()
 
     def flush_what_is_due(self) -> None:
-        """Sync what ``flush.messages`` does not allow to stay unsynced, although nothing was
-        appended: a start finds in the page cache what a process left there that was killed before
-        its sync, and a replica would count it as kept; a new limit may be lower than the old one.
+        """Sync what ``flush.messages`` does not allow to be unsynced, without an append.
+
+        After a start the page cache may hold records of a process that was killed before its sync,
+        and a replica would count them as kept. Also, a new limit may be lower than the old one.
 
         Raises:
             StorageFailedError, ResourceBusyError: the records are in the log, and not durable.
@@ -106,15 +109,15 @@ class LogFlusher:
     def flush_flush_locked(self, *, everything: bool = False) -> None:
         """Sync all above the recovery point, then move it up (F-220).
 
-        Of the active segment only the ``.log`` is synced: a crash rebuilds its indexes anyway,
-        because the segment that holds the recovery point is always recovered whole. They are
-        synced once the segment is no longer active, or with ``everything``.
+        Only the ``.log`` of the active segment is synced: after a crash its indexes are rebuilt
+        anyway, because the segment that holds the recovery point is always recovered whole. Its
+        indexes are synced once it is no longer active, or with ``everything``.
         """
         writer = self._writer
         self.settle_cut_flush_locked()
         with writer.lock:
             start, end = writer.synced, writer.log_end_offset
-            # With the active one also if it is empty: it may have been cut.
+            # The active one also if it is empty, because it may have been cut.
             segments = writer.segments.between(start, max(end, start) + 1)
             active = writer.segments.active
         if end > start or everything:
@@ -128,14 +131,14 @@ class LogFlusher:
         self.last_flush_ms = self._core.clock.wall_ms()
 
     def _sync_dir(self, segments: tuple[Segment, ...]) -> None:
-        """Make the names that the segments have now durable."""
+        """Make the present names of the segments durable."""
         names = [segment.suffix for segment in segments]
         self._core.storage.sync_dir(self._core.directory)
         for segment, name in zip(segments, names, strict=True):
             segment.name_durable = segment.suffix == name
 
     def save_epochs_flush_locked(self) -> None:
-        """Write the epoch file if it is behind, without the WRITE lock."""
+        """Write the epoch file if the cache has changed, without the WRITE lock."""
         writer = self._writer
         with writer.lock:
             epochs = writer.epochs
@@ -155,7 +158,8 @@ class LogFlusher:
 
     def upkeep(self) -> None:
         """Make every sealed segment durable, give its successor the final name, and write the
-        epochs. Nothing is left to do where the log was closed meanwhile."""
+        epochs. Does nothing if the log is closed.
+        """
         with self.flush_lock:
             if self._core.failure is None:
                 with self._core.doing("flush after a roll"):
@@ -163,10 +167,10 @@ class LogFlusher:
                     self.save_epochs_flush_locked()
 
     def settle_flush_locked(self) -> None:
-        """Sync what was sealed, then rename what follows it, the oldest first.
+        """Sync sealed segments, then rename their successors, the oldest first.
 
-        What is rolled meanwhile waits for the next time: a fast writer must not keep this going.
-        The recovery point stays if a sync fails (KAFKA-9892).
+        Segments that are rolled during this wait for the next call, so that a fast writer cannot
+        keep it running. The recovery point stays if a sync fails (KAFKA-9892).
         """
         writer = self._writer
         with writer.lock:
@@ -191,7 +195,7 @@ class LogFlusher:
         self.last_flush_ms = self._core.clock.wall_ms()
 
     def settle_cut(self) -> None:
-        """Make a truncation durable, names and all, before anything is written behind it."""
+        """Make a truncation durable, including names, before anything is written after it."""
         with self.flush_lock:
             self._core.check()
             with self._core.doing("flush a truncation"):
@@ -199,7 +203,7 @@ class LogFlusher:
 
     def settle_cut_flush_locked(self) -> None:
         writer = self._writer
-        if writer.cut is Cut.UNDER_WAY:  # whoever cuts holds this lock until it is done
+        if writer.cut is Cut.UNDER_WAY:  # a truncation holds this lock until it is done
             raise self._core.fail("truncate", InvariantError("it was interrupted half way"))
         if writer.cut is Cut.NOT_DURABLE:
             self.sync_cut()
@@ -218,7 +222,7 @@ class LogFlusher:
         self._writer.segments.active.state.cut_pending = False
 
     def roll(self) -> None:
-        """See ``PartitionLog.roll``."""
+        """Roll as `PartitionLog.roll`."""
         writer = self._writer
         with writer.lock:
             writer.enter_locked()

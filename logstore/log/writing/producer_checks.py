@@ -1,4 +1,4 @@
-"""What the producers of an append may do, and what it changes of them: decisions only, no disk."""
+"""Check the producers of an append, and decide what it changes in their state. No disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from logstore.segments.producer_state import (
     CompletedTxn,
     ProducerAppend,
     ProducerStateManager,
+    TransactionCheck,
 )
 
 
 class ProducerUpdates(NamedTuple):
-    """What an append changes of its producers, in the order of its batches."""
+    """What an append changes in the state of its producers, in the order of its batches."""
 
     appends: list[ProducerAppend]
     completed: list[CompletedTxn]
@@ -31,23 +32,30 @@ def check_producers(
     first_offset: int,
     origin: AppendOrigin,
     log_start_offset: int,
+    check: TransactionCheck,
 ) -> AppendInfo | ProducerUpdates:
-    """Sequence and transaction checks (F-183 … F-195); the old offsets if it is a duplicate."""
+    """Check sequences and transactions (F-183 … F-195). A duplicate returns its old offsets."""
     appends: dict[int, ProducerAppend] = {}
     updates = ProducerUpdates([], [], [])
-    open_transactions: dict[int, int] | None = None  # producer -> first offset, at this batch
+    open_transactions: dict[int, int] | None = None  # producer → first offset, at this batch
     for batch in producer_batches(data, size, first_offset):
         append = appends.get(batch.producer_id)
         if append is None:
-            append = producers.prepare(batch.producer_id, origin)
+            append = producers.prepare(batch.producer_id, origin, check)
             appends[batch.producer_id] = append
             if origin is AppendOrigin.CLIENT:
                 known = append.entry.find_duplicate(batch)
                 if known is not None:
                     return AppendInfo(
-                        known.first_offset, known.last_offset, known.timestamp, -1,
-                        log_start_offset, 0, 0, True,
-                    )  # fmt: skip
+                        known.first_offset,
+                        known.last_offset,
+                        known.timestamp,
+                        known.timestamp,  # as Kafka answers, whatever the topic's timestamps are
+                        log_start_offset,
+                        0,
+                        0,
+                        True,
+                    )
         if open_transactions is None:
             open_transactions = producers.open_transactions()
         completed = append.append(batch)

@@ -1,4 +1,4 @@
-"""Appends that may be tried again: the log knows which it has (idempotence, F-182 … F-186)."""
+"""Appends that may be retried, because the log recognises those it has (F-182 … F-186)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,29 @@ from logstore.format.codecs.compression import Compression
 from logstore.kernels import AppendInfo
 from logstore.log.core.core import LogCore
 from logstore.log.writing.writer import LogWriter
-from logstore.segments.producer_state import add_sequence
+from logstore.segments.producer_state import MAX_EPOCH, add_sequence
 
-MAX_EPOCH = 2**15 - 1
 _NAMED = 1 << 62  # ids of names lie above those that a Kafka cluster hands out
 
 
 def id_of_name(name: str) -> int:
-    """The producer id of a name: always the same, and far from those that a cluster assigns."""
+    """The producer id of a name. It is always the same, and far from ids that a cluster assigns."""
     digest = hashlib.sha256(name.encode()).digest()
     return _NAMED | (int.from_bytes(digest[:8], "big") & (_NAMED - 1))
 
 
-class LogProducer:
-    """Appends of one producer, each at most once in the log.
+def is_id_of_name(producer_id: int) -> bool:
+    """Whether it lies among the ids of names."""
+    return producer_id >= _NAMED
 
-    Each batch has a sequence number: that of its first record, counted from 0 over the producer's
-    life. A batch that the log already has, one of the last five by the same sequence and number
-    of records, is not appended again: the answer has the old offsets and ``duplicate``. To try
-    again after an error whose outcome is unknown, give the ``sequence`` of the first try.
+
+class LogProducer:
+    """Appends of one producer. Each is in the log at most once.
+
+    The sequence number of a batch is that of its first record, counted from 0 over the producer's
+    life. If one of the last five batches has the same sequence and number of records, the batch is
+    not appended again: the result has the old offsets and ``duplicate``. To retry after an error
+    with an unknown outcome, give the ``sequence`` of the first attempt.
 
     Any thread may call. A newer producer of the same id fences this one. A log of a manager forgets
     a producer that is silent for ``producer.id.expiration.ms``.
@@ -46,7 +50,7 @@ class LogProducer:
         producer_id: int,
         older: LogProducer | None,
     ) -> None:
-        """``older``: the one that this one fences."""
+        """``older`` is the producer that this one fences."""
         self.producer_id = producer_id
         self._core = core
         self._writer = writer
@@ -68,7 +72,7 @@ class LogProducer:
                 f"producer {producer_id} has used all epochs up to {MAX_EPOCH}"
             )
         self.epoch = epoch
-        self._next = 0  # after the last append, where the log has forgotten the producer
+        self._next = 0  # after the last append, if the log has forgotten the producer
 
     def __repr__(self) -> str:
         return f"LogProducer({self.producer_id}, epoch={self.epoch}, next={self.next_sequence})"
@@ -81,8 +85,8 @@ class LogProducer:
     def next_sequence(self) -> int:
         """The number of records in the log since the epoch began, modulo 2³¹.
 
-        So it is the sequence of the next record. After a restart a producer that was not fenced
-        goes on where the log ends.
+        It is the sequence of the next record. After a restart a producer that was not fenced
+        continues where the log ends.
         """
         with self._writer.lock:
             known = self._writer.producers.producers.get(self.producer_id)
@@ -104,12 +108,13 @@ class LogProducer:
 
         Args:
             sequence: of the first record; ``next_sequence`` by default.
-            sync: wait until the batch is durable, whether it is appended now or was before.
+            sync: wait until the batch is durable, also if it was appended before.
         Raises:
             InvalidProducerEpochError: a newer producer of this id has taken over.
-            OutOfOrderSequenceError: the sequence leaves a gap, or is of a batch so old that the
-                log does not remember it.
-            RecordRejectedError: a record breaks a rule. Of all three nothing was appended.
+            OutOfOrderSequenceError: the sequence leaves a gap, or belongs to a batch so old that
+                the log does not remember it.
+            RecordRejectedError: a record breaks a rule. After these three errors nothing was
+            appended.
             StorageFailedError, ResourceBusyError: the outcome may be unknown.
         """
         if sequence is not None and not 0 <= sequence < 2**31:
@@ -137,7 +142,7 @@ class LogProducer:
 
 
 def check_producer_id(producer: int | str) -> int:
-    """The id itself, or that of the name.
+    """The producer id: the given one, or that of the name.
 
     Raises:
         InvalidRecordError: it is negative, above 2^63-1, or an empty name.

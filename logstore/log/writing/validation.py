@@ -1,8 +1,8 @@
-"""Which appends a log accepts, and what they become: decisions only, no disk.
+"""Decide which appends a log accepts, and what they become. No disk.
 
 Matches Kafka's ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords`` (F-163 … F-181).
-One native pass (``analyse_batches``) answers for plain data; whatever it cannot answer for
-(compression, LogAppendTime, producers, legacy magic) is handled here, batch by batch.
+One native pass (``analyse_batches``) is enough for plain data. Everything else (compression,
+LogAppendTime, producers, legacy magic) is handled here, batch by batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from logstore.common.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     OffsetsOutOfOrderError,
+    RecordRejectedError,
     RecordTooLargeError,
     UnexpectedAppendOffsetError,
     UnsupportedForMessageFormatError,
@@ -26,7 +27,7 @@ from logstore.format.attributes import TimestampType
 from logstore.format.batch import encode_batch
 from logstore.format.codecs.compression import Compression, decompress
 from logstore.format.control import parse_end_transaction_marker
-from logstore.format.header import BatchHeader, parse_header, set_log_append_time
+from logstore.format.header import BatchHeader, batch_crc, parse_header, set_log_append_time
 from logstore.format.reader import read_records
 from logstore.kernels import BatchAnalysis, analyse_batches, decode_records
 from logstore.segments.producer_state import AppendOrigin, ProducerBatch
@@ -63,8 +64,28 @@ def analyse(
 
 
 def corrupt_message(error: CorruptBatchError) -> CorruptMessageError:
-    """What damage in the bytes of an append is to whoever sent them."""
+    """The error for the sender of an append with damaged bytes."""
     return CorruptMessageError(f"batch at byte {error.position}: {error.reason}")
+
+
+def refusal_of_damaged(
+    data: Buffer, error: CorruptBatchError, config: LogConfig, origin: AppendOrigin
+) -> RecordRejectedError:
+    """The error for a leader's client, in the order of Kafka's checks: the base offset, the size,
+    the checksum, then what is under the checksum."""
+    try:
+        header = parse_header(data)
+    except CorruptBatchError:
+        return corrupt_message(error)
+    if origin is AppendOrigin.CLIENT and header.base_offset != 0:
+        return InvalidRecordError("a client's batch must have base offset 0")
+    if header.size > config.max_message_bytes:
+        return RecordTooLargeError(
+            f"a batch of {header.size} bytes is above max.message.bytes {config.max_message_bytes}"
+        )
+    if header.size > len(data) or batch_crc(data, header) != header.crc:
+        return corrupt_message(error)
+    return InvalidRecordError(error.reason)
 
 
 def prepare_leader(
@@ -73,8 +94,10 @@ def prepare_leader(
     """Validate a leader's append that is not plain, and rewrite it where the topic demands.
 
     Raises:
-        RecordRejectedError: see F-165 … F-181; nothing was changed.
+        RecordRejectedError: a rule of F-165 … F-181 is broken; nothing was changed.
     """
+    if origin is AppendOrigin.CLIENT and analysis.magic_min >= 2 and not analysis.all_base_zero:
+        raise InvalidRecordError("a client's batch must have base offset 0")
     check_batch_size(analysis, config)
     if analysis.magic_max < 2:
         data = _convert_legacy(data)
@@ -82,10 +105,8 @@ def prepare_leader(
     if analysis.magic_min != analysis.magic_max:
         raise InvalidRecordError("batches of different magic in one append")
     if origin is AppendOrigin.CLIENT:
-        if not analysis.all_base_zero:
-            raise InvalidRecordError("a client's batch must have base offset 0")
         if analysis.has_producer and analysis.batch_count > 1:
-            # A retry must be all of an append or nothing of it (F-165, F-183).
+            # A retry must be a whole append or no part of one (F-165, F-183).
             raise InvalidRecordError("an append of a producer must be one batch")
         if not analysis.dense:
             raise InvalidRecordError("record count and last offset delta of a batch disagree")
@@ -126,7 +147,7 @@ def headers(data: Buffer, size: int) -> Iterator[BatchHeader]:
 def _prepare_batch(
     batch: memoryview, header: BatchHeader, config: LogConfig, origin: AppendOrigin, now_ms: int
 ) -> bytes | bytearray | None:
-    """The batch as it will be stored, or None when it stays as it is."""
+    """The batch as it will be stored, or None if it stays as it is."""
     client = origin is AppendOrigin.CLIENT
     if client:
         if header.is_control:
@@ -260,14 +281,14 @@ def check_follower_epochs(
 ) -> None:
     """Leader epochs of fetched batches never fall and are not above the leader's (KAFKA-18723).
 
-    They lie outside the checksum: a flipped bit would part the epoch cache from the leader's.
-    ``epoch_of_last``: of the last batch in the log, −1 if unknown.
+    The checksum does not cover them, and a flipped bit would make the epoch cache differ from the
+    leader's. ``epoch_of_last`` is the epoch of the last batch in the log, −1 if unknown.
     """
     above = 2**31 if leader_epoch is None else leader_epoch
     known = epoch_of_last
     first, last = analysis.min_epoch, analysis.max_epoch
     if 0 <= first == last and known <= first <= above and analysis.magic_min >= 2:
-        return  # all of one epoch, as mostly
+        return  # all of one epoch, the usual case
     for header in headers(data, analysis.size):
         epoch = header.leader_epoch
         if epoch < 0:
@@ -281,7 +302,7 @@ def check_follower_epochs(
 
 
 def producer_batches(data: Buffer, size: int, first_offset: int) -> Iterator[ProducerBatch]:
-    """Batches of producers in ``data``; offsets are placed from ``first_offset`` on if ≥ 0."""
+    """The batches of producers in ``data``, with offsets from ``first_offset`` on if it is ≥ 0."""
     next_offset = first_offset
     for header in headers(data, size):
         base = header.base_offset if first_offset < 0 else next_offset

@@ -1,8 +1,8 @@
-"""Appends: who holds the WRITE lock, and all that it guards.
+"""Appends, and everything else that the WRITE lock guards.
 
-An append is checked, placed behind the last one, written to the page cache and published. Nothing
-here waits for a disk: a roll leaves the sync of the old segment to ``LogMaintenance.upkeep``, and
-an append that meets a cut which is not durable lets go of the lock until it is.
+An append is checked, placed after the last one, written to the page cache and published. Nothing
+here waits for a disk: a roll leaves the sync of the old segment to ``LogFlusher.upkeep``, and an
+append that meets a truncation that is not durable yet releases the lock until it is.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from logstore.log.writing.validation import (
     check_batch_size,
     check_follower,
     check_follower_epochs,
-    corrupt_message,
     headers,
     prepare_leader,
+    refusal_of_damaged,
 )
-from logstore.recovery.recovery import LoadedLog
+from logstore.recovery import LoadedLog
 from logstore.segments.leader_epochs import LeaderEpochCache
 from logstore.segments.open_files import opened_for_appends
 from logstore.segments.producer_state import (
     AppendOrigin,
     ProducerStateManager,
+    TransactionCheck,
 )
 from logstore.segments.segment import Segment
 from logstore.segments.segment_list import Segments
@@ -58,11 +59,11 @@ CODECS = {c.name.lower(): c for c in Compression} | {
 
 
 class Cut(Enum):
-    """What a truncation still has to do before anything may be appended."""
+    """The rest of a truncation, which must be done before the next append."""
 
     NONE = auto()
-    UNDER_WAY = auto()  # the files are longer than what is published
-    NOT_DURABLE = auto()  # a crash now would bring back what was cut
+    UNDER_WAY = auto()  # whether the files are longer than what is published
+    NOT_DURABLE = auto()  # whether a crash now would bring back what was cut
 
 
 class UnsettledRoll(NamedTuple):
@@ -74,7 +75,7 @@ class UnsettledRoll(NamedTuple):
 
 
 class LogWriter:
-    """``…_locked`` needs the WRITE lock of this log, which ``lock`` is."""
+    """Appends to a log. Methods named ``…_locked`` need the WRITE lock, which is ``lock``."""
 
     def __init__(
         self, core: LogCore, loaded: LoadedLog, *, replicated: bool, random_id: RandomId
@@ -88,26 +89,26 @@ class LogWriter:
         self.producers: ProducerStateManager = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.recovery_point = loaded.recovery_point
-        # Up to here the files were synced; the recovery point may be above it, at a log start.
+        # The files were synced up to here. The recovery point may be above it, at a log start.
         start_only = loaded.recovery_point <= loaded.log_start_offset and not loaded.report.clean
         self.synced = 0 if start_only else loaded.recovery_point
-        self.high_watermark = loaded.log_start_offset  # of a replicated log; else the log end
+        self.high_watermark = loaded.log_start_offset  # of a replicated log; otherwise the log end
         self.unsettled: list[UnsettledRoll] = []
-        self.upkeep_due = False  # a roll since somebody asked
-        self.epochs_due = False  # an epoch came that is not in the file yet
+        self.upkeep_due = False  # whether there was a roll since the last check
+        self.epochs_due = False  # whether an epoch is not in the file yet
         self.cut = Cut.NOT_DURABLE if loaded.segments.active.state.cut_pending else Cut.NONE
-        self.await_cut: Callable[[], None]  # returns when the cut is durable; not under the lock
-        self.await_flush: Callable[[], None]  # returns when all is durable; not under the lock
-        # The only leader epochs whose appends are taken: as leader, as follower. None: of any.
+        self.await_cut: Callable[[], None]  # waits for the cut to be durable; without the lock
+        self.await_flush: Callable[[], None]  # waits for all to be durable; without the lock
+        # The only leader epochs whose appends are accepted, as leader and as follower. None: any.
         self.led_epoch: int | None = None
         self.followed_epoch: int | None = None
         self.recent: RecentAppends | None = None
         self.version = 0
-        self.flush_at = 0  # last offset that may stay unflushed
+        self.flush_at = 0  # the last offset that may stay unflushed
         self._random_id = random_id
         self._sealed: tuple[SegmentView, ...] = ()
         self._first_unstable = -1
-        self._timestamp_limit = 0  # record timestamps up to here need no look at the clock
+        self._timestamp_limit = 0  # record timestamps up to here need no clock
         self.configure_locked(core.config)
         self.replace_segments_locked(list(loaded.segments))
         self.replace_producers_locked(loaded.producers)
@@ -116,7 +117,7 @@ class LogWriter:
     def configure_locked(self, config: LogConfig) -> None:
         self.core.config = config
         self.compression = CODECS[config.compression_type]
-        # Whether the largest timestamp of a batch says all that is asked of its timestamps.
+        # Whether the largest timestamp of a batch is enough to check its timestamps.
         self._largest_decides = (
             config.message_timestamp_type == "CreateTime"
             and config.message_timestamp_before_max_ms == MAX_LONG
@@ -140,14 +141,18 @@ class LogWriter:
         """Let readers see the log as it is now."""
         active = self.segments.active
         self.core.snapshot = active.state.snapshot(
-            self._sealed, active, self.log_start_offset,
-            self.high_watermark if self.replicated else -1, self._first_unstable, self.version,
-        )  # fmt: skip
+            self._sealed,
+            active,
+            self.log_start_offset,
+            self.high_watermark if self.replicated else -1,
+            self._first_unstable,
+            self.version,
+        )
         if self._news.waiting:
             self._news.wake_all()
 
     def publish_removal_locked(self) -> None:
-        """As ``publish_locked``, before bytes or segments that readers may be at are removed."""
+        """As ``publish_locked``, before bytes or segments are removed that readers may be using."""
         self.version += 1
         if self.recent is not None:
             self.recent.clear()
@@ -156,13 +161,13 @@ class LogWriter:
         self.publish_locked()
 
     def replace_segments_locked(self, segments: list[Segment]) -> None:
-        """Other segments, of which all but the last are sealed; to be published."""
+        """Replace the segments. All except the last are sealed. The caller publishes them."""
         known = {view.segment: view for view in self._sealed}
         self.segments.replace_all(segments)
         self._sealed = tuple(known.get(s) or s.live() for s in self.segments.snapshot()[:-1])
 
     def replace_view_locked(self, old: SegmentView, new: SegmentView) -> bool:
-        """Put another view of a sealed segment in place; False if the old one is not current."""
+        """Replace the view of a sealed segment. False if ``old`` is not current."""
         if not any(view is old for view in self._sealed):
             return False
         self._sealed = tuple(new if view is old else view for view in self._sealed)
@@ -186,13 +191,13 @@ class LogWriter:
         self.flush_at = offset + self.core.config.flush_messages - 1
 
     def note_synced_locked(self, end: int) -> None:
-        """All below ``end`` is on the disk."""
+        """Note that everything below ``end`` is on the disk."""
         self.synced = max(self.synced, end)
         if end > self.recovery_point:
             self.set_recovery_point_locked(end)
 
     def note_cut_locked(self, end: int) -> None:
-        """Nothing at or after ``end`` is in the log any more."""
+        """Note that the log has nothing at or after ``end`` any more."""
         self.synced = min(self.synced, end)
         self.set_recovery_point_locked(min(self.recovery_point, end))
 
@@ -205,7 +210,7 @@ class LogWriter:
         return max(self.led_epoch or 0, self.followed_epoch or 0)
 
     def take_role_locked(self, leader_epoch: int, *, leads: bool) -> None:
-        """From now on appends of other leaderships are refused."""
+        """Refuse appends of other leaderships from now on."""
         self.led_epoch = leader_epoch if leads else self.NOBODY
         self.followed_epoch = self.NOBODY if leads else leader_epoch
 
@@ -213,16 +218,18 @@ class LogWriter:
 
     def set_high_watermark_locked(self, offset: int) -> None:
         self.high_watermark = offset
-        self.producers.on_high_watermark(offset)
-        self._refresh_unstable_locked()
+        if self.producers.on_high_watermark(offset):
+            self._refresh_unstable_locked()
         self.publish_locked()
 
     def raise_log_start_locked(self, offset: int) -> None:
-        """Records below ``offset`` are deleted. Nothing below it will be read again, so nothing
-        there needs to be durable (F-222)."""
+        """Delete records below ``offset``.
+
+        They will never be read again, so they need not be durable (F-222).
+        """
         self.log_start_offset = offset
         self.set_recovery_point_locked(max(self.recovery_point, offset))
-        if self.high_watermark < offset:  # lowered since it was decided what may go
+        if self.high_watermark < offset:  # lowered since the decision what may be deleted
             self.high_watermark = offset
             self.producers.on_high_watermark(offset)
         self.producers.on_log_start_changed(offset)
@@ -230,14 +237,14 @@ class LogWriter:
 
     def replace_producers_locked(self, producers: ProducerStateManager) -> None:
         self.producers = producers
-        # What was replayed counts as not replicated yet, also what is committed already.
+        # Replayed transactions count as not replicated yet, even if they are committed.
         producers.on_high_watermark(self.committed_offset)
         self._refresh_unstable_locked()
 
     # -- appends -------------------------------------------------------------------------------
 
     def append_own(self, batch: bytearray, leader_epoch: int | None) -> AppendInfo:
-        """A batch this library encoded itself: its records and checksum need no second look."""
+        """Append a batch that this library encoded itself; it needs no checks."""
         if not batch:
             raise InvalidRecordError("an append without records")
         with self.lock:
@@ -257,8 +264,14 @@ class LogWriter:
                 )
             return self._append_locked(prepared, epoch, AppendOrigin.CLIENT)
 
-    def append_as_leader(self, data: Buffer, leader_epoch: int, origin: AppendOrigin) -> AppendInfo:
-        """See ``PartitionLog.append_as_leader``."""
+    def append_as_leader(
+        self,
+        data: Buffer,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        check: TransactionCheck = TransactionCheck.NONE,
+    ) -> AppendInfo:
+        """Append as `PartitionLog.append_as_leader`."""
         data = _own(data)
         deep = origin is AppendOrigin.CLIENT
         with self.lock:
@@ -280,9 +293,13 @@ class LogWriter:
                     if type(found) is AppendInfo:
                         if self.recent is not None:
                             self.recent.add(
-                                data, found.size, found.first_offset, found.last_offset + 1,
-                                leader_epoch, self.segments.active.base_offset,
-                            )  # fmt: skip
+                                data,
+                                found.size,
+                                found.first_offset,
+                                found.last_offset + 1,
+                                leader_epoch,
+                                self.segments.active.base_offset,
+                            )
                         self.publish_locked()
                         return found
                     analysis = found
@@ -291,7 +308,7 @@ class LogWriter:
                         data, max_batch_size=config.max_message_bytes, deep=deep
                     )
             except CorruptBatchError as error:
-                raise corrupt_message(error) from None
+                raise refusal_of_damaged(data, error, config, origin) from None
             except OSError as error:
                 raise self.core.fail("append", error) from error
             if analysis.batch_count == 0:
@@ -299,10 +316,10 @@ class LogWriter:
             now_ms = self.core.clock.wall_ms()
             self._timestamp_limit = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
             prepared = prepare_leader(data, analysis, config, origin, now_ms)
-            return self._append_locked(prepared, leader_epoch, origin)
+            return self._append_locked(prepared, leader_epoch, origin, check)
 
     def append_as_follower(self, leader_epoch: int | None, data: Buffer) -> AppendInfo:
-        """See ``PartitionLog.append_as_follower``."""
+        """Append as `ReplicaLog.append_as_follower`."""
         data = _own(data)
         analysis = analyse(data, max_batch_size=2**31 - 1, deep=False)
         if analysis.last_offset - analysis.first_offset > MAX_INT and analysis.magic_min >= 2:
@@ -311,21 +328,21 @@ class LogWriter:
             self.enter_locked()
             if analysis.batch_count == 0:
                 return AppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
-            # Such a gap makes a segment whose base does not follow the one before it, which a
-            # start takes for a lost tail while that one is not durable.
+            # Such a gap would make a segment whose base does not follow the one before. While that
+            # one is not durable, a start would take the gap for a lost tail.
             while (
                 analysis.last_offset - self.log_end_offset > MAX_INT
                 and self.synced < self.log_end_offset
             ):
                 self._without_lock(self.await_flush)
                 self.enter_locked()
-            # After the last moment without the lock.
+            # Checked after the last moment without the lock.
             if self.followed_epoch is not None and leader_epoch not in (None, self.followed_epoch):
                 raise LeadershipEndedError(self.core.directory, leader_epoch, self.role_epoch)
             check_follower(analysis, self.log_end_offset)
             entries, epoch_of_last = self.epochs.entries, -1
             for entry in reversed(entries):
-                if entry.start_offset < self.log_end_offset:  # else nothing was written under it
+                if entry.start_offset < self.log_end_offset:  # otherwise nothing was written
                     epoch_of_last = entry.epoch
                     break
             if analysis.magic_max >= 2:
@@ -333,7 +350,7 @@ class LogWriter:
             return self._append_locked(Prepared(data, analysis), None, AppendOrigin.REPLICATION)
 
     def enter_locked(self) -> None:
-        """Before any append: the log takes work, and no cut is waiting."""
+        """Before any append, check that the log accepts work and that no truncation is pending."""
         self.core.check()
         while self.cut is not Cut.NONE:
             self._without_lock(self.await_cut)
@@ -357,12 +374,19 @@ class LogWriter:
                 )
 
     def _append_locked(
-        self, prepared: Prepared, leader_epoch: int | None, origin: AppendOrigin
+        self,
+        prepared: Prepared,
+        leader_epoch: int | None,
+        origin: AppendOrigin,
+        check: TransactionCheck = TransactionCheck.NONE,
     ) -> AppendInfo:
-        """Steps 5 to 12 of F-161. ``leader_epoch`` None keeps offsets and epochs (a follower)."""
+        """Append, which is steps 5 to 12 of F-161.
+
+        ``leader_epoch`` None keeps offsets and epochs.
+        """
         data, analysis, append_time = prepared
         size, leo = analysis.size, self.log_end_offset
-        # What a leader has its followers take: its segments may be of a time with larger ones.
+        # A follower accepts what its leader has, whose segments may date from larger limits.
         most = MAX_INT if leader_epoch is None else self.core.config.segment_bytes
         if size > most:
             raise RecordListTooLargeError(
@@ -379,7 +403,7 @@ class LogWriter:
         updates: ProducerUpdates | None = None
         if analysis.has_producer:
             checked = self._check_producers_locked(
-                data, size, -1 if leader_epoch is None else leo, origin
+                data, size, -1 if leader_epoch is None else leo, origin, check
             )
             if isinstance(checked, AppendInfo):
                 return checked
@@ -387,7 +411,7 @@ class LogWriter:
         with self.core.doing("append"):
             segment = self._segment_for_locked(size, first, last, analysis.max_timestamp)
         if updates is not None and updates.aborted:
-            # First: until the index has the abort, nothing may take it for decided.
+            # First, because a transaction counts as decided once the index has its abort.
             with self.core.doing("append to the transaction index"):
                 segment.txn_index.append(*updates.aborted)
         self._assign_epochs_locked(data, analysis, leader_epoch, leo)
@@ -402,12 +426,17 @@ class LogWriter:
             self._update_producers_locked(updates)
         self.publish_locked()
         return AppendInfo(
-            first, last, analysis.max_timestamp, append_time, self.log_start_offset,
-            analysis.record_count, size,
-        )  # fmt: skip
+            first,
+            last,
+            analysis.max_timestamp,
+            append_time,
+            self.log_start_offset,
+            analysis.record_count,
+            size,
+        )
 
     def _segment_for_locked(self, size: int, first: int, last: int, max_timestamp: int) -> Segment:
-        """The active segment, ready for the append; a new one where it must roll."""
+        """The active segment, rolled if the append needs a new one."""
         segment = self.segments.active
         state = segment.state
         if not state.attached:
@@ -415,15 +444,18 @@ class LogWriter:
         now_ms = self.core.clock.wall_ms() if state.rolling_timestamp < 0 else 0
         if state.must_roll(size, last, max_timestamp, now_ms):
             end = self.log_end_offset
-            # Kafka's base is the first offset also after a gap; an index reaches over small ones.
+            # Kafka uses the first offset as base even after a gap; an index can span small gaps.
             self.roll_locked(end if last - end <= MAX_INT else max(end, first))
         return self.segments.active
 
     def _assign_epochs_locked(
         self, data: Buffer, analysis: BatchAnalysis, leader_epoch: int | None, leo: int
     ) -> None:
-        """Note the epochs of the batches. The file is written soon after: a crash reads them from
-        the batches, and no recovery point passes them before."""
+        """Note the epochs of the batches.
+
+        The file is written soon after: recovery reads epochs from the batches, and the recovery
+        point does not pass them before.
+        """
         epochs = self.epochs
         if leader_epoch is not None:
             if leader_epoch != epochs.latest_epoch:
@@ -440,10 +472,15 @@ class LogWriter:
     # -- producers -----------------------------------------------------------------------------
 
     def _check_producers_locked(
-        self, data: Buffer, size: int, first_offset: int, origin: AppendOrigin
+        self,
+        data: Buffer,
+        size: int,
+        first_offset: int,
+        origin: AppendOrigin,
+        check: TransactionCheck,
     ) -> AppendInfo | ProducerUpdates:
         return check_producers(
-            self.producers, data, size, first_offset, origin, self.log_start_offset
+            self.producers, data, size, first_offset, origin, self.log_start_offset, check
         )
 
     def _update_producers_locked(self, updates: ProducerUpdates) -> None:
@@ -458,7 +495,7 @@ class LogWriter:
     # -- rolls ---------------------------------------------------------------------------------
 
     def try_rest(self) -> bool:
-        """See ``open_files.Rests``."""
+        """Release descriptors, as `open_files.Rests`."""
         if not self.lock.acquire(blocking=False):
             return False
         try:
@@ -468,7 +505,7 @@ class LogWriter:
                 or self.cut is not Cut.NONE
                 or active.state.cut_pending
             ):
-                return False  # whoever closes or cuts works on the files without the lock
+                return False  # a close or a truncation works on the files without the lock
             active.rest()
             return True
         finally:
@@ -493,11 +530,13 @@ class LogWriter:
         )
 
     def roll_locked(self, new_base: int) -> None:
-        """Begin a new segment (F-146, F-147). It keeps the suffix ``.swap`` until the old one is
-        durable: otherwise a crash may keep the new one and lose the end of the old, a hole (S-36).
+        """Begin a new segment (F-146, F-147).
+
+        It keeps the suffix ``.swap`` until the old one is durable. Otherwise a crash could keep the
+        new segment and lose the end of the old one, which would leave a hole (S-36).
 
         Raises:
-            OSError: nothing has changed but stray files, if a resource is short.
+            OSError: a resource is short. Only stray files may be left.
         """
         active, leo = self.segments.active, self.log_end_offset
         if active.base_offset == new_base:
@@ -505,13 +544,13 @@ class LogWriter:
                 raise InvariantError(
                     f"{self.core.directory}: a segment at {new_base} exists already"
                 )
-            active.renew_indexes()  # only its index was full
+            active.renew_indexes()  # only the index was full
             return
-        follows = new_base == leo  # else all before it is durable: see append_as_follower
+        follows = new_base == leo  # otherwise all before it is durable, see append_as_follower
         segment = self.new_segment(new_base, filenames.SWAP_SUFFIX if follows else "")
         segment.create()
         try:
-            segment.state.next_offset = leo  # a base above it leaves a gap, no new end (F-145)
+            segment.state.next_offset = leo  # a base above it is a gap, not an end (F-145)
             self._activate_locked(segment)
             self.producers.map_end_offset = max(self.producers.map_end_offset, new_base)
             snapshot = self.producers.take_snapshot(sync=False)
@@ -529,7 +568,7 @@ class LogWriter:
 def append_parts(
     data: bytes, analysis: BatchAnalysis, append: Callable[[bytes], AppendInfo]
 ) -> AppendInfo:
-    """Batches so far apart that no segment holds them all: one append for each part."""
+    """Append batches in parts, because they are too far apart for one segment."""
     limit = analysis.first_offset + MAX_INT
     at = next(
         header.position
@@ -538,13 +577,18 @@ def append_parts(
     )
     first, rest = append(data[:at]), append(data[at:])
     return AppendInfo(
-        first.first_offset, rest.last_offset, max(first.max_timestamp, rest.max_timestamp), -1,
-        rest.log_start_offset, first.record_count + rest.record_count, first.size + rest.size,
-    )  # fmt: skip
+        first.first_offset,
+        rest.last_offset,
+        max(first.max_timestamp, rest.max_timestamp),
+        -1,
+        rest.log_start_offset,
+        first.record_count + rest.record_count,
+        first.size + rest.size,
+    )
 
 
 def _own(data: Buffer) -> bytes:
-    """Bytes that nobody changes while they are checked and written."""
+    """A copy of bytes that could be changed while they are checked and written."""
     return data if type(data) is bytes else bytes(data)
 
 
