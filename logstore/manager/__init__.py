@@ -1,4 +1,9 @@
-"""The log manager: which logs there are, and who cares for them."""
+"""The log manager: the logs of a set of directories, and the periodic work on them.
+
+Begin with ``manager``, the facade. ``loading`` is its start, ``log_dir`` one directory with its
+lock and checkpoints, ``topics`` creates and deletes logs, ``housekeeping`` is the work in the
+background.
+"""
 
 from logstore.manager.compaction import DirectoryOutcome, PartitionOutcome, compact_directory
 from logstore.manager.manager import LoadProgress, LogManager
@@ -9,4 +14,7 @@ __all__ = [
     "LogManager",
     "PartitionOutcome",
     "compact_directory",
+    "log_dir",
+    "opener",
+    "parallel",
 ]

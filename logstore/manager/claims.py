@@ -1,4 +1,4 @@
-"""Who creates, changes or deletes the logs of a name: one at a time for each."""
+"""Claims on topic names, so that only one thread creates, changes or deletes their logs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from logstore.common.locks import Lock, Rank, make_lock
 
 
 class _Claim:
-    """A topic, or one partition of it; its lock is held as long as the claim."""
+    """A topic, or one of its partitions. Its lock is held as long as the claim."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
-        self.topic = topic.replace(".", "_")  # names that differ only there collide (F-2)
+        self.topic = topic.replace(".", "_")  # names that differ only in this collide (F-2)
         self.partition = partition
         self.lock: Lock = make_lock(Rank.CREATION)
 
@@ -24,7 +24,7 @@ class _Claim:
 
 
 class Claims:
-    """Different partitions may be claimed at the same time; a whole topic only alone."""
+    """Different partitions may be claimed at the same time. A whole topic is claimed alone."""
 
     def __init__(self) -> None:
         self._lock = make_lock(Rank.MANAGER)
@@ -33,8 +33,8 @@ class Claims:
 
     @contextmanager
     def of(self, topic: str, partition: int | None = None) -> Iterator[None]:
-        """Wait for whoever has this partition, or any of the topic when it is None; keep others
-        out meanwhile. A thread has one claim at a time.
+        """Claim a partition, or the whole topic if ``partition`` is None, and wait for other claims
+        on it. A thread has one claim at a time.
 
         Raises:
             LogClosedError: ``close`` was called.
@@ -60,7 +60,7 @@ class Claims:
             claim.lock.release()
 
     def _enter(self, claim: _Claim) -> _Claim | None:
-        """The claim is held now; or the one that it must wait for."""
+        """Enter the claim. Returns None, or the claim that it must wait for."""
         with self._lock:
             if self._closed:
                 raise LogClosedError("the log manager is closed")

@@ -1,4 +1,4 @@
-"""One pass by hand over the compacted topics of a log directory that nobody else has open."""
+"""One pass by hand over the compacted topics of a log directory that is not in use."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from logstore.storage.overlay import OverlayStorage
 
 @dataclass(frozen=True, slots=True)
 class PartitionOutcome:
-    """What a pass did to one partition; ``error`` if it could not be finished.
+    """What a pass did to one partition, and the ``error`` if it did not finish.
 
-    ``stopped_by`` says what kept it from going on behind ``stats.end_offset``.
+    ``stopped_by`` says why it did not go beyond ``stats.end_offset``.
     """
 
     partition: TopicPartition
@@ -50,8 +50,7 @@ class PartitionOutcome:
 
 @dataclass(slots=True)
 class DirectoryOutcome:
-    """Of all partitions that were to be compacted, in order; and of those that cannot be opened,
-    why."""
+    """The outcome for each partition to compact, in order, and why others cannot be opened."""
 
     partitions: list[PartitionOutcome] = field(default_factory=list)
     unavailable: dict[TopicPartition, str] = field(default_factory=dict)
@@ -73,20 +72,22 @@ def compact_directory(
     storage: Storage | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> DirectoryOutcome:
-    """Clean all that may be cleaned, whatever the dirty ratio, and note how far in
-    ``cleaner-offset-checkpoint``. The directory is then cleanly stopped.
+    """Clean everything that may be cleaned, whatever the dirty ratio.
+
+    The progress is written to ``cleaner-offset-checkpoint``, and the directory is then closed
+    cleanly.
 
     Args:
-        topics: by default all whose stored ``cleanup.policy`` has ``compact``; those that are
-            named are compacted whatever theirs is.
+        topics: by default all whose stored ``cleanup.policy`` has ``compact``. A named topic is
+            compacted whatever its policy is.
         dry_run: work on an overlay in memory, and change nothing on the disk.
         config: Kafka keys for this pass, of topics (``delete.retention.ms``) and of brokers
             (``log.cleaner.dedupe.buffer.size``), over what is stored.
-        clock: what time it is; delete horizons and lags go by it.
+        clock: the time for delete horizons and lags.
         progress: called with a line for each partition, before it is worked on.
     Raises:
-        LogDirLockedError: somebody else has the directory.
-        UnknownTopicOrPartitionError: a topic that is named is not there.
+        LogDirLockedError: the directory is in use.
+        UnknownTopicOrPartitionError: a named topic does not exist.
         ConfigError: an unknown key, or a value outside its bounds.
         StorageFailedError: the directory could not be opened.
     """
@@ -95,9 +96,12 @@ def compact_directory(
     used: Any = OverlayStorage(real) if dry_run else real
     outcome = DirectoryOutcome()
     with LogManager(
-        [os.fspath(path)], broker_config=broker_config, storage=used, clock=clock,
+        [os.fspath(path)],
+        broker_config=broker_config,
+        storage=used,
+        clock=clock,
         background=False,
-    ) as manager:  # fmt: skip
+    ) as manager:
         outcome.unavailable = {
             tp: error.reason for tp, error in sorted(manager.unavailable_logs.items())
         }
@@ -121,10 +125,16 @@ def compact_directory(
                 error = str(failure)
             outcome.partitions.append(
                 PartitionOutcome(
-                    tp, stats, log.log_start_offset, log.log_end_offset, before, log.size,
-                    "the offset map was full" if stats.map_full else stopped_by, error,
+                    tp,
+                    stats,
+                    log.log_start_offset,
+                    log.log_end_offset,
+                    before,
+                    log.size,
+                    "the offset map was full" if stats.map_full else stopped_by,
+                    error,
                 )
-            )  # fmt: skip
+            )
     return outcome
 
 

@@ -1,10 +1,11 @@
-"""Which partitions of a topic are about to be created, on the disk as long as they are.
+"""Files that list the partitions of a topic while they are being created.
 
 Each log directory that gets some of them has a file ``topic-creation-<topic id>`` with the names of
-all, in the frame of an offset checkpoint. Kafka ignores it. The file
-comes, durably, before the first partition, and goes, durably, before anybody finds one of them. So
-after a crash its partitions are empty; where one is missing, the others go too. Where the topic
-gets its first records before it is found, the offsets are 1 in place of 0, and all of it goes.
+all, in the frame of an offset checkpoint. Kafka ignores it. The file is durable before the first
+partition exists, and durably gone before the first partition can be found. So after a crash its
+partitions are empty, and if one is missing the others are removed too. If the topic gets its first
+records before it can be found, the offsets are 1 instead of 0, and after a crash the whole topic is
+removed.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class Creation:
 
     topic_id: uuid.UUID
     partitions: frozenset[TopicPartition]
-    filled: bool = False  # with records, which nobody was told of before the end
+    filled: bool = False  # with records, which were not visible before the end
 
 
 class CreationFiles:
-    """Those of one log directory. Raises ``CheckpointFailedError`` when the disk refuses."""
+    """The creation files of one log directory.
+
+    Raises ``CheckpointFailedError`` if a write fails.
+    """
 
     def __init__(self, directory: str, storage: Storage) -> None:
         self._directory = directory
@@ -46,7 +50,7 @@ class CreationFiles:
         return posixpath.join(self._directory, PREFIX + topic_id_to_text(topic_id))
 
     def read(self, names: Iterable[str]) -> list[Creation]:
-        """What was under way when the last process ended, from the names of files found."""
+        """The creations that were under way when the last process ended."""
         found = []
         for name in names:
             try:

@@ -1,4 +1,4 @@
-"""The log directories of a manager: which of them live, and which logs they hold."""
+"""The log directories of a manager: which are live, and which logs they hold."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from logstore.manager.log_dir import LogDir
 
 logger = get_logger(__name__)
 
-Logs = dict[TopicPartition, ReplicaLog]
+LogsByPartition = dict[TopicPartition, ReplicaLog]
 OnFailure = Callable[[str, LogstoreError], None]
 
 
 class Directories:
-    """Any method may be called from any thread, also by one that holds a lock of a log.
+    """Thread-safe. A caller may hold the lock of a log.
 
     Args:
-        later: runs what may wait for a disk.
-        on_failure: told once of each directory that goes offline, after its logs refuse work.
+        later: runs tasks that may wait for a disk.
+        on_failure: called once for each directory that goes offline, after its logs refuse work.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Directories:
         self._later = later
         self._on_failure = on_failure
         self._live: dict[str, LogDir] = {}
-        self._failed: list[LogDir] = []  # their files are held until the end
+        self._failed: list[LogDir] = []  # their files stay open until the end
         self._offline: dict[str, LogstoreError] = {}
         self._closed = False
 
@@ -56,7 +56,7 @@ class Directories:
             return list(self._live.values())
 
     def offline(self) -> dict[str, LogstoreError]:
-        """Path -> why."""
+        """Path → reason."""
         with self._lock:
             return dict(self._offline)
 
@@ -85,11 +85,11 @@ class Directories:
 
     @contextmanager
     def room_for_one(self, *, is_new: bool = True) -> Iterator[LogDir]:
-        """The live directory with the fewest logs, which counts one more meanwhile (F-8).
+        """The live directory with the fewest logs. Inside the block it counts one more (F-8).
 
         Raises:
-            StorageFailedError: no directory is live; or one is offline that may hold the log,
-                because it is not new.
+            StorageFailedError: no directory is live, or the log is not new and may be in an offline
+                directory.
         """
         with self._lock:
             self._check_open_locked()
@@ -108,7 +108,7 @@ class Directories:
 
     # -- logs ----------------------------------------------------------------------------------
 
-    def logs(self) -> Logs:
+    def logs(self) -> LogsByPartition:
         with self._lock:
             return {tp: log for d in self._live.values() for tp, log in d.logs.items()}
 
@@ -120,7 +120,7 @@ class Directories:
     def find(self, tp: TopicPartition) -> ReplicaLog | None:
         """
         Raises:
-            LogUnavailableError: it is here, and could not be opened.
+            LogUnavailableError: the log is here but could not be opened.
         """
         with self._lock:
             self._check_open_locked()
@@ -136,11 +136,11 @@ class Directories:
             return next((d for d in self._live.values() if tp in d.logs), None)
 
     def register(self, made: Iterable[tuple[LogDir, ReplicaLog]]) -> None:
-        """Let everybody find new logs; all of them at once.
+        """Make new logs findable, all at once.
 
         Raises:
             ConfigError: a partition is here already (F-7).
-            LogClosedError: the manager was closed meanwhile.
+            LogClosedError: the manager was closed.
         """
         made = list(made)
         with self._lock:
@@ -150,11 +150,11 @@ class Directories:
             for log_dir, log in made:
                 log_dir.logs[log.topic_partition] = log
         for log_dir, log in made:
-            if log_dir.failure is not None:  # meanwhile
+            if log_dir.failure is not None:  # failed since
                 log.mark_failed(log_dir.failure)
 
     def set_unavailable(self, log_dir: LogDir, tp: TopicPartition, why: str) -> None:
-        """A log that was found cannot be opened; what is stored of it stays.
+        """Note that a log cannot be opened. Its files stay.
 
         Raises:
             ConfigError: the partition is in another directory too (F-7).
@@ -177,7 +177,7 @@ class Directories:
     def take_out_unavailable(
         self, tps: Iterable[TopicPartition]
     ) -> list[tuple[LogDir, TopicPartition]]:
-        """As ``take_out``, of logs that could not be opened."""
+        """As ``take_out``, for logs that could not be opened."""
         with self._lock:
             return [
                 (log_dir, tp)
@@ -187,7 +187,7 @@ class Directories:
             ]
 
     def take_out(self, tps: Iterable[TopicPartition]) -> list[tuple[LogDir, ReplicaLog]]:
-        """Let nobody find these logs any more; those of them that were here."""
+        """Make these logs no longer findable. Returns those that were here."""
         with self._lock:
             return [
                 (log_dir, log)
@@ -203,7 +203,7 @@ class Directories:
             raise LogClosedError("the log manager is closed")
 
     def release(self) -> None:
-        """Let go of all logs and directories without flushing; nothing is found any more."""
+        """Release all logs and directories without flushing. Nothing can be found afterwards."""
         with self._lock:
             self._closed = True
             all_dirs = [*self._live.values(), *self._failed]

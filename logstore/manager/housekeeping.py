@@ -27,7 +27,7 @@ SHORTEST_WAIT_MS = 10
 
 
 class Housekeeper:
-    """The work itself; any thread may do it that holds no lock of a log."""
+    """The periodic work. Call it from any thread that holds no lock of a log."""
 
     def __init__(self, directories: Directories, pending: PendingDeletes, clock: Clock) -> None:
         self._directories = directories
@@ -41,7 +41,7 @@ class Housekeeper:
         offline.
 
         Args:
-            only: paths of the directories concerned; all of them by default.
+            only: paths of the directories to write; all by default.
         Raises:
             ResourceBusyError: descriptors or memory are short; the rest was left out.
         """
@@ -62,7 +62,7 @@ class Housekeeper:
                     logger.error("old snapshots of %s: %s", log.name, error)
 
     def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
-        """Lower the entries of logs that were truncated, where they are above what is left.
+        """Lower the entries of truncated logs that are above the end of the log.
 
         Raises:
             ResourceBusyError: descriptors or memory are short; the rest was left out.
@@ -92,7 +92,7 @@ class Housekeeper:
                 self._fail(log_dir, error)
 
     def _fail(self, log_dir: LogDir, error: CheckpointError) -> None:
-        if is_busy(error):  # the disk is well; the next round writes it
+        if is_busy(error):  # the disk works; the next round writes it
             raise ResourceBusyError(log_dir.path, "write checkpoint", str(error)) from error
         failure = StorageFailedError(log_dir.path, "write checkpoint", str(error))
         self._directories.fail(log_dir.path, failure)
@@ -100,7 +100,10 @@ class Housekeeper:
     # -- logs ----------------------------------------------------------------------------------
 
     def flush_dirty_logs(self) -> int:
-        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221); how many."""
+        """Flush logs whose last flush is at least ``flush.ms`` ago (F-221).
+
+        Returns their number.
+        """
         flushed = 0
         for log in self._directories.logs().values():
             waited = self._clock.wall_ms() - log.last_flush_ms
@@ -113,8 +116,9 @@ class Housekeeper:
         return flushed
 
     def ms_until_flush(self) -> int:
-        """How long ``flush_dirty_logs`` may wait: no record is to be unflushed for longer than its
-        ``flush.ms``, by much, also one that is appended just now."""
+        """How many ms ``flush_dirty_logs`` may wait, so that no record is unflushed for much longer
+        than its ``flush.ms``, not even one that is appended now.
+        """
         now, wait = self._clock.wall_ms(), MAX_LONG
         for log in self._directories.logs().values():
             flush_ms = log.config.flush_ms
@@ -124,7 +128,7 @@ class Housekeeper:
         return wait
 
     def clean_up(self) -> int:
-        """Retention over all logs (F-225); the number of segments deleted."""
+        """Apply retention to all logs (F-225). Returns the number of deleted segments."""
         deleted = 0
         for log in self._directories.logs().values():
             try:
@@ -147,8 +151,11 @@ class Housekeeper:
 
 
 class Schedule:
-    """When each task is due. The first round of all but the flushes waits for
-    ``log.initial.task.delay.ms``: a start has enough to do."""
+    """When each task is due.
+
+    The first round of everything except the flushes waits for ``log.initial.task.delay.ms``,
+    because a start has enough to do.
+    """
 
     def __init__(self, keeper: Housekeeper, config: BrokerConfig, clock: Clock) -> None:
         self._keeper = keeper
@@ -172,13 +179,15 @@ class Schedule:
         return self._clock.monotonic_ns() // 1_000_000
 
     def checkpoint_soon(self) -> None:
-        """Segments were flushed that are done with: a crash need not look through them again."""
+        """Write checkpoints soon: rolled segments were flushed, and a crash need not scan them
+        again.
+        """
         soon = max(self._now_ms(), self._last_checkpoint + CHECKPOINT_PAUSE_MS)
         task = self._keeper.checkpoint_recovery_points
         self._due[task] = min(self._due[task], soon)
 
     def run_due(self) -> int:
-        """Run what is due; in how many ms to come again."""
+        """Run what is due. Returns in how many ms to call again."""
         for task, interval_ms in self._tasks.items():
             now = self._now_ms()
             if now >= self._due[task]:
@@ -190,13 +199,16 @@ class Schedule:
         if now >= self._flush_due or self._keeper.ms_until_flush() == 0:
             self._flush_due = now + self._flush_interval_ms
             _run(self._keeper.flush_dirty_logs)
-        wait = min(self._keeper.ms_until_flush(), LONGEST_WAIT_MS,
-                   min((*self._due.values(), self._flush_due)) - self._now_ms())  # fmt: skip
+        wait = min(
+            self._keeper.ms_until_flush(),
+            LONGEST_WAIT_MS,
+            min((*self._due.values(), self._flush_due)) - self._now_ms(),
+        )
         return max(SHORTEST_WAIT_MS, wait)
 
 
 class HousekeepingThread:
-    """Runs a schedule until ``stop``; ends by itself when nobody holds the schedule any more."""
+    """Runs a schedule until ``stop``, or until the schedule is no longer referenced."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -215,7 +227,7 @@ class HousekeepingThread:
         self._wake.set()
 
     def wake(self) -> None:
-        """Something may be due earlier than it seemed: a topic has another ``flush.ms``."""
+        """Check again when the next task is due, because a topic has another ``flush.ms``."""
         self._wake.set()
 
     def stop(self, *, wait: bool = True) -> None:

@@ -19,12 +19,12 @@ from logstore.common.random_id import new_uuid
 from logstore.common.types import TopicPartition
 from logstore.log import ReplicaLog
 from logstore.manager.creations import Creation
-from logstore.manager.log_dir import Found, LogDir
+from logstore.manager.log_dir import FoundPartition, LogDir
 from logstore.manager.opener import LogOpener
-from logstore.manager.parallel import Outcome
+from logstore.manager.parallel import TaskOutcome
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfigs
-from logstore.recovery.recovery import RecoveryReport
+from logstore.recovery import RecoveryReport
 from logstore.recovery.set_aside import CUT_SUFFIX
 from logstore.storage.aside import ASIDE_SUFFIX
 
@@ -43,15 +43,18 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Creations whose end was not noted, and their logs: empty, or filled by the creation."""
+    """Creations whose end was not noted, and their logs, empty or filled by the creation."""
 
     creations: list[tuple[LogDir, Creation]]
     logs: list[tuple[LogDir, ReplicaLog]]
 
 
 class Loader:
-    """A directory that fails goes offline, a log that is too damaged to be opened is unavailable,
-    and the others go on; other errors end the start."""
+    """Loads all directories.
+
+    A directory that fails goes offline, a log that is too damaged to be opened becomes unavailable,
+    and the rest is loaded. Other errors end the start.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Loader:
         """The paths, without a slash at the end.
 
         Raises:
-            ConfigError: there is none, or one is given twice.
+            ConfigError: no path was given, or one was given twice.
         """
         paths = [os.fspath(d).rstrip("/") or "/" for d in directories]
         if not paths:
@@ -97,8 +100,9 @@ class Loader:
             except StorageFailedError as error:
                 self._directories.fail(path, error)
 
-    def check_meta(self, cluster_id: str | None, node_id: int) -> tuple[str, int]:
-        """The directories agree on these two; one without the file gets it (F-39 … F-45).
+    def check_meta(self, cluster_id: str | None, node_id: int | None) -> tuple[str, int]:
+        """Check that the directories agree on both ids, and with those that are given. One without
+        the file gets it (F-39 … F-45).
 
         Raises:
             ConfigError: they do not agree.
@@ -116,6 +120,8 @@ class Loader:
         nodes = {m.node_id for m in found.values() if m.node_id is not None}
         if cluster_id is not None:
             ids.add(cluster_id)
+        if node_id is not None:
+            nodes.add(node_id)
         if len(ids) > 1 or len(nodes) > 1:
             clusters = ", ".join(printable(name, 200) for name in sorted(ids))
             raise ConfigError(
@@ -126,7 +132,7 @@ class Loader:
         if len(set(directory_ids)) != len(directory_ids):
             raise ConfigError("two log directories carry the same directory.id")
         cluster_id = next(iter(ids), None) or topic_id_to_text(new_uuid(self._opener.random_id))
-        node_id = next(iter(nodes), node_id)
+        node_id = next(iter(nodes), 0)
         for log_dir in self._directories.live():
             if log_dir.path not in found:
                 self._write_meta(log_dir, cluster_id, node_id)
@@ -144,7 +150,7 @@ class Loader:
             self._fail(log_dir, "write meta.properties", error)
 
     def load_all(self) -> Unfinished:
-        """Load all logs; those of a creation that may have been interrupted nobody finds yet.
+        """Load all logs. Logs of a creation that may have been interrupted cannot be found yet.
 
         Raises:
             ConfigError: a partition is in two directories (F-7).
@@ -188,8 +194,8 @@ class Loader:
     def _collect(
         self,
         log_dir: LogDir,
-        found: Found,
-        outcomes: list[Outcome[ReplicaLog]],
+        found: FoundPartition,
+        outcomes: list[TaskOutcome[ReplicaLog]],
         unfinished: Unfinished,
     ) -> None:
         begun = {(c.topic_id, tp): c.filled for c in found.creations for tp in c.partitions}
@@ -231,7 +237,7 @@ class Loader:
         log_dir.loaded = log_dir.failure is None
 
     def _is_new(self, log_dir: LogDir, log: ReplicaLog) -> bool:
-        """Whether the log never held a byte: only then may its creation be undone."""
+        """Whether the log never held a byte. Only then may its creation be undone."""
         if log.log_end_offset or log.recovery_report.bytes_cut:
             return False
         return not any(
@@ -240,11 +246,11 @@ class Loader:
         )
 
     def broker_epochs(self, paths: list[str]) -> tuple[int, ...]:
-        """What all directories say of the last stop; nothing unless they agree, and all logs are
-        here as that stop left them.
+        """The broker epochs of the last stop, if all directories agree and all logs are as it left
+        them. Otherwise none.
 
         Raises:
-            StorageFailedError: none is.
+            StorageFailedError: no directory is live.
         """
         live, offline = self._directories.live(), self._directories.offline()
         if not live:
@@ -264,7 +270,7 @@ class Loader:
 
 
 def _concerns_one_log(error: BaseException | None) -> bool:
-    """Damage, or a file that somebody took away between the listing and its use."""
+    """Whether an error is damage, or a file that vanished between the listing and its use."""
     if isinstance(error, StorageFailedError):
         return isinstance(error.__cause__, FileNotFoundError)
     return isinstance(error, CorruptDataError | MalformedCheckpointError)
@@ -275,8 +281,10 @@ __all__ = ["LoadProgress", "Loader", "Progress", "Unfinished"]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Nothing that a load makes is garbage. The collector would look at all of it, again and
-    again: with thousands of logs for half of the time."""
+    """Pause the garbage collector.
+
+    A load creates no garbage, and with thousands of logs the collector would take half of the time.
+    """
     if not gc.isenabled():
         yield
         return

@@ -33,7 +33,7 @@ from logstore.manager.offsets import (
     high_watermark,
     moved_start,
 )
-from logstore.manager.parallel import Outcome, run_all
+from logstore.manager.parallel import TaskOutcome, run_all
 from logstore.storage.aside import move_aside
 from logstore.storage.base import DirLock, FileKind, Storage
 
@@ -46,33 +46,33 @@ _REPLACEABLE = [
     META_PROPERTIES + ".tmp",
 ]
 
-Loader = Callable[[TopicPartition], ReplicaLog]
+LoadLog = Callable[[TopicPartition], ReplicaLog]
 
 
 @dataclass(slots=True)
-class Found:
+class FoundPartition:
     """What is in a log directory."""
 
     logs: list[TopicPartition] = field(default_factory=list)
     unreachable: list[TopicPartition] = field(default_factory=list)
-    """Links that lead nowhere: what they stand for may be on a disk that is not mounted."""
+    """Broken links. Their target may be on a disk that is not mounted."""
     present: set[TopicPartition] = field(default_factory=set)
-    """Names with a directory, whoever cares for it: a log, a future log, the metadata log."""
+    """Names that have a directory: of a log, a future log or the metadata log."""
     deleted: list[str] = field(default_factory=list)
     """Paths of ``-delete`` directories."""
     creations: list[Creation] = field(default_factory=list)
-    """What was being created when the last process ended."""
+    """Creations that were under way when the last process ended."""
 
 
 class LogDir:
-    """Open with ``LogDir.open``; ``release`` gives the directory up.
+    """A log directory. Open it with ``LogDir.open``; ``release`` gives it up.
 
     Attributes:
-        clean: the last stop was an orderly one.
-        broker_epochs: what the marker of that stop says (``clean_shutdown.read_epochs``).
+        clean: the last stop was a clean one.
+        broker_epochs: the epochs in the marker of that stop (``clean_shutdown.read_epochs``).
         logs: changed only under the lock of ``Directories``.
-        unavailable: why logs that were found could not be opened; changed as ``logs``.
-        creating: logs that are about to come.
+        unavailable: why logs could not be opened; changed under the same lock.
+        creating: how many logs are being created.
         loaded: all logs that were found are in ``logs``.
         failure: why the directory is offline.
     """
@@ -96,7 +96,7 @@ class LogDir:
         """Create, lock, and remove the marker of a clean stop: the first steps of F-236.
 
         Raises:
-            LogDirLockedError: somebody else has it.
+            LogDirLockedError: another process has it.
             StorageFailedError: the disk refused.
         """
         try:
@@ -122,7 +122,7 @@ class LogDir:
         return log_dir
 
     def _clear_irregular(self) -> None:
-        """What has the name of a file that is written anew, and is none, gets out of its way."""
+        """Rename entries that have the name of a file to write but are no regular file."""
         for name in _REPLACEABLE:
             path = posixpath.join(self.path, name)
             info = self._storage.info(path)
@@ -132,8 +132,8 @@ class LogDir:
 
     def _remove_marker(self) -> None:
         self.broker_epochs = clean_shutdown.read_epochs(self._marker, self._storage) or ()
-        # Gone, durably, before anything is loaded: a crash while loading is unclean (F-47). The
-        # same sync settles the names that a process left behind when it died.
+        # Durably gone before anything is loaded: a crash while loading is unclean (F-47). The same
+        # sync makes names durable that a process left when it died.
         self.clean = clean_shutdown.remove(self._marker, self._storage)
 
     @property
@@ -147,16 +147,16 @@ class LogDir:
         return list(self.logs.items())
 
     def keep_log_starts(self) -> None:
-        """Write where logs start that start inside their first segment (F-12)."""
+        """Write the starts of logs that start inside their first segment (F-12)."""
         self.offsets.write(LOG_START, self.items, moved_start)
 
     # -- loading -------------------------------------------------------------------------------
 
-    def find(self) -> Found:
+    def find(self) -> FoundPartition:
         """List the directory, and read its checkpoints.
 
-        A directory whose name is of no log is left alone, with a warning; Kafka refuses to start
-        over it (F-6).
+        A directory whose name is not that of a log is left alone, with a warning. Kafka refuses to
+        start then (F-6).
 
         Raises:
             StorageFailedError: the disk refused.
@@ -165,7 +165,7 @@ class LogDir:
             entries = self._storage.scan_dir(self.path)
         except OSError as error:
             raise StorageFailedError(self.path, "list", str(error)) from error
-        found = Found()
+        found = FoundPartition()
         for name, _, _, kind in entries:
             path = posixpath.join(self.path, name)
             if kind is FileKind.OTHER:
@@ -193,9 +193,11 @@ class LogDir:
             raise StorageFailedError(self.path, "load", str(error)) from error
         return found
 
-    def _find_link(self, name: str, path: str, found: Found) -> None:
-        """What is neither file nor directory is of no log, unless it is a link that leads nowhere
-        and has the name of one."""
+    def _find_link(self, name: str, path: str, found: FoundPartition) -> None:
+        """Note a broken link with the name of a log.
+
+        Anything else that is neither file nor directory is ignored.
+        """
         with suppress(InvalidTopicError):
             tp, suffix, _ = filenames.parse_partition_dir(name)
             real = posixpath.join(self._storage.real_path(self.path), name)
@@ -204,9 +206,9 @@ class LogDir:
                 found.unreachable.append(tp)
 
     def load(
-        self, partitions: list[TopicPartition], loader: Loader, threads: int
-    ) -> list[Outcome[ReplicaLog]]:
-        """Load logs, in order or in parallel; the outcomes in the order of ``partitions``."""
+        self, partitions: list[TopicPartition], loader: LoadLog, threads: int
+    ) -> list[TaskOutcome[ReplicaLog]]:
+        """Load logs, in order or in parallel. The outcomes have the order of ``partitions``."""
         # A clean start reads no record, so there is nothing to do without the interpreter's lock.
         threads = 1 if self.clean else threads
         return run_all((partial(loader, tp) for tp in partitions), threads, "logstore-recovery")
@@ -216,8 +218,8 @@ class LogDir:
     def close(self, broker_epochs: Sequence[int], threads: int) -> None:
         """Close the logs, write the checkpoints, then the marker of a clean stop (F-48).
 
-        Without the marker, which an error leaves out, and a log that is unavailable, the next
-        start recovers.
+        The marker is left out after an error or if a log is unavailable. The next start then
+        recovers.
         """
         failed = any(log.failed for _, log in self.items())
         outcomes = run_all([log.close for _, log in self.items()], threads, "logstore-close")
@@ -232,18 +234,18 @@ class LogDir:
             self.offsets.write_recovery_points(self.items)
             self.offsets.write(LOG_START, self.items, moved_start)
             self.offsets.write(HIGH_WATERMARK, self.items, high_watermark)
-            if not self.unavailable:  # the marker would speak of these logs, too
+            if not self.unavailable:  # the marker would cover these logs, too
                 *earlier, last = broker_epochs or (clean_shutdown.UNKNOWN_BROKER_EPOCH,)
                 clean_shutdown.write(self._marker, last, self._storage, earlier)
         except (OSError, CheckpointError) as error:
             logger.error("no clean shutdown of %s: %s", self.path, error)
 
     def release_lock(self) -> None:
-        """Let another process have the directory. Idempotent."""
+        """Release the lock of the directory for other processes. Idempotent."""
         self._lock.release()
 
     def release(self) -> None:
-        """Let go of everything without flushing."""
+        """Release everything without flushing."""
         for _, log in self.items():
             log.crash()
         self._lock.release()

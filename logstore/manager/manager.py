@@ -26,16 +26,16 @@ from logstore.manager.directories import Directories
 from logstore.manager.housekeeping import Housekeeper, HousekeepingThread, Schedule
 from logstore.manager.loading import Loader, LoadProgress, Progress
 from logstore.manager.opener import LogOpener
-from logstore.manager.parallel import LaterThread, Outcome, run_all
+from logstore.manager.parallel import LaterThread, TaskOutcome, run_all
 from logstore.manager.pending import PendingDeletes
 from logstore.manager.topic_configs import TopicConfig, TopicConfigs
 from logstore.manager.topics import Topics
-from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
+from logstore.recovery import RecoveryOptions, RecoveryReport
 from logstore.segments.open_files import raise_limit
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 
-SYNC_THREADS = 8  # measured: syncs of so many files at once end together; more gain nothing
+SYNC_THREADS = 8  # measured: more syncs at once than that gain nothing
 
 T = TypeVar("T")
 
@@ -43,11 +43,11 @@ T = TypeVar("T")
 class LogManager:
     """Opens log directories; creates, finds and deletes logs in them.
 
-    Use as a context manager, or call ``close``: only then is the next start a clean one.
+    Use it as a context manager, or call ``close``. Otherwise the next start has to recover.
 
     Attributes:
         cleaner: compacts the logs that have it in their ``cleanup.policy``; its threads run
-            with the periodic work. ``clean_filthiest`` is one pass for who has no threads.
+            with the periodic work. Without threads, call ``clean_filthiest`` for one pass.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LogManager:
         storage: Storage | None = None,
         clock: Clock | None = None,
         cluster_id: str | None = None,
-        node_id: int = 0,
+        node_id: int | None = None,
         options: RecoveryOptions | None = None,
         replicated: bool = False,
         progress: Progress | None = None,
@@ -72,20 +72,21 @@ class LogManager:
         """Lock and load the directories, which are created when missing.
 
         Args:
-            topic_configs: by topic, in place of what is stored with it.
-            cluster_id: checked against ``meta.properties``, or written there on the first start.
-            replicated: high watermarks are the caller's, and so are the configurations of topics.
+            topic_configs: by topic, instead of the stored configuration.
+            cluster_id, node_id: checked against ``meta.properties``, or written there on the first
+                start.
+            replicated: the caller manages high watermarks and the configurations of topics.
             progress: called after each partition is loaded, from any thread.
             background: do the periodic work on a thread: flushes after ``flush.ms``, checkpoints,
                 retention. Without it the caller runs it, or calls ``start``.
-            run_later: takes the flush of each rolled segment, which it may run when it likes, or
-                never. Then there is no thread at all; without it there are a flusher thread, and
-                a pool for recovery and for closing.
+            run_later: takes the flush of each rolled segment, and may run it at any time or never.
+                With it no thread is started. Without it there are a flusher thread, and a pool for
+                recovery and for closing.
             on_directory_failure: called once for each directory that goes offline, with its path
                 and the reason, after its logs refuse work; at the start too, before this returns.
-                From the thread that met the failure, which may hold the lock of a log: hand the
-                news on and come back.
-            random_id: 32 hex digits, other ones each time: new ids, names of deleted logs, jitter.
+                It runs on the thread that met the failure, which may hold the lock of a log, so it
+                must return at once.
+            random_id: returns 32 new hex digits, for ids, names of deleted logs and jitter.
         Raises:
             LogDirLockedError: a directory is open elsewhere.
             StorageFailedError: every directory failed.
@@ -108,14 +109,24 @@ class LogManager:
             self.config, topic_configs or {}, self._storage, storing=not replicated
         )
         self._opener = LogOpener(
-            self._storage, self._clock, options or RecoveryOptions(),
-            self.broker_config.producer_id_expiration_ms, replicated, random_id, later,
-            self._directories, self._checkpoint_soon,
-        )  # fmt: skip
+            self._storage,
+            self._clock,
+            options or RecoveryOptions(),
+            self.broker_config.producer_id_expiration_ms,
+            replicated,
+            random_id,
+            later,
+            self._directories,
+            self._checkpoint_soon,
+        )
         self._topics = Topics(
-            self._directories, self._opener, self._configs, self._pending,
-            SYNC_THREADS if threaded else 1, self._wake,
-        )  # fmt: skip
+            self._directories,
+            self._opener,
+            self._configs,
+            self._pending,
+            SYNC_THREADS if threaded else 1,
+            self._wake,
+        )
         self._keeper = Housekeeper(self._directories, self._pending, self._clock)
         self.cleaner = LogCleaner(self._directories, self.broker_config, self._clock)
         self._cleaner_threads: CleanerThreads | None = None
@@ -128,7 +139,7 @@ class LogManager:
             self.cluster_id, self.node_id = loader.check_meta(cluster_id, node_id)
             unfinished = loader.load_all()
             self._broker_epochs = loader.broker_epochs(paths)
-            # Before a name can be used: what an interrupted creation left may be anywhere.
+            # First, because an interrupted creation may have left files under any name.
             self._topics.finish_creations(unfinished)
             self._topics.settle_configs()
         except BaseException:
@@ -151,37 +162,38 @@ class LogManager:
 
     @property
     def live_directories(self) -> list[str]:
-        """The log directories that are in use, which are all but the offline ones."""
+        """The log directories that are not offline."""
         return [log_dir.path for log_dir in self._directories.live()]
 
     @property
     def offline_directories(self) -> dict[str, LogstoreError]:
-        """Path -> why; a directory comes back only with a new ``LogManager``."""
+        """Path → reason. A directory comes back only with a new ``LogManager``."""
         return self._directories.offline()
 
     @property
     def unavailable_logs(self) -> dict[TopicPartition, LogUnavailableError]:
         """Logs of the live directories that are too damaged to be opened, and why.
 
-        They are left as they are on the disk, with what the checkpoints say of them, and are not
-        in ``logs``. A log may be deleted; once it is mended a new ``LogManager`` brings it back.
+        Their files and checkpoint entries stay as they are, and they are not in ``logs``. Such a
+        log may be deleted. After a repair a new ``LogManager`` opens it.
         """
         return self._directories.unavailable()
 
     @property
     def previous_broker_epoch(self) -> int:
-        """The epoch under which this broker last stopped in order, as every directory has it.
+        """The epoch under which this broker last stopped cleanly, in every directory (KIP-966).
 
-        −1 where one is offline, was not closed cleanly, or says otherwise (KIP-966), and where a
-        log is unavailable, or not as that stop left it.
+        −1 if a directory is offline, was not closed cleanly or has another epoch, or if a log is
+        unavailable or not as that stop left it.
         """
         epochs = self._broker_epochs
         return epochs[-1] if epochs else clean_shutdown.UNKNOWN_BROKER_EPOCH
 
     @property
     def broker_epochs(self) -> tuple[int, ...]:
-        """As ``previous_broker_epoch``, with those before it since which nothing was lost either,
-        ascending: a controller may know one of them, and not the later ones."""
+        """``previous_broker_epoch``, and the epochs before it since which nothing was lost,
+        ascending. A controller may know one of them and not the later ones.
+        """
         return self._broker_epochs
 
     @property
@@ -191,7 +203,7 @@ class LogManager:
 
     @property
     def recovery_reports(self) -> list[RecoveryReport]:
-        """What opening each log did, one report a log."""
+        """What opening each log did, one report for each."""
         return [log.recovery_report for log in self.logs.values()]
 
     def topics(self) -> dict[str, list[int]]:
@@ -206,7 +218,7 @@ class LogManager:
 
         Raises:
             UnknownTopicOrPartitionError: there is none in a live directory.
-            LogUnavailableError: it is too damaged to be opened.
+            LogUnavailableError: the log is too damaged to be opened.
             LogClosedError: the manager was closed.
         """
         log = self._directories.find(TopicPartition(topic, partition))
@@ -226,17 +238,17 @@ class LogManager:
         """The log of a partition, created in the live directory with the fewest logs (F-8).
 
         Args:
-            topic_id: of a new log; that of the topic's other partitions by default.
-            config: of the whole topic, see ``alter_topic``; nothing is written where it is the
-                same. In a replicated manager it is that of a new log.
-            is_new: False when records of it are expected: it is not created anew while a
-                directory is offline, which may hold it.
+            topic_id: for a new log; by default the id of the topic's other partitions.
+            config: for the whole topic, see ``alter_topic``. Nothing is written if it is the same.
+                In a replicated manager it is for a new log.
+            is_new: False if the log should already exist. It is then not created while a directory
+                is offline, which may hold it.
         Raises:
-            InvalidTopicError: the name breaks F-2, or the partition is no number of one.
-            LogUnavailableError: it is too damaged to be opened; or all partitions of the topic are,
-                which know its id and configuration.
-            StorageFailedError: no directory is live, the one that may hold it is not, or the disk
-                refused.
+            InvalidTopicError: the name is invalid (F-2), or the partition is negative.
+            LogUnavailableError: the log is too damaged to be opened, or all partitions of its topic
+                are, so that id and configuration are unknown.
+            StorageFailedError: no directory is live, a directory that may hold it is offline, or a
+                write failed.
             LogClosedError: the manager was closed.
         """
         tp = TopicPartition(topic, partition)
@@ -252,31 +264,33 @@ class LogManager:
     ) -> list[ReplicaLog]:
         """Create all partitions of a topic under one new topic id, or none of them.
 
-        No partition can be found before all are there. After a crash half way the next start
-        removes what was made, with a warning.
+        No partition can be found before all exist. After a crash in between, the next start removes
+        what was created, with a warning.
 
         Args:
             config: stored with the topic; see ``alter_topic``.
-            fill: appends the topic's first records to its logs, in order of partitions, before
-                they can be found: all of it or, after an error or a crash, no topic. For a
-                manager of one directory.
+            fill: appends the first records to the logs, in order of partitions, before they can be
+                found. After an error or a crash there is no topic. Only for a manager of one
+                directory.
         Raises:
             ConfigError: ``fill`` with several directories, or the configuration is wrong.
-            TopicExistsError: it, or a topic whose name collides (F-2), is here already.
-            LogUnavailableError: it is here, and a log of it is too damaged to be opened.
-            InvalidTopicError: the name or the number breaks a rule.
+            TopicExistsError: the topic, or one whose name collides (F-2), exists.
+            LogUnavailableError: the topic exists, and one of its logs cannot be opened.
+            InvalidTopicError: the name or the number of partitions is invalid.
             StorageFailedError: the disk refused.
         """
         return self._topics.create(topic, partitions, config, fill)
 
     def create_partitions(self, topic: str, total: int) -> list[ReplicaLog]:
-        """Give a topic more partitions, ``total`` in the end, all or none; the new ones.
+        """Raise the number of partitions of a topic to ``total``, all or none.
+
+        Returns the new ones.
 
         They have the topic's id and configuration.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic in a live directory.
-            InvalidTopicError: it has more partitions than that.
+            InvalidTopicError: the topic has more partitions than that.
             StorageFailedError: the disk refused.
         """
         return self._topics.add_partitions(topic, total)
@@ -285,8 +299,8 @@ class LogManager:
         """Change the configuration of a topic, durably, for all its partitions.
 
         Args:
-            config: a whole ``LogConfig``; or the Kafka keys in which the topic differs from the
-                manager's configuration, whatever that is at the next start.
+            config: a whole ``LogConfig``, or the Kafka keys in which the topic differs from the
+                manager's configuration, also from a later one.
         Raises:
             ConfigError: an unknown key, or a value outside its bounds.
             UnknownTopicOrPartitionError: there is no such topic in a live directory.
@@ -297,8 +311,8 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Rename the directory to ``…-delete`` now; remove it after ``file.delete.delay.ms``.
 
-        Users of the log get ``LogClosedError``. When this returns, nothing that is stored speaks
-        of the log any more, even after a crash, and the name is free.
+        Users of the log get ``LogClosedError``. On return no file refers to the log any more, even
+        after a crash, and the name is free.
 
         Raises:
             UnknownTopicOrPartitionError: there is none in a live directory.
@@ -307,7 +321,7 @@ class LogManager:
         self._topics.delete_partition(TopicPartition(topic, partition))
 
     def delete_topic(self, topic: str) -> None:
-        """As ``delete``, for all partitions in live directories. A crash may leave some of them.
+        """Delete all partitions in live directories, as ``delete``. A crash may leave some of them.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic in a live directory.
@@ -316,23 +330,25 @@ class LogManager:
         self._topics.delete_topic(topic)
 
     def set_aside(self, topic: str, partitions: Iterable[int]) -> None:
-        """Close logs that have no place here any more, and rename their directories to ``…-stray``
-        (F-3): nothing finds or removes them, their names are free, and an operator may look.
+        """Close logs that no longer belong here, and rename their directories to ``…-stray`` (F-3).
 
-        A partition that is in no live directory is left out. After a crash, or a refusal of the
-        disk, some may be as they were; never is one half aside.
+        Such a directory is neither found nor removed, its name is free, and an operator may inspect
+        it. A partition that is in no live directory is left out. After a crash or a disk error some
+        logs may be as before, but each is either set aside or not.
 
         Raises:
-            StorageFailedError: the disk refused; the directory is offline.
+            StorageFailedError: a write failed, and the directory is offline.
             ResourceBusyError: descriptors or memory are short.
         """
         self._topics.set_aside(topic, partitions)
 
     # -- many logs at once ---------------------------------------------------------------------
 
-    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[Outcome[T]]:
-        """Run calls on different logs that wait for the disk, several at once; with ``run_later``
-        one after the other. Outcomes in the order of the tasks (``workers.run_all``)."""
+    def run_all(self, tasks: Iterable[Callable[[], T]]) -> list[TaskOutcome[T]]:
+        """Run calls that wait for the disk on different logs, several at once, or with
+        ``run_later`` one after the other. The outcomes have the order of the tasks
+        (``parallel.run_all``).
+        """
         return run_all(tasks, 1 if self._flusher is None else SYNC_THREADS, "logstore-sync")
 
     def truncate_to(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -340,9 +356,9 @@ class LogManager:
         for each directory concerned.
 
         Raises:
-            UnknownTopicOrPartitionError: of a log that is in no live directory.
-            StorageFailedError: a cut, or the checkpoint after it, was refused: after a crash the
-                log may be as it was.
+            UnknownTopicOrPartitionError: a log is in no live directory.
+            StorageFailedError: a truncation, or the checkpoint after it, failed. After a crash the
+                log may be as before.
         """
         logs = {self.get(*tp): offset for tp, offset in offsets.items()}
         paths = {posixpath.dirname(log.directory) for log in logs}
@@ -358,8 +374,8 @@ class LogManager:
     def checkpoint_recovery_points(self, only: Collection[str] | None = None) -> None:
         """Write recovery points (F-11, F-227); a directory that refuses them goes offline.
 
-        The log start offsets go first: a recovery point raised to one (F-222) would otherwise
-        stand for records that a crash brings back.
+        The log start offsets are written first. A recovery point that was raised to a log start
+        (F-222) would otherwise cover records that a crash brings back.
 
         Args:
             only: paths of the directories concerned; all of them by default.
@@ -369,14 +385,14 @@ class LogManager:
         self._keeper.checkpoint_recovery_points(only)
 
     def checkpoint_cuts(self, tps: Iterable[TopicPartition]) -> None:
-        """After truncations of logs: make the checkpoints say no more than is left of them.
+        """Lower the checkpoint entries of truncated logs to what is left of them.
 
-        One write of a file serves all of them; what is not above its log is not written, so that
-        asking again after ``ResourceBusyError``, or once too often, costs next to nothing. A
-        directory that refuses goes offline.
+        One write of a file serves all logs. An entry that is not above its log is not written, so a
+        repeated call, such as after ``ResourceBusyError``, costs next to nothing. A directory whose
+        write fails goes offline.
 
         Raises:
-            ResourceBusyError: descriptors or memory are short; some of it is still owed.
+            ResourceBusyError: descriptors or memory are short, and some entries are not lowered.
         """
         self._keeper.checkpoint_cuts(tps)
 
@@ -397,19 +413,19 @@ class LogManager:
         return self._keeper.clean_up()
 
     def remove_expired_producers(self) -> int:
-        """Forget producers that were silent for too long; the number of producers forgotten."""
+        """Forget producers that were silent for too long. Returns their number."""
         return self._keeper.remove_expired_producers()
 
     def purge_deleted(self, *, at_once: bool = False) -> int:
         """Remove ``-delete`` directories and ``.deleted`` files that are due (F-229).
 
         Args:
-            at_once: those that are not due yet, too.
+            at_once: also those that are not due yet.
         """
         return self._keeper.purge_deleted(at_once=at_once)
 
     def start(self) -> None:
-        """Do the periodic work on a thread, for a manager that was opened without; idempotent."""
+        """Start the thread of the periodic work, if the manager was opened without. Idempotent."""
         if self._housekeeping is None and not self._closed:
             schedule = Schedule(self._keeper, self.broker_config, self._clock)
             self._housekeeping = HousekeepingThread(schedule)
@@ -444,11 +460,12 @@ class LogManager:
         Later appends and reads raise ``LogClosedError``. A second call waits for the first.
 
         Args:
-            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). Where a
-                directory failed it is not written: the next start may do without that directory.
-            earlier_broker_epochs: those before it, for ``broker_epochs``.
+            broker_epoch: the epoch that ends here, for ``previous_broker_epoch`` (KIP-966). It is
+                not written if a directory failed, because the next start may leave that directory
+                out.
+            earlier_broker_epochs: the epochs before it, for ``broker_epochs``.
         """
-        self._topics.claims.close()  # who creates or deletes comes to an end, and nobody after
+        self._topics.claims.close()  # running creations and deletions end, and no others begin
         with self._closing:
             if self._closed:
                 return
@@ -466,7 +483,7 @@ class LogManager:
                 self._release()
 
     def crash(self) -> None:
-        """Let go of everything without flushing, as the end of the process would; for tests."""
+        """Release everything without flushing, as the end of the process would. For tests."""
         self._closed = True
         self._release()
 

@@ -1,9 +1,9 @@
 """The offset checkpoints of one log directory (F-11 … F-14).
 
-Their entries carry names, so they say nothing about which log of a name is meant. Three rules keep
-an entry with its log: the entries of a name are dropped, durably, before the name may stand for
-another log; a load believes only entries of names that have a directory; and a log that begins
-anew is left out until it has done so. Without an entry a log is looked through from its start.
+An entry has a name, which may belong to another log later. Three rules keep an entry with its log.
+The entries of a name are durably dropped before the name may be used again. A load trusts only
+entries whose name has a directory. A log that is being emptied has no entry until that is done. A
+log without an entry is scanned from its start.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
 
-# In the order in which entries are dropped. A recovery point may stand at a log start only because
-# nothing below that start is needed (F-222): without the start it would be wrong.
+# In the order in which entries are dropped. A recovery point may equal a log start because nothing
+# below that start is needed (F-222). Without the log start it would be wrong.
 CHECKPOINTS = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANER)
 
 Offsets = dict[TopicPartition, int]
-Logs = Callable[[], Iterable[tuple[TopicPartition, ReplicaLog]]]
+ListLogs = Callable[[], Iterable[tuple[TopicPartition, ReplicaLog]]]
 OffsetOf = Callable[[ReplicaLog], int | None]
 
 
 class OffsetCheckpoints:
-    """One writer at a time; what is on the disk is remembered.
+    """The checkpoints of one directory. One writer at a time; the content on disk is remembered.
 
-    Writing raises ``CheckpointFailedError``; the directory is then to be taken offline.
+    A write may raise ``CheckpointFailedError``. The caller then takes the directory offline.
     """
 
     def __init__(self, directory: str, storage: Storage) -> None:
@@ -50,12 +50,13 @@ class OffsetCheckpoints:
         }
         # Without the files that are missing. None: damaged, or a write failed.
         self._stored: dict[str, Offsets | None] = {}
-        self._unsure: set[str] = set()  # a write failed: the file says the old or the new
-        # Of logs that could not be opened: they outlive every write until the log is mended.
+        self._unsure: set[str] = set()  # a write failed: the file has the old or the new content
+        # Entries of logs that could not be opened: every write keeps them until the log is
+        # repaired.
         self._kept: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
 
     def load(self, present: Collection[TopicPartition]) -> None:
-        """Read the files; drop, durably, what is of no name in ``present``.
+        """Read the files, and durably drop entries whose name is not in ``present``.
 
         A damaged file counts as absent, with a warning (S-55).
 
@@ -79,11 +80,11 @@ class OffsetCheckpoints:
                     self._write_locked(name, kept)
 
     def stored(self, name: str) -> Offsets:
-        """What one of ``CHECKPOINTS`` says."""
+        """The content of one of ``CHECKPOINTS``."""
         return self._stored.get(name) or {}
 
     def keep(self, tp: TopicPartition) -> None:
-        """The log of ``tp`` cannot be opened: what is stored of it stays stored."""
+        """Keep the entries of ``tp``, whose log cannot be opened."""
         with self._lock:
             for name, kept in self._kept.items():
                 offset = (self._stored.get(name) or {}).get(tp)
@@ -98,15 +99,15 @@ class OffsetCheckpoints:
                     kept.pop(tp, None)
             self._keep_locked(lambda tp: tp not in gone)
 
-    def settle(self, logs: Logs, concerned: Logs | None = None) -> None:
-        """After a load, or a truncation: lower entries that are above what their logs have.
+    def settle(self, logs: ListLogs, concerned: ListLogs | None = None) -> None:
+        """Lower entries that are above their logs, after a load or a truncation.
 
-        Once a log has grown again, the next start would take them for its own: records for
-        flushed or committed that are not. One write of a file serves all of them, and there is
-        none where nothing is above.
+        Once a log has grown again, the next start would trust them, and take records for flushed or
+        committed that are not. One write of a file serves all logs; none is needed if no entry is
+        above its log.
 
         Args:
-            concerned: those of ``logs`` that were truncated; all by default.
+            concerned: the truncated ones of ``logs``; all by default.
         """
         concerned = concerned or logs
         with self._lock:
@@ -120,28 +121,30 @@ class OffsetCheckpoints:
     # -- the cleaner ---------------------------------------------------------------------------
 
     def cleaned(self, tp: TopicPartition) -> int | None:
-        """All of the log below it is clean, as far as is known."""
+        """The offset below which the log is known to be clean."""
         with self._lock:
             return (self._stored.get(CLEANER) or {}).get(tp)
 
     def note_cleaned(self, tp: TopicPartition, offset: int, holds: Callable[[], bool]) -> bool:
-        """Write how far a log is clean, durably, if ``holds`` still says that it is so.
+        """Durably write how far a log is clean, if ``holds`` still confirms it.
 
-        A truncation lowers the entry under the same lock: it is not overtaken by what a pass found
-        before it.
+        A truncation lowers the entry under the same lock, so an older result of a pass cannot
+        replace it.
         """
         with self._lock:
             if not holds():
                 return False
             stored = self._stored.get(CLEANER)
-            if stored is None:  # missing, damaged or unsure: the others begin at their starts
+            if stored is None:  # missing, damaged or unsure: the other logs begin at their starts
                 stored = self._kept[CLEANER]
             self._write_locked(CLEANER, {**stored, tp: offset})
             return True
 
-    def _lower_cleaned_locked(self, concerned: Logs, *, after_load: bool) -> None:
-        """What comes behind a cut was never mapped: it is dirty, from the active segment on. After
-        a load an entry above the log says nothing of it: all is dirty (F-290, F-313)."""
+    def _lower_cleaned_locked(self, concerned: ListLogs, *, after_load: bool) -> None:
+        """Lower the entries of truncated logs: records after a cut were never mapped, so the log is
+        dirty from the active segment on. After a load an entry above its log is wrong, and the
+        whole log is dirty (F-290, F-313).
+        """
         if CLEANER in self._unsure:
             self._write_locked(CLEANER, dict(self._kept[CLEANER]))
             return
@@ -162,7 +165,7 @@ class OffsetCheckpoints:
             self._write_locked(CLEANER, {**stored, **lowered})
 
     def begin_anew(self, tp: TopicPartition) -> None:
-        """The log of ``tp`` has lost all its records, durably: drop what speaks of them."""
+        """Drop the entries of ``tp``, whose log has durably lost all its records."""
         with self._lock:
             self._keep_locked(lambda other: other != tp)
 
@@ -176,34 +179,34 @@ class OffsetCheckpoints:
             if stored is None or len(kept) < len(stored):
                 self._write_locked(name, kept)
 
-    def write(self, name: str, logs: Logs, offset_of: OffsetOf) -> None:
-        """Write one checkpoint, unless the file says the same already."""
+    def write(self, name: str, logs: ListLogs, offset_of: OffsetOf) -> None:
+        """Write one checkpoint, unless the file has the same content."""
         with self._lock:
             self._write_locked(name, self._collect_locked(name, logs, offset_of))
 
-    def write_recovery_points(self, logs: Logs) -> Offsets:
-        """Write the recovery points (F-11, F-227); what was written.
+    def write_recovery_points(self, logs: ListLogs) -> Offsets:
+        """Write the recovery points (F-11, F-227), and return them.
 
-        The log starts go first. A recovery point that stands at a log start says that nothing
-        below it is needed (F-222); with an older start it would stand for records that were never
+        The log starts go first. A recovery point that equals a log start means that nothing below
+        it is needed (F-222). With an older log start on file it would cover records that were never
         flushed. For the same reason the points are collected before the starts. Both happen under
-        one lock, so what was collected before a truncation never replaces what came after it.
+        one lock, so values from before a truncation never replace values from after it.
         """
         with self._lock:
-            # After a truncation; nobody waits for the next checkpoint of high watermarks.
+            # After a truncation the next checkpoint of high watermarks would come too late.
             self._lower_locked(HIGH_WATERMARK, logs, logs, high_watermark)
             return self._write_recovery_points_locked(logs)
 
-    def _write_recovery_points_locked(self, logs: Logs) -> Offsets:
+    def _write_recovery_points_locked(self, logs: ListLogs) -> Offsets:
         points = self._collect_locked(RECOVERY_POINT, logs, recovery_point)
         self._write_locked(LOG_START, self._collect_locked(LOG_START, logs, moved_start))
         self._write_locked(RECOVERY_POINT, points)
         return points
 
     def _lower_locked(
-        self, name: str, logs: Logs, concerned: Logs, offset_of: Callable[[ReplicaLog], int]
+        self, name: str, logs: ListLogs, concerned: ListLogs, offset_of: Callable[[ReplicaLog], int]
     ) -> None:
-        if name in self._unsure:  # any of its entries may be too high
+        if name in self._unsure:  # any entry may be too high
             self._write_locked(name, self._collect_locked(name, logs, offset_of))
             return
         stored = self._stored.get(name)
@@ -216,12 +219,12 @@ class OffsetCheckpoints:
             if above:
                 self._write_locked(name, stored | above)
 
-    def _collect_locked(self, name: str, logs: Logs, offset_of: OffsetOf) -> Offsets:
+    def _collect_locked(self, name: str, logs: ListLogs, offset_of: OffsetOf) -> Offsets:
         stored = self._stored.get(name) or {}
         found = dict(self._kept[name])
         for tp, log in logs():
             offset = offset_of(log)
-            if log.restarting:  # its old records may still come back, and then need their entry
+            if log.restarting:  # its old records may still come back, and then they need the entry
                 offset = stored.get(tp)
             if offset is not None:
                 found[tp] = offset
@@ -242,7 +245,7 @@ def recovery_point(log: ReplicaLog) -> int:
 
 
 def moved_start(log: ReplicaLog) -> int | None:
-    """The log start, or None where it is the base of the first segment (F-12)."""
+    """The log start, or None if it is the base of the first segment (F-12)."""
     start = log.log_start_offset
     return start if start > log.segments[0].base_offset else None
 

@@ -1,4 +1,4 @@
-"""How the logs of a manager are opened: what all of them share."""
+"""Opens the logs of a manager, with what they share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from logstore.log import ReplicaLog
 from logstore.manager.directories import Directories
 from logstore.manager.log_dir import LogDir
 from logstore.manager.offsets import HIGH_WATERMARK, LOG_START, RECOVERY_POINT
-from logstore.recovery.recovery import RecoveryOptions
+from logstore.recovery import RecoveryOptions
 from logstore.storage.base import Storage
 
 logger = get_logger(__name__)
@@ -30,8 +30,8 @@ Task = Callable[[], None]
 class LogOpener:
     """
     Attributes:
-        later: runs what may wait, such as the flush of a rolled segment.
-        on_flushed: called when it is flushed, and the checkpoint does not know it yet.
+        later: runs tasks that may wait, such as the flush of a rolled segment.
+        on_flushed: called after that flush, before the checkpoint has it.
     """
 
     storage: Storage
@@ -45,7 +45,7 @@ class LogOpener:
     on_flushed: Callable[[], None]
 
     def create(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
-        """An empty log; what else lies in its directory is trusted.
+        """Create an empty log. Other files in its directory are trusted.
 
         Raises:
             StorageFailedError: the disk refused.
@@ -53,7 +53,7 @@ class LogOpener:
         return self._open(log_dir, tp, config, clean_shutdown=True)
 
     def load(self, log_dir: LogDir, tp: TopicPartition, config: LogConfig) -> ReplicaLog:
-        """A log that was found at the start, with what the checkpoints say of it.
+        """Open a log that was found at the start, with its checkpoint entries.
 
         Raises:
             StorageFailedError: the disk refused.
@@ -61,11 +61,13 @@ class LogOpener:
         """
         offsets = log_dir.offsets
         log = self._open(
-            log_dir, tp, config,
+            log_dir,
+            tp,
+            config,
             clean_shutdown=log_dir.clean,
             recovery_point=offsets.stored(RECOVERY_POINT).get(tp),
             log_start_offset=offsets.stored(LOG_START).get(tp, 0),
-        )  # fmt: skip
+        )
         if self.replicated:
             mark = offsets.stored(HIGH_WATERMARK).get(tp, 0)
             if mark > log.log_end_offset:
@@ -91,7 +93,7 @@ class LogOpener:
             background=partial(self._in_background, log_dir, tp, opened),
             replicated=self.replicated,
             on_failure=partial(self.directories.fail, log_dir.path),
-            # Of this log alone: a fail-over cuts thousands, and each comes here.
+            # For this log alone: a fail-over truncates thousands, and each comes here.
             on_cut=lambda: log_dir.offsets.settle(
                 log_dir.items, lambda: [(tp, log) for log in opened]
             ),
@@ -105,7 +107,7 @@ class LogOpener:
     def _begin_anew(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """
         Raises:
-            StorageFailedError: what is stored of the log is still there: it must stay as it is.
+            StorageFailedError: the entries of the log are still on file, so it must stay as it is.
         """
         try:
             log_dir.offsets.begin_anew(tp)

@@ -1,4 +1,4 @@
-"""Several calls at once or one after the other, and one thread for what may happen later."""
+"""Run several calls at once or one after the other, and run others later on one thread."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-class Outcome(NamedTuple, Generic[T]):
+class TaskOutcome(NamedTuple, Generic[T]):
     """What a call returned, or what it raised."""
 
     value: T | None
     error: BaseException | None
 
 
-def _outcome(task: Callable[[], T]) -> Outcome[T]:
+def _outcome(task: Callable[[], T]) -> TaskOutcome[T]:
     try:
-        return Outcome(task(), None)
+        return TaskOutcome(task(), None)
     except BaseException as error:
-        return Outcome(None, error)
+        return TaskOutcome(None, error)
 
 
-def run_all(tasks: Iterable[Callable[[], T]], threads: int, name: str) -> list[Outcome[T]]:
-    """Run every task, on a pool where ``threads`` is above 1; outcomes in the order of the tasks.
+def run_all(tasks: Iterable[Callable[[], T]], threads: int, name: str) -> list[TaskOutcome[T]]:
+    """Run every task, on a pool if ``threads`` is above 1. Outcomes have the order of the tasks.
 
-    In the caller's thread whatever is no ``Exception``, such as an interrupt, ends the work: the
-    outcomes end with it.
+    In the caller's thread anything that is not an ``Exception``, such as an interrupt, ends the
+    work and the outcomes.
     """
     if threads > 1:
         with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
             futures = [pool.submit(_outcome, task) for task in tasks]
         return [future.result() for future in futures]
-    outcomes: list[Outcome[T]] = []
+    outcomes: list[TaskOutcome[T]] = []
     for task in tasks:
         outcomes.append(_outcome(task))
         error = outcomes[-1].error
@@ -47,14 +47,14 @@ def run_all(tasks: Iterable[Callable[[], T]], threads: int, name: str) -> list[O
 
 
 class LaterThread:
-    """Runs tasks one after the other on a thread that the first of them starts."""
+    """Runs tasks one after the other on a thread, which the first task starts."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._closed = False
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Run the task later; drop it when this is closed, or the interpreter ends."""
+        """Run the task later. It is dropped if this is closed or the interpreter ends."""
         try:
             self._pool.submit(task)
         except RuntimeError as error:
@@ -62,9 +62,9 @@ class LaterThread:
                 logger.warning("a task for later was dropped: %s", error)
 
     def close(self, *, cancel: bool = False) -> None:
-        """Wait for the task that runs and, unless ``cancel``, for those that wait. Idempotent."""
+        """Wait for the running task and, unless ``cancel``, for the waiting ones. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=cancel)
 
 
-__all__ = ["LaterThread", "Outcome", "run_all"]
+__all__ = ["LaterThread", "TaskOutcome", "run_all"]

@@ -14,7 +14,7 @@ RETRY_MS = 60_000
 
 
 class PendingDeletes:
-    """Any method may be called from any thread."""
+    """Directories to remove later. Thread-safe."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -22,13 +22,13 @@ class PendingDeletes:
         self._pending: list[tuple[int, str]] = []  # (due ms, path)
 
     def add(self, deletes: Iterable[tuple[int, str]]) -> None:
-        """``(due in ms of the wall clock, path of a directory)``."""
+        """Add pairs of a wall-clock time in ms and the path of a directory."""
         deletes = list(deletes)
         with self._lock:
             self._pending += deletes
 
     def purge(self, now_ms: int) -> int:
-        """Remove what is due; how many. What cannot be removed is tried again a minute later."""
+        """Remove what is due. Returns how many. A failed removal is tried again a minute later."""
         with self._lock:
             due = [path for when, path in self._pending if when <= now_ms]
             self._pending = [entry for entry in self._pending if entry[0] > now_ms]

@@ -14,16 +14,18 @@ from logstore.common.locks import Rank, make_lock
 from logstore.storage.base import Storage
 
 TopicConfig: TypeAlias = LogConfig | Mapping[str, object]
-"""A whole configuration, or the Kafka keys in which it differs from the manager's."""
+"""A whole configuration, or the Kafka keys that differ from the manager's."""
 
 
 class TopicConfigs:
-    """What is stored lies in ``topic.properties`` of each partition. Who changes the configuration
-    of a topic has a claim on it.
+    """The configurations of all topics.
+
+    They are stored in ``topic.properties`` of each partition. A change needs a claim on the topic.
 
     Args:
-        given: topics whose stored configuration is not looked at.
-        storing: False where somebody else keeps it and gives it at each start, as a controller.
+        given: configurations that replace the stored ones, by topic.
+        storing: False if another component, such as a controller, keeps them and gives them at each
+            start.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class TopicConfigs:
         return self._default.with_properties(config)
 
     def stored(self, topic: str) -> TopicProperties | None:
-        """What a new partition of the topic has to store."""
+        """The properties that a new partition of the topic has to store."""
         return self._stored.get(topic)
 
     def next(self, topic: str, config: TopicConfig) -> TopicProperties | None:
-        """What the partitions have to store for a change; None when nothing is stored."""
+        """The properties that partitions have to store for a change; None if none are stored."""
         if not self._storing:
             return None
         properties = (
@@ -71,7 +73,7 @@ class TopicConfigs:
             self._stored[topic] = stored
 
     def forget(self, topic: str) -> None:
-        """The last partition of the topic is gone."""
+        """Forget a topic whose last partition is gone."""
         self._configs.pop(topic, None)
         self._stored.pop(topic, None)
 
@@ -84,7 +86,7 @@ class TopicConfigs:
         """The configuration with which to load one partition (F-237). Call ``settle`` at the end.
 
         Raises:
-            MalformedCheckpointError: what is stored is no configuration. The default may be to
+            MalformedCheckpointError: the stored configuration is malformed. The default might
                 delete what the topic keeps, so nothing is guessed.
             CheckpointFailedError: the medium refused.
         """

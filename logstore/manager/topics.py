@@ -1,8 +1,8 @@
 """Creation and deletion of logs, and the configuration of topics.
 
 A topic is known by its id; its name may stand for another topic later. So nothing that is stored by
-name outlives the logs: a deletion ends with the checkpoints rewritten without them, durably, before
-their names are free, and a creation never takes over a directory that it finds.
+name may outlive the logs. A deletion durably rewrites the checkpoints without them before their
+names are free. A creation never takes over an existing directory.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ MAX_PARTITIONS = 2**31 - 1
 P = ParamSpec("P")
 T = TypeVar("T")
 Made = tuple[LogDir, ReplicaLog]
-Fill = Callable[[list[ReplicaLog]], None]
+FillLogs = Callable[[list[ReplicaLog]], None]
 
 
 class Topics:
-    """Any method may be called from any thread that holds no lock of a log.
+    """Creates, changes and deletes topics. Call it from any thread that holds no lock of a log.
 
     Args:
         threads: how many creations may wait for the disk at once.
-        on_change: called when there are new logs, or a configuration is another.
+        on_change: called after logs were added or a configuration was changed.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Topics:
         """The caller has a claim on it."""
         others = None if self._opener.replicated else self.partitions(tp.topic)
         if others is not None and not others:
-            self._refuse_unavailable(tp.topic)  # only these know the topic's id and configuration
-        if config is not None and not others:  # else it changes that of the whole topic, later
+            self._refuse_unavailable(tp.topic)  # only these have the topic's id and configuration
+        if config is not None and not others:  # otherwise it changes the whole topic's, later
             wanted = self._configs.resolve(config)
             if wanted != self._configs.of(tp.topic):
                 self._configs.set(tp.topic, wanted, self._configs.next(tp.topic, config))
@@ -136,9 +136,9 @@ class Topics:
         topic_id: uuid.UUID | None,
         stored: TopicProperties | None,
     ) -> ReplicaLog:
-        """An empty log that nobody finds yet.
+        """Create an empty log that cannot be found yet.
 
-        Its directory gets its name once it says what the log is: which topic, how configured.
+        Its directory gets its final name once it has the topic id and the configuration.
         """
         directory = log_dir.directory_of(tp)
         try:
@@ -160,11 +160,11 @@ class Topics:
             if isinstance(error, OSError | CheckpointError):
                 error = StorageFailedError(directory, "create", str(error))
             if isinstance(error, StorageFailedError):
-                self._directories.fail(log_dir.path, error)  # as Kafka: nobody would try it again
+                self._directories.fail(log_dir.path, error)  # as Kafka: there would be no retry
             raise error
 
     def _unborn(self, log_dir: LogDir, tp: TopicPartition, topic_id: uuid.UUID | None) -> str:
-        """Where a directory waits for its name: it is removed if it never gets it."""
+        """The path of a directory that waits for its name. It is removed if it never gets it."""
         if topic_id is not None:
             name = filenames.delete_dir_name(tp, topic_id.hex)
             path = posixpath.join(log_dir.path, name)
@@ -174,8 +174,10 @@ class Topics:
         return posixpath.join(log_dir.path, name)
 
     def _leave_nothing(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """As far as the disk lets us: what is left of a creation would be a log at the next start,
-        when the partition may be elsewhere."""
+        """Remove the rest of a creation, as far as the disk allows.
+
+        It would be a log at the next start, when the partition may be elsewhere.
+        """
         name = filenames.delete_dir_name(tp, self._opener.random_id())
         target = posixpath.join(log_dir.path, name)
         try:
@@ -188,7 +190,9 @@ class Topics:
             logger.warning("%s is left in %s: %s", tp, log_dir.path, error)
 
     def _clear_the_way(self, log_dir: LogDir, tp: TopicPartition) -> None:
-        """Nothing that carries the name of a new log may be taken for its own."""
+        """Remove everything that has the name of a new log, so that it is not taken for the log's
+        own.
+        """
         log_dir.offsets.drop({tp})
         directory = log_dir.directory_of(tp)
         if self._storage.info(directory) is None:
@@ -201,7 +205,7 @@ class Topics:
     # -- topics --------------------------------------------------------------------------------
 
     def create(
-        self, topic: str, partitions: int, config: TopicConfig | None, fill: Fill | None = None
+        self, topic: str, partitions: int, config: TopicConfig | None, fill: FillLogs | None = None
     ) -> list[ReplicaLog]:
         _check_count(topic, partitions)
         if fill is not None and len(self._directories.live()) != 1:
@@ -248,9 +252,9 @@ class Topics:
         partitions: Sequence[int],
         topic_id: uuid.UUID,
         stored: TopicProperties | None,
-        fill: Fill | None = None,
+        fill: FillLogs | None = None,
     ) -> list[ReplicaLog]:
-        """All of them, or none; nobody finds one before the others are there, and full."""
+        """Create all partitions or none. None can be found before all exist and are filled."""
         if not partitions:
             return []
         tps = [TopicPartition(topic, partition) for partition in partitions]
@@ -268,8 +272,9 @@ class Topics:
                     self._guarded(log_dir, log_dir.creations.begin, creation)
                 outcomes = run_all(
                     [partial(make, *item) for item in zip(dirs, tps, strict=True)],
-                    self._threads, "logstore-create",
-                )  # fmt: skip
+                    self._threads,
+                    "logstore-create",
+                )
                 for _, error in outcomes:
                     if error is not None:
                         raise error
@@ -289,7 +294,10 @@ class Topics:
         return [logs[tp] for tp in tps]
 
     def _undo(self, creation: Creation, dirs: Iterable[LogDir], made: Iterable[Made]) -> None:
-        """What cannot be undone now, the next start undoes: the file is still there."""
+        """Undo a creation.
+
+        What fails now, the next start undoes, because the file is still there.
+        """
         try:
             self._retire(made)
             for log_dir in dirs:
@@ -299,16 +307,25 @@ class Topics:
             logger.error("the creation of a topic failed and is not undone yet: %s", error)
 
     def finish_creations(self, unfinished: Unfinished) -> None:
-        """At the start: a creation that a crash or a failed disk interrupted is undone; one that
-        only lacks its end gets it. Without all directories it stays as it is, out of sight."""
+        """At the start, undo creations that a crash or a failed disk interrupted, and finish those
+        that lack only their end. If a directory is offline a creation stays as it is, and cannot be
+        found.
+        """
         rest = {creation.topic_id: creation for _, creation in unfinished.creations}
         for creation in rest.values():
-            own = [(d, log) for d, log in unfinished.logs if log.topic_id == creation.topic_id
-                   and log.topic_partition in creation.partitions]  # fmt: skip
-            known = {tp for tp, log in self._directories.logs().items()
-                     if log.topic_id == creation.topic_id}  # fmt: skip
-            born = {log.topic_partition: (d, log) for d, log in own
-                    if log.topic_partition not in known}  # fmt: skip
+            own = [
+                (d, log)
+                for d, log in unfinished.logs
+                if log.topic_id == creation.topic_id and log.topic_partition in creation.partitions
+            ]
+            known = {
+                tp
+                for tp, log in self._directories.logs().items()
+                if log.topic_id == creation.topic_id
+            }
+            born = {
+                log.topic_partition: (d, log) for d, log in own if log.topic_partition not in known
+            }
             complete = not creation.filled and creation.partitions <= known | born.keys()
             doomed = [made for made in own if not complete or made not in born.values()]
             missing = creation.partitions & self._directories.unavailable().keys()
@@ -359,7 +376,7 @@ class Topics:
             failure: LogstoreError | None = None
             for log_dir, log in taken:
                 try:
-                    log.close()  # whoever looks into it later finds it whole
+                    log.close()  # so that it is whole for a later inspection
                     found.append((log_dir, log.topic_partition))
                 except LogstoreError as error:
                     failure = failure or error
@@ -375,8 +392,10 @@ class Topics:
                 raise failure
 
     def _rename_strays(self, log_dir: LogDir, tps: Collection[TopicPartition]) -> None:
-        """As at a deletion: first the directories lose their names, then the checkpoints their
-        entries; but nobody removes the directories."""
+        """As in a deletion, first rename the directories, then drop their checkpoint entries.
+
+        But the directories stay.
+        """
         for tp in tps:
             directory = log_dir.directory_of(tp)
             name = filenames.stray_dir_name(tp, self._opener.random_id())
@@ -388,19 +407,21 @@ class Topics:
     def _retire(
         self, logs: Iterable[Made], others: Iterable[tuple[LogDir, TopicPartition]] = ()
     ) -> None:
-        """Delete logs that nobody finds any more. At each step a crash leaves either a log as it
-        was or no log: first the directories lose their names, durably, then the checkpoints their
-        entries; a start in between drops entries without a directory.
+        """Delete logs that can no longer be found.
+
+        At each step a crash leaves either the log as it was or no log: first the directories are
+        durably renamed, then their checkpoint entries are dropped. A start in between drops entries
+        without a directory.
 
         Args:
             others: logs that could not be opened.
         Raises:
-            StorageFailedError: a directory went offline; the others are done.
+            StorageFailedError: a directory went offline. Logs in other directories are deleted.
         """
         failure: LogstoreError | None = None
         delays: dict[LogDir, dict[TopicPartition, int]] = {}
         for log_dir, log in logs:
-            log.crash()  # nothing of it is wanted any more
+            log.crash()  # its content is not needed any more
             own = delays.setdefault(log_dir, {})
             own[log.topic_partition] = log.config.file_delete_delay_ms
         for log_dir, tp in others:
@@ -411,7 +432,7 @@ class Topics:
                 self._guarded(log_dir, self._rename_deleted, log_dir, own)
             except LogstoreError as error:
                 failure = failure or error
-                if isinstance(error, ResourceBusyError):  # half gone, and nobody may guess how far
+                if isinstance(error, ResourceBusyError):  # partly gone, in an unknown state
                     self._directories.fail(log_dir.path, error)
         if failure is not None:
             raise failure
@@ -436,18 +457,19 @@ class Topics:
         with self.claims.of(topic):
             known = self._known_partitions(topic)
             if all(log.config == wanted for log in known.values()):
-                return  # else an alteration that failed half way may be tried again
+                return  # otherwise a change that failed half way may be tried again
             stored = self._configs.next(topic, config)
             self._configs.set(topic, wanted, stored)
             self._apply(known.values())
             self._on_change()
 
     def settle_configs(self) -> None:
-        """At the start: a crash may have left a change of a configuration to some partitions."""
+        """At the start, complete a configuration change that a crash left on some partitions."""
         behind = [
-            log for log in self._directories.logs().values()
+            log
+            for log in self._directories.logs().values()
             if log.config != self._configs.of(log.topic_partition.topic)
-        ]  # fmt: skip
+        ]
         for log in behind:
             logger.warning("%s takes over the configuration of its topic", log.name)
         self._apply(behind)
@@ -471,8 +493,8 @@ class Topics:
     def _known_partitions(self, topic: str) -> dict[int, ReplicaLog]:
         """
         Raises:
-            UnknownTopicOrPartitionError: there is none in a live directory.
-            LogUnavailableError: there are, and none could be opened.
+            UnknownTopicOrPartitionError: no partition is in a live directory.
+            LogUnavailableError: partitions exist, and none could be opened.
         """
         known = self.partitions(topic)
         if not known:
@@ -495,10 +517,10 @@ class Topics:
     def _guarded(
         self, log_dir: LogDir, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """A call that the disk may refuse; the directory goes offline then.
+        """Run a call. If the disk fails, the directory goes offline.
 
         Raises:
-            StorageFailedError: it did.
+            StorageFailedError: the disk failed.
             ResourceBusyError: descriptors or memory are short.
         """
         try:

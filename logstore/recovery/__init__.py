@@ -4,3 +4,19 @@ In reading order: ``recovery`` (the steps), ``log_files`` (what lies in the dire
 ``replacements`` and ``provenance`` (half-finished swaps), ``clean_start``, ``crash_recovery``,
 ``set_aside`` (what is cut is kept), ``report``.
 """
+
+from __future__ import annotations
+
+from logstore.recovery.recovery import LoadedLog, RecoveryOptions, RecoveryReport, load_log
+
+__all__ = [
+    "LoadedLog",
+    "RecoveryOptions",
+    "RecoveryReport",
+    "clean_start",
+    "load_log",
+    "recovery",
+    "replaced_list",
+    "replacements",
+    "set_aside",
+]

@@ -1,7 +1,7 @@
-"""Where a log ends after a clean stop, from headers alone; and whether to believe it.
+"""Where a log ends after a clean stop, from headers alone, and whether to trust that.
 
 No checksum covers base offset, length, leader epoch and magic of a batch, and nothing else is read
-here. So the end counts only if everything that speaks of it agrees (docs/recovery.md).
+here. So the end counts only if every file that mentions it agrees (docs/recovery.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logstore.segments.segment_view import BatchSpan
 
 
 class CleanEnd(NamedTuple):
-    """``doubt`` says what disagrees with ``next_offset``; empty: nothing."""
+    """``doubt`` says what disagrees with ``next_offset``, and is empty if nothing does."""
 
     next_offset: int
     doubt: str = ""
@@ -25,7 +25,7 @@ class CleanEnd(NamedTuple):
 def clean_end(last: Segment, recovery_point: int | None) -> CleanEnd:
     """The log end that the headers of the ``last`` segment give.
 
-    ``recovery_point`` is what is on file for the log: a clean stop leaves the log end there.
+    ``recovery_point`` is on file for the log: a clean stop writes the log end there.
     """
     base = last.base_offset
     view = last.live()

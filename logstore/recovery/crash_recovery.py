@@ -27,7 +27,7 @@ _LAST = SCAN_COLUMNS.index("last_offset")
 
 
 class CrashRecovery:
-    """Works on the segments of one log, which nobody else uses yet.
+    """Works on the segments of one log that is not in use yet.
 
     ``flushed`` is the offset below which everything is on the disk.
     """
@@ -55,7 +55,7 @@ class CrashRecovery:
     # -- indexes -------------------------------------------------------------------------------
 
     def check_indexes(self, segment: Segment) -> None:
-        """A missing offset index, or a bad transaction index, means a rebuild (F-242)."""
+        """Rebuild if the offset index is missing or the transaction index is bad (F-242)."""
         bad = None
         found = self._files.segments[segment.base_offset]
         if filenames.INDEX_SUFFIX not in found:
@@ -82,7 +82,10 @@ class CrashRecovery:
             self._rebuild(segment)
 
     def _rebuild(self, segment: Segment) -> None:
-        """Indexes anew, the ``.log`` untouched; the transaction index from the snapshot before."""
+        """Rebuild the indexes from the ``.log``.
+
+        The transaction index also needs the producer snapshot before the segment.
+        """
         scratch = self._scratch_producers(segment.base_offset)
         segment.txn_index.reset()
         scan = scan_segment(segment, producers=scratch)
@@ -100,7 +103,8 @@ class CrashRecovery:
     def _scratch_producers(self, base_offset: int) -> ProducerStateManager:
         """Producer state as it was at the segment's base, for replay only (F-234).
 
-        From the newest readable snapshot, and a replay of the batches between it and the base.
+        It comes from the newest readable snapshot and a replay of the batches from there to the
+        base.
         """
         snapshots = [offset for offset in self._producers.snapshots if offset <= base_offset]
         scratch = self._scratch
@@ -113,7 +117,7 @@ class CrashRecovery:
             for offset in scratch.load_for_replay(0, self._files.clock.wall_ms()):
                 name = os.path.basename(self._producers.snapshot_path(offset))
                 self._files.act(f"removed {name}: it cannot be read")
-                self._producers.remove_snapshot(offset)  # its name is in the list of this one
+                self._producers.remove_snapshot(offset)  # the list of this segment has its name
         first = bisect_right(self.segments, scratch.map_end_offset, key=_base_of) - 1
         end = bisect_left(self.segments, base_offset, key=_base_of)
         for segment in self.segments[max(first, 0) : end]:
@@ -124,7 +128,10 @@ class CrashRecovery:
     # -- segments that span too many offsets ---------------------------------------------------
 
     def split_wide_segments(self) -> None:
-        """Split what reaches too far (F-243); only a segment far from the next one is looked at."""
+        """Split segments that span too many offsets (F-243).
+
+        Only one far from the next is checked.
+        """
         segments = self.segments
         for at in reversed(range(len(segments) - 1)):
             segment, limit = segments[at], segments[at + 1].base_offset
@@ -134,10 +141,10 @@ class CrashRecovery:
     def _split(
         self, segment: Segment, scan: RecoveryScan, limit: int, later: deque[Segment] | None = None
     ) -> list[Segment]:
-        """Divide a segment whose batches span more than 2³¹−1 offsets (F-243); else it alone.
+        """Split a segment whose batches span more than 2³¹−1 offsets (F-243), or return it alone.
 
-        Damage behind them is cut first, which takes the ``later`` segments along; without these,
-        on a clean start, the segment stays as it is.
+        Damage after them is cut first, together with the ``later`` segments. Without ``later``, on
+        a clean start, a damaged segment stays as it is.
         """
         if scan.status != SCAN_BAD_OFFSET or self._options.contiguous:
             return [segment]
@@ -149,7 +156,7 @@ class CrashRecovery:
             later.clear()
             self._remover.cut(segment, plan.end, SCAN_REASONS[plan.status])
             segment.state.size = plan.end
-        self._scratch = None  # it holds what a scan has replayed
+        self._scratch = None  # the transaction index holds what a scan has replayed
         producers = self._scratch_producers(segment.base_offset)
         name = os.path.basename(segment.log_path)
         bases = [piece.base_offset for piece in plan.pieces]
@@ -166,13 +173,13 @@ class CrashRecovery:
     def recover(self, first: int, epochs: LeaderEpochCache, log_start_offset: int) -> list[Segment]:
         """Recover the segments from ``first`` on, in order, up to the first cut (F-245).
 
-        Then the segments of rolls that the crash left unsettled, as long as each begins where the
-        one before it ends.
+        Then accept the rolls that the crash left unsettled, as long as each segment begins where
+        the one before it ends.
         """
         self._epochs = epochs
         done, pending = self.segments[:first], deque(self.segments[first:])
         base = pending[0].base_offset if pending else self._files.rolled[0]
-        # What the file says of these segments may be older than their batches, or younger (S-37).
+        # The entries of these segments may be older than their batches, or younger (S-37).
         self._epochs.truncate_from_end(base)
         producers = self._scratch_producers(base)
         while pending or self._settle_roll(done, pending, log_start_offset):
@@ -190,7 +197,7 @@ class CrashRecovery:
             end = disproved_from(segment, scan, following)
             if end < scan.valid_bytes:
                 reason = "what follows has lower offsets"
-                self._scratch = None  # it holds what the scan has replayed
+                self._scratch = None  # the transaction index holds what the scan has replayed
                 producers = self._scratch_producers(segment.base_offset)
                 scan = self._scan(segment, producers, end)
             if self._recover_segment(segment, scan, reason, producers, pending):
@@ -202,27 +209,32 @@ class CrashRecovery:
     ) -> bool:
         """Take the next rolled segment into the log, or set it and all later ones aside.
 
-        What lies below the log start may be missing: those records are deleted.
+        Records below the log start may be missing, because they are deleted.
         """
         if not self._files.rolled:
             return False
         base = self._files.rolled[0]
         end = done[-1].state.next_offset if done else -1
         if base != end and base > log_start_offset:
-            self._remove_later(f"the segment before it ends at {end}" if done else
-                               "the segment before it is missing")  # fmt: skip
+            self._remove_later(
+                f"the segment before it ends at {end}"
+                if done
+                else "the segment before it is missing"
+            )
             return False
         self._files.rolled.popleft()
         if done:
-            done[-1].log.sync()  # else its end may be lost while the next segment stays
+            done[-1].log.sync()  # otherwise its end may be lost while the next segment stays
         self._replacements.settle_roll(base)
         pending.append(self._files.open_rolled(base, ""))
         self.segments = [*done, *pending]
         return True
 
     def _remove_later(self, why: str, later: Iterable[Segment] = ()) -> None:
-        """Take out what follows the end of the log, durably before that end is cut: a crash in
-        between must not leave these segments behind one that looks whole."""
+        """Remove the segments after the end of the log, durably before that end is cut.
+
+        Otherwise a crash in between could leave them after a segment that looks whole.
+        """
         rolled = [
             self._files.open_rolled(base, filenames.SWAP_SUFFIX) for base in self._files.rolled
         ]
@@ -240,7 +252,7 @@ class CrashRecovery:
         """Look at every batch, and replay producers and transactions (F-232)."""
         producers.map_end_offset = segment.base_offset
         producers.snapshots = self._producers.snapshots
-        producers.take_snapshot(sync=False)  # due behind a gap, or where one could not be read
+        producers.take_snapshot(sync=False)  # due after a gap, or if one was unreadable
         segment.txn_index.reset()
         scan = scan_segment(
             segment,
@@ -249,7 +261,7 @@ class CrashRecovery:
             contiguous=self._options.contiguous,
             producers=producers,
         )
-        # A recovery point above the segment stands, and no later start looks here again.
+        # A recovery point above the segment stays, and no later start reads here again.
         segment.txn_index.sync()
         return scan
 
@@ -261,7 +273,7 @@ class CrashRecovery:
         producers: ProducerStateManager,
         later: Iterable[Segment],
     ) -> int:
-        """Rebuild, cut; the bytes cut (F-233). A cut takes the ``later`` segments along."""
+        """Rebuild and cut; returns the bytes cut (F-233). A cut also removes ``later`` segments."""
         report = self._report
         report.segments_scanned += 1
         report.bytes_scanned += segment.size
@@ -295,10 +307,10 @@ class CrashRecovery:
         return cut
 
     def _write_again(self, segment: Segment) -> None:
-        """Have the next flush write whatever no flush has reached.
+        """Make the next flush write everything that no flush has reached.
 
-        After a failed sync the kernel shows pages that never reached the disk, and takes them for
-        clean: the sync of the process that comes next would succeed without them.
+        After a failed sync the kernel shows pages that never reached the disk, and marks them
+        clean: the sync of the next process would succeed without them.
         """
         position, size = 0, segment.size
         if segment.base_offset < self._flushed <= segment.state.next_offset:
@@ -313,8 +325,9 @@ def _base_of(segment: Segment) -> int:
 
 
 def _too_many(segment: Segment, txn_entries: int) -> str | None:
-    """Why an index is larger than its ``.log`` can need, such as one that a crash left with the
-    room made for appends; nothing of it is read. None: it is not."""
+    """Why an index is larger than its ``.log`` can need, for example because a crash left it
+    preallocated; such an index is not read. None if it is not too large.
+    """
     batches = segment.size // HEADER_SIZE + 1
     if segment.state.offset_entries > batches:
         return "the offset index has more entries than the log has batches"
@@ -326,13 +339,12 @@ def _too_many(segment: Segment, txn_entries: int) -> str | None:
 
 
 def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
-    """Position of the first batch that ``scan`` took and that what follows disproves; else where
-    the scan ended.
+    """Position of the first scanned batch that later bytes disprove, or else where the scan ended.
 
-    No checksum covers base offsets, and gaps between them are legal: an offset that is too high
-    shows only in what comes behind it. That is the next segment, whose base is ``following``; or
-    the batch that ended the scan, if it goes on just where the one before would end without a gap.
-    A batch that lies there twice disproves nothing.
+    No checksum covers base offsets, and gaps between them are legal, so only what follows can show
+    that an offset is too high. That is the next segment, whose base is ``following``, or the batch
+    that ended the scan, if it continues exactly where the batch before would end without a gap. A
+    batch that lies there twice disproves nothing.
     """
     end = scan.valid_bytes
     if end == segment.size:
@@ -355,7 +367,7 @@ def disproved_from(segment: Segment, scan: RecoveryScan, following: int) -> int:
 
 
 def _is_too_wide(segment: Segment) -> bool:
-    """Whether an offset lies more than 2³¹−1 above the base, going by headers."""
+    """Whether a header has an offset more than 2³¹−1 above the base."""
     largest = segment.base_offset + MAX_INT
     return any(
         max(columns[_LAST * capacity : _LAST * capacity + rows]) > largest

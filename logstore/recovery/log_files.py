@@ -1,4 +1,4 @@
-"""What lies in the directory of one log when it is opened, by name and size."""
+"""The files in the directory of one log when it is opened, by name and size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class LogFiles:
         snapshots: offsets of the producer snapshots.
         rolled: bases of segments that wait for the one before them, ascending.
         others: names of the files that belong to no segment.
-        irregular: names of what is no regular file, directories included.
+        irregular: names of entries that are no regular file, directories included.
+        opened: every segment that was opened, for ``close``.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class LogFiles:
         self.report = report
         self.segments: dict[int, dict[str, int]] = {}
         self.snapshots: list[int] = []
+        self.opened: list[Segment] = []
         self.rolled: deque[int] = deque()
         self.others: set[str] = set()
         self.irregular: dict[str, FileKind] = {}
@@ -90,11 +92,11 @@ class LogFiles:
                 segments[base] = {suffix: size}
 
     def settle(self, recovery_point: int, replacements: Replacements) -> None:
-        """List the directory, and finish what a crash cut short but for rolls: F-238 … F-241.
+        """List the directory, and finish what a crash interrupted, except rolls (F-238 … F-241).
 
         Raises:
-            CorruptDataError: what has the name of a file that nothing can replace is no file, or
-                larger than any can be. Nothing was changed.
+            CorruptDataError: a file that nothing can replace is not a regular file, or is too
+                large. Nothing was changed.
         """
         self.read()
         self._check_files()
@@ -143,9 +145,9 @@ class LogFiles:
                 self._check_size(size, p.offset, p.transition)
 
     def _clear_irregular(self) -> None:
-        """What has the name of a file that is written again from the ``.log`` gets out of its way.
+        """Rename an entry that has the name of a file which recovery writes from the ``.log``.
 
-        It may be somebody's, so it is kept, under another name.
+        It may be a user's, so it is kept.
         """
         moved = False
         for name, kind in self.irregular.items():
@@ -154,15 +156,16 @@ class LogFiles:
             aside = os.path.basename(move_aside(self.storage, self.path(name)))
             what = "a directory" if kind is FileKind.DIRECTORY else "no regular file"
             self.act(f"renamed {name} to {aside}: it is {what}")
-            self.report.warnings.append(f"{name} was {what}; it is {aside}, and is made anew")
+            self.report.warnings.append(f"{name} was {what}; it is {aside}, and is rebuilt")
             moved = True
         if moved:
             self.storage.sync_dir(self.directory)
 
     def _all_names(self) -> list[str]:
         found = [*self.others, *self._unsettled]
-        found += [filenames.segment_file_name(b, s) for b, files in self.segments.items()
-                  for s in files]  # fmt: skip
+        found += [
+            filenames.segment_file_name(b, s) for b, files in self.segments.items() for s in files
+        ]
         return found + [filenames.segment_file_name(o, SNAPSHOT_SUFFIX) for o in self.snapshots]
 
     def act(self, action: str) -> None:
@@ -176,7 +179,7 @@ class LogFiles:
         return os.path.join(self.directory, name)
 
     def open_segments(self) -> list[Segment]:
-        """Pass 4: indexes without a log go, every log becomes a segment (F-241, F-242)."""
+        """Pass 4: remove indexes without a log, and open every log as a segment (F-241, F-242)."""
         opened = []
         for base in sorted(self.segments):
             found = self.segments[base]
@@ -188,7 +191,7 @@ class LogFiles:
         return opened
 
     def open_segment(self, base: int, suffix: str = "") -> Segment:
-        """A segment of the last listing; ``suffix`` of its ``.log``.
+        """Open a segment of the last listing. ``suffix`` is that of its ``.log``.
 
         Raises:
             CorruptBatchError: it is larger than any index can address.
@@ -199,7 +202,13 @@ class LogFiles:
             self.storage, self.directory, base, self.config, self.clock, found, suffix
         )
         segment.name_durable = True  # once the directory is synced, at the end of the load
+        self.opened.append(segment)
         return segment
+
+    def close(self) -> None:
+        """Close the files of all segments, because the log cannot be opened."""
+        for segment in self.opened:
+            segment.close()
 
     def _check_size(self, size: int, base: int, transition: str = "") -> None:
         if size > MAX_INT:
@@ -207,7 +216,7 @@ class LogFiles:
             raise CorruptBatchError(path, MAX_INT, f"{size} bytes are too many for a segment")
 
     def open_rolled(self, base: int, suffix: str) -> Segment:
-        """A segment that waits for the one before it, under the name its ``.log`` has now."""
+        """Open a segment that waits for the one before it, by the present name of its ``.log``."""
         self.segments.setdefault(base, {})[LOG_SUFFIX] = self._unsettled[_rolled_name(base)]
         return self.open_segment(base, suffix)
 

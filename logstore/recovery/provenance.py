@@ -1,4 +1,4 @@
-"""Whether a replacement was made from the segments that it would replace, by all their headers."""
+"""Whether a replacement was made from the segments that it would replace, by their headers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from logstore.kernels import SCAN_COLUMNS
 from logstore.segments.segment import Segment
 
 
-class Header(NamedTuple):
-    """What tells one batch from another; a compaction leaves the first six fields as they are."""
+class ComparedHeader(NamedTuple):
+    """What identifies a batch. A compaction does not change the first six fields."""
 
     base_offset: int
     last_offset: int
@@ -24,22 +24,22 @@ class Header(NamedTuple):
     max_timestamp: int
 
 
-_COLUMNS = [SCAN_COLUMNS.index(name) for name in Header._fields]
-_KEPT = Header._fields.index("record_count")
+_COLUMNS = [SCAN_COLUMNS.index(name) for name in ComparedHeader._fields]
+_KEPT = ComparedHeader._fields.index("record_count")
 
 
-def headers_of(segment: Segment) -> Iterator[Header]:
-    """Of all batches, up to the first that is none by its header."""
+def headers_of(segment: Segment) -> Iterator[ComparedHeader]:
+    """The headers of all batches, up to the first that is not valid."""
     for rows, columns, capacity in segment.scan(0, check_crc=False):
         fields = (columns[at * capacity : at * capacity + rows] for at in _COLUMNS)
-        yield from map(Header._make, zip(*fields, strict=True))
+        yield from map(ComparedHeader._make, zip(*fields, strict=True))
 
 
-def stems_from(copies: Iterable[Header], originals: Iterable[Header]) -> bool:
+def stems_from(copies: Iterable[ComparedHeader], originals: Iterable[ComparedHeader]) -> bool:
     """Whether each batch of the copies is one of the originals, whole or with fewer records.
 
-    The last one must be whole, because how far the copies reach is what it says. Base offsets are
-    in no checksum: a flipped bit may lead to an offset that another original has.
+    The last one must be whole, because it shows how far the copies reach. No checksum covers base
+    offsets, and a flipped bit may give the offset of another original.
     """
     source = iter(originals)
     whole = True
@@ -53,7 +53,7 @@ def stems_from(copies: Iterable[Header], originals: Iterable[Header]) -> bool:
     return whole
 
 
-def _is_compacted(copy: Header, original: Header) -> bool:
+def _is_compacted(copy: ComparedHeader, original: ComparedHeader) -> bool:
     return (
         copy[:_KEPT] == original[:_KEPT]
         and copy.record_count < original.record_count

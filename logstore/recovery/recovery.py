@@ -1,10 +1,10 @@
 """Opening a log: after a clean stop without reading records, after a crash by scanning.
 
-Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). Where this is stricter
-(docs/recovery.md has the reasons): a clean stop is believed only where all that is read of it
-agrees, so a torn tail is cut in any case (F-268); offsets that go backwards end the scan; the epoch
-cache above the recovery point is derived from the batches alone; whatever valid is taken out of a
-log is kept aside.
+Matches Kafka's ``LogLoader`` and ``LogSegment.recover`` (F-232 … F-268). It is stricter in four
+points (docs/recovery.md has the reasons). A clean stop is trusted only if everything read agrees
+with it, so a torn tail is cut in any case (F-268). Offsets that go backwards end the scan. The
+epoch cache above the recovery point is derived from the batches alone. Valid bytes that are removed
+from a log are kept aside.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def load_log(
 ) -> LoadedLog:
     """Open the partition directory, creating it when missing; see ``PartitionLog.open``.
 
-    ``recovery_point`` is None where none is on file.
+    ``recovery_point`` is None if none is on file.
     """
     loader = _Loader(storage, directory, config, clock, options)
     loaded = loader.load(
@@ -101,8 +101,11 @@ class _Loader:
     def load(
         self, clean: bool, point_on_file: int | None, log_start_offset: int, expiration_ms: int
     ) -> LoadedLog:
-        """Load; where a segment that is taken as it is turns out to be damaged, again, with a scan
-        of all segments from that one on."""
+        """Load the log.
+
+        If a segment that was not scanned turns out to be damaged, load again and scan all segments
+        from that one on.
+        """
         started = self.clock.monotonic_ns()
         self.report = report = RecoveryReport(self.directory, clean)
         scanned_from = 2**63
@@ -135,10 +138,26 @@ class _Loader:
         expiration_ms: int,
         scanned_from: int,
     ) -> LoadedLog:
-        report, recovery_point = self.report, point_on_file or 0
         if self.storage.info(self.directory) is None:
             self.storage.make_dir(self.directory)
-        self.files = files = LogFiles(self.storage, self.directory, self.config, self.clock, report)
+        self.files = LogFiles(self.storage, self.directory, self.config, self.clock, self.report)
+        try:
+            return self._load_files(
+                clean, point_on_file, log_start_offset, expiration_ms, scanned_from
+            )
+        except BaseException:
+            self.files.close()  # nobody else knows the segments
+            raise
+
+    def _load_files(
+        self,
+        clean: bool,
+        point_on_file: int | None,
+        log_start_offset: int,
+        expiration_ms: int,
+        scanned_from: int,
+    ) -> LoadedLog:
+        files, report, recovery_point = self.files, self.report, point_on_file or 0
         self.remover = Remover(self.storage, self.directory, self.options.keep_cut, report)
         replacements = Replacements(
             self.storage, self.directory, self.config, self.clock, files.act, self.remover
@@ -147,7 +166,7 @@ class _Loader:
         # A recovery point that only follows the log start was never reached by a flush (F-222).
         flushed = recovery_point if recovery_point > log_start_offset else 0
         files.settle(2**63 if deleting else flushed, replacements)
-        if filenames.CLEAN_STOP in files.others:  # no longer true, whoever opens the log
+        if filenames.CLEAN_STOP in files.others:  # no longer true once the log is opened
             self.storage.remove(files.path(filenames.CLEAN_STOP))
             self.storage.sync_dir(self.directory)
         self.producers = ProducerStateManager(self.storage, self.directory, expiration_ms)
@@ -158,9 +177,14 @@ class _Loader:
         if clean and not deleting:
             leo, clean = self._believe_clean_stop(segments, replacements, point_on_file)
         recovery = CrashRecovery(
-            files, segments, self.producers, replacements, self.remover, self.options,
+            files,
+            segments,
+            self.producers,
+            replacements,
+            self.remover,
+            self.options,
             flushed,
-        )  # fmt: skip
+        )
         trusted = clean or deleting
         if clean and not deleting:
             recovery.split_wide_segments()
@@ -169,7 +193,7 @@ class _Loader:
         if not trusted:
             suspect = min((recovery_point, scanned_from, *replacements.damaged))
             first_suspect = _before_overlap(segments, _floor(segments, suspect))
-        for segment in segments[:first_suspect]:  # the rest is rebuilt by recovery in any case
+        for segment in segments[:first_suspect]:  # recovery rebuilds the rest in any case
             recovery.check_indexes(segment)
         self.epochs = self._load_epochs(segments)
         if first_suspect < len(segments) or files.rolled:
@@ -182,7 +206,8 @@ class _Loader:
         if not segments:
             if report.actions:  # what was removed must not come back beside the new segment
                 self.storage.sync_dir(self.directory)
-            # Else a flush of a new log would be durable in a directory that nobody finds.
+            # Otherwise a flush of a new log would be durable in a directory that has no durable
+            # name.
             self.storage.sync_dir(os.path.dirname(os.path.normpath(self.directory)) or ".")
             leo = log_start_offset
             segments = [self._create_segment(leo)]
@@ -202,7 +227,7 @@ class _Loader:
         point = recovery_point
         if clean:
             point = leo
-        elif recovery_point > leo:  # it was of other records: a cut came between
+        elif recovery_point > leo:  # it described other records: a cut came between
             point = container.bases[-1]
         point = min(max(point, start), leo)
         first_lost = max(end_found, log_start_offset)  # what lies below the start was deleted
@@ -212,17 +237,24 @@ class _Loader:
                 f"recovery point {recovery_point} is above the log end {end_found}: offsets "
                 f"[{first_lost}, {recovery_point}) are lost, unless the log was truncated"
             )
-        if not clean or report.actions:  # nothing that was removed here may come back later
+        if not clean or report.actions:  # what was removed here must not come back later
             self.storage.sync_dir(self.directory)
-        # The process that died may have cut the log, and only the cache may know of it.
+        # The process that died may have cut the log, and only the cache may show that.
         segments[-1].state.cut_pending = not clean
         report.recovery_point = point
         report.log_start_offset, report.log_end_offset = start, leo
         report.segments = len(container)
         return LoadedLog(
-            self.parsed.topic_partition, container, self.epochs, self.producers, start, point,
-            leo, topic_id, report,
-        )  # fmt: skip
+            self.parsed.topic_partition,
+            container,
+            self.epochs,
+            self.producers,
+            start,
+            point,
+            leo,
+            topic_id,
+            report,
+        )
 
     # -- epochs, topic id ----------------------------------------------------------------------
 
@@ -234,9 +266,9 @@ class _Loader:
         return metadata.topic_id if metadata else None
 
     def _load_epochs(self, segments: list[Segment]) -> LeaderEpochCache:
-        """The epoch file; when it cannot be read, what the batches say (S-54).
+        """The epoch file, or if it cannot be read, the epochs of the batches (S-54).
 
-        ``epochs_lacking`` is the warning if it has no entries, and batches turn out to have some.
+        ``epochs_lacking`` is the warning for a file without entries beside batches with epochs.
         """
         self.epochs_lacking = ""
         path = os.path.join(self.directory, filenames.LEADER_EPOCH_CHECKPOINT)
@@ -264,10 +296,10 @@ class _Loader:
         return cache
 
     def _derive_epochs(self, segments: list[Segment], start: int, leo: int) -> None:
-        """Epochs of the batches in front of what the file knows, from their headers alone.
+        """Derive the epochs below the first entry of the file from the headers of the batches.
 
-        The file may know less than the log holds: it is damaged (S-54), or a crash brought back
-        records that were deleted.
+        The file may lack them because it is damaged (S-54), or because a crash brought deleted
+        records back.
         """
         known = self.epochs.entries
         end = known[0].start_offset if known else leo
@@ -297,7 +329,7 @@ class _Loader:
     def _believe_clean_stop(
         self, segments: list[Segment], replacements: Replacements, point_on_file: int | None
     ) -> tuple[int, bool]:
-        """The log end after a clean stop, and whether all there is agrees with it (F-252)."""
+        """The log end after a clean stop, and whether everything agrees with it (F-252)."""
         end, doubt = 0, ""
         if self.files.rolled:
             doubt = "a roll is unsettled"
@@ -317,8 +349,10 @@ class _Loader:
 
     @staticmethod
     def _end_of_log(segments: list[Segment], deleting: bool) -> int:
-        """The log end after recovery (F-252); of a log that is to be deleted as far as headers
-        go."""
+        """The log end after recovery (F-252).
+
+        For a log that will be deleted only headers are read.
+        """
         if not segments:
             return 0
         active = segments[-1]
@@ -328,7 +362,7 @@ class _Loader:
         return active.state.next_offset
 
     def _empty(self, segments: list[Segment], leo: int, log_start_offset: int) -> list[Segment]:
-        """Nothing at or above the log start is left (F-246): what there is goes out of the log."""
+        """Remove all segments, because nothing at or above the log start is left (F-246)."""
         self.files.act(f"log ends at {leo}, below its start {log_start_offset}: emptied")
         for segment in segments:
             self.remover.remove(
@@ -338,7 +372,7 @@ class _Loader:
         return []
 
     def _load_producers(self, segments: Segments, start: int, leo: int, clean: bool) -> None:
-        """Rebuild to the log end (F-251); a clean start without snapshots forgets (F-253)."""
+        """Rebuild up to the log end (F-251). A clean start without snapshots forgets (F-253)."""
         producers = self.producers
         if clean and not producers.snapshots:
             for base in [*segments.bases[-2:], leo]:
@@ -351,6 +385,7 @@ class _Loader:
 
     def _create_segment(self, base_offset: int) -> Segment:
         segment = Segment(self.storage, self.directory, base_offset, self.config, self.clock)
+        self.files.opened.append(segment)
         segment.create()
         return segment
 
@@ -363,14 +398,18 @@ def _segment_of(damage: CorruptBatchError) -> int | None:
 
 
 def _floor(segments: list[Segment], offset: int) -> int:
-    """Index of the segment that holds ``offset``: at least the last one is a suspect (S-35)."""
+    """Index of the segment that holds ``offset``; at most the last one, which is always a suspect
+    (S-35).
+    """
     at = sum(segment.base_offset <= offset for segment in segments) - 1
     return max(at, 0)
 
 
 def _before_overlap(segments: list[Segment], first: int) -> int:
-    """``first``, or that of an earlier segment whose batches reach into the one behind it: names
-    are in no checksum, and a log must not go on at offsets that it has."""
+    """``first``, or the index of an earlier segment whose batches reach into the next one.
+
+    No checksum covers names, and a log must not assign offsets that it already has.
+    """
     with suppress(CorruptBatchError):  # damage below the recovery point stays as it is
         while first > 0:
             end, _ = segments[first - 1].read_next_offset()

@@ -1,8 +1,8 @@
-"""Which segments a replacement replaces: written before the first of its files is renamed.
+"""The list of segments that a replacement replaces, written before its first file is renamed.
 
-The batches at the end of a replaced segment may all be gone, so the offsets in a replacement do
-not say how far it reaches. Without the list a start would leave old segments behind it, which may
-hold a deleted key, or data of an aborted transaction whose marker is gone. Kafka has no such list.
+All batches at the end of a replaced segment may be gone, so the offsets in a replacement do not
+show how far it reaches. Without the list a start could leave old segments after it, with a deleted
+key, or with data of an aborted transaction whose marker is gone. Kafka has no such list.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReplacedList:
-    """A replacement of base offset ``base``, whose ``.log`` has ``size`` bytes with the checksum
-    ``crc32c``, takes the place of the segments with the base offsets ``replaced``."""
+    """The replacement at base offset ``base`` replaces the segments with the bases ``replaced``.
+
+    Its ``.log`` has ``size`` bytes with the checksum ``crc32c``.
+    """
 
     base: int
     size: int
@@ -35,17 +37,17 @@ class ReplacedList:
     replaced: tuple[int, ...]
 
     def write(self, storage: Storage, directory: str) -> None:
-        """Durable on return, its name too.
+        """Write the list. File and name are durable on return.
 
         Raises:
-            OSError: the medium refused; no replacement may be renamed.
+            OSError: the list could not be written; no replacement may be renamed.
         """
         text = json.dumps({"version": _VERSION, **asdict(self)})
         storage.write_file(os.path.join(directory, REPLACED_SEGMENTS), text.encode())
         storage.sync_dir(directory)
 
     def vouches_for(self, storage: Storage, path: str) -> bool:
-        """Whether the ``.log`` at ``path`` is the one that was written."""
+        """Whether the ``.log`` at ``path`` is the replacement that the list was written for."""
         file = storage.open(path, writable=False)
         try:
             if file.size() != self.size:
@@ -59,10 +61,10 @@ class ReplacedList:
 
 
 def read_replaced_list(storage: Storage, directory: str) -> ReplacedList | None:
-    """The list of a replacement that was under way; None where there is none.
+    """The list of a replacement that was under way; None if there is none.
 
     Raises:
-        CorruptDataError: it is no list: it was being written, and nothing was replaced by it.
+        CorruptDataError: the list is incomplete, so no segment was replaced yet.
     """
     path = os.path.join(directory, REPLACED_SEGMENTS)
     try:

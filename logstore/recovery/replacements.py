@@ -1,11 +1,11 @@
-"""Segments that take the place of others, or wait for their own: ``.cleaned`` and ``.swap`` files.
+"""Segments that replace others, or wait for their own place: ``.cleaned`` and ``.swap`` files.
 
 Three kinds of leftovers carry these names after a crash (F-238 … F-240, F-309 … F-311):
 
 * a compaction, which replaces segments by one;
 * a split of a segment whose offsets span more than 2³¹−1 (F-243), which replaces one by several;
 * a roll: the new segment is ``<base>.log.swap``, with indexes under their final names, until the
-  one before it is on the disk. It replaces nothing, and stands only where it follows that one.
+* segment before it is on the disk. It replaces nothing, and counts only if it follows that segment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logstore.common.config import MAX_INT, LogConfig
 from logstore.format import filenames
 from logstore.format.filenames import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, SegmentFile
 from logstore.kernels import SCAN_BAD_OFFSET, SCAN_COLUMNS, RecoveryScan
-from logstore.recovery.provenance import Header, headers_of, stems_from
+from logstore.recovery.provenance import ComparedHeader, headers_of, stems_from
 from logstore.recovery.replaced_list import ReplacedList
 from logstore.recovery.set_aside import Remover
 from logstore.segments.producer_state import ProducerStateManager
@@ -32,11 +32,11 @@ from logstore.segments.segment_view import WINDOW
 from logstore.storage.base import Storage
 
 _LAST, _SIZE = SCAN_COLUMNS.index("last_offset"), SCAN_COLUMNS.index("size")
-_LEGACY_SPAN = 1 << 30  # offsets that a compressed batch of magic 0 or 1 may span
+_LEGACY_SPAN = 1 << 30  # how many offsets a compressed batch of magic 0 or 1 may span
 _PIECES_MAX = 64  # compacted to one segment, but of 2³⁷ offsets: 16 days of 100,000 a second
 
 
-class Piece(NamedTuple):
+class SplitPiece(NamedTuple):
     """Part of a segment: from ``position`` of its ``.log`` on, with a base offset of its own."""
 
     base_offset: int
@@ -46,9 +46,9 @@ class Piece(NamedTuple):
 def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
     """Bases of the segments that wait for the one before them, ascending.
 
-    A roll has no ``.swap`` or ``.cleaned`` index of its base, and no final segment at or above it:
-    they are settled from the oldest on. Below the recovery point it cannot be. A ``.log.cleaned``
-    beside it is of a truncation.
+    A roll has no ``.swap`` or ``.cleaned`` index of its base, and no final segment lies at or above
+    it, because rolls are settled from the oldest on. A roll cannot lie below the recovery point. A
+    ``.log.cleaned`` beside it comes from a truncation.
     """
     swaps: dict[int, set[str]] = {}
     unfinished: set[int] = set()
@@ -73,25 +73,25 @@ def roll_marks(names: Iterable[str], recovery_point: int) -> list[int]:
     )
 
 
-class Split(NamedTuple):
-    """``end`` is where the last piece ends in the ``.log``, and ``status`` why no more follows."""
+class SegmentSplit(NamedTuple):
+    """How to split a segment. ``end`` is where the last piece ends, ``status`` why none follows."""
 
-    pieces: list[Piece]
+    pieces: list[SplitPiece]
     end: int
     status: int
 
 
-def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 0) -> Split:
-    """How to divide a segment at whose batches ``scan`` ended; one piece if it is to stay whole.
+def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 0) -> SegmentSplit:
+    """How to split a segment whose batches ``scan`` has read; one piece if it stays whole.
 
     A batch whose offset jumps out of the segment's range starts a new piece. No checksum covers
-    base offsets (F-62), so a jump is not believed if a batch behind it, or the next segment, whose
-    base is ``limit``, goes on from before the jump. A single batch at the end of the log, which has
-    none behind it (``limit`` is 2⁶³), is believed only below ``flushed``. Of more jumps than any
-    compaction leaves none is believed: each costs four files, whatever lies between them.
+    base offsets (F-62), so a jump does not count if a later batch, or the next segment with the
+    base ``limit``, continues from before the jump. A single batch at the end of the log, with
+    nothing after it (``limit`` is 2⁶³), counts only below ``flushed``. If there are more jumps than
+    any compaction leaves, none counts: each would cost four files.
     """
-    pieces, ends = [Piece(segment.base_offset, 0)], [scan.next_offset]
-    batches = 0  # of the last piece
+    pieces, ends = [SplitPiece(segment.base_offset, 0)], [scan.next_offset]
+    batches = 0  # the end of the last piece
     end, status = scan.valid_bytes, scan.status
     while (span := _stopped_at(segment, scan)) is not None:
         if span.base_offset < ends[-1] or span.last_offset - pieces[-1].base_offset <= MAX_INT:
@@ -106,8 +106,8 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 
         if not scan.batch_count:
             break
         if len(pieces) == _PIECES_MAX:
-            return Split(pieces[:1], pieces[1].position, SCAN_BAD_OFFSET)
-        pieces.append(Piece(base, end))
+            return SegmentSplit(pieces[:1], pieces[1].position, SCAN_BAD_OFFSET)
+        pieces.append(SplitPiece(base, end))
         ends.append(scan.next_offset)
         batches = scan.batch_count
         end, status = scan.valid_bytes, scan.status
@@ -117,7 +117,7 @@ def plan_split(segment: Segment, scan: RecoveryScan, limit: int, flushed: int = 
     while len(pieces) > 1 and ends[-1] > limit:
         end, status = pieces.pop().position, SCAN_BAD_OFFSET
         ends.pop()
-    return Split(pieces, end, status)
+    return SegmentSplit(pieces, end, status)
 
 
 def _is_log(file: SegmentFile, transition: str) -> bool:
@@ -125,7 +125,7 @@ def _is_log(file: SegmentFile, transition: str) -> bool:
 
 
 def _stopped_at(segment: Segment, scan: RecoveryScan) -> BatchSpan | None:
-    """The batch whose offset ended the scan; its checksum matches."""
+    """The batch whose offset ended the scan, although its checksum matches."""
     if scan.status != SCAN_BAD_OFFSET:
         return None
     return next(segment.walk(scan.valid_bytes), None)
@@ -151,12 +151,15 @@ class CleanedSegment(Segment):
         return super().path(suffix) + CLEANED_SUFFIX
 
     def set_modified_ms(self, modified_ms: int) -> None:
-        """Where records have no timestamps, the age of the file counts (F-148)."""
+        """Set the age of the file, which counts if records have no timestamps (F-148)."""
         self._storage.set_mtime(self.log_path, modified_ms)
 
 
 class Replacements:
-    """Works on one directory before its segments are in use; ``act`` is told of every change."""
+    """Works on one directory before its segments are in use.
+
+    Every change is reported to ``act``.
+    """
 
     def __init__(
         self,
@@ -173,18 +176,18 @@ class Replacements:
         self._clock = clock
         self._act = act
         self._remover = remover
-        self._believed: ReplacedList | None = None  # of a replacement that is whole
-        self.damaged: list[int] = []  # bases of replacements that are all there is of their records
-        # Of one pass: each file is read once, however many others are compared with it.
+        self._believed: ReplacedList | None = None  # the list of a replacement that is whole
+        self.damaged: list[int] = []  # bases of replacements that alone have their records
+        # For one pass: each file is read once, however many others are compared with it.
         self._ends: dict[tuple[int, str], int] = {}
         self._sound: dict[int, int] = {}
 
     def finish(self, names: Sequence[str], listed: ReplacedList | None = None) -> bool:
-        """Passes 1 to 3: leftovers of deletions, and of replacements that a crash cut short.
+        """Passes 1 to 3: finish deletions and replacements that a crash interrupted.
 
-        ``names`` of files, without the rolls, which are judged later; ``listed`` is what the
-        replacement that was under way replaces, if it left that in writing. True when the
-        directory must be listed anew.
+        ``names`` are file names without the rolls, which are judged later. ``listed`` is the list
+        of the replacement that was under way, if it wrote one. True if the directory must be listed
+        again.
         """
         if not any(name.endswith(filenames.TRANSITIONAL_SUFFIXES) for name in names):
             return False
@@ -193,7 +196,7 @@ class Replacements:
             name: p
             for name in names
             if (p := filenames.parse_segment_file(name)) is not None
-            and name == filenames.segment_file_name(*p)  # another spelling is no file of the log
+            and name == filenames.segment_file_name(*p)  # any other spelling is not a log's file
         }
         cleaned = [p.offset for p in parsed.values() if p.transition == CLEANED_SUFFIX]
         smallest = min(cleaned, default=2**63)
@@ -209,7 +212,7 @@ class Replacements:
             else:
                 kept[name] = p
         originals = sorted(p.offset for p in kept.values() if _is_log(p, ""))
-        # While the lowest .cleaned is left, a load removes all of them (F-238).
+        # While the lowest .cleaned exists, a load removes all of them (F-238).
         for transition in (SWAP_SUFFIX, CLEANED_SUFFIX):
             self._drop_unfinished(
                 {n: p for n, p in unfinished.items() if p.transition == transition}, originals
@@ -222,7 +225,7 @@ class Replacements:
     def _listed_swap(
         self, files: dict[str, SegmentFile], listed: ReplacedList | None
     ) -> ReplacedList | None:
-        """The list, if its replacement is here and whole: then it is known what goes."""
+        """The list, if its replacement is here and whole, so that it is known what to remove."""
         if listed is None:
             return None
         name = filenames.segment_file_name(listed.base, LOG_SUFFIX, SWAP_SUFFIX)
@@ -231,7 +234,10 @@ class Replacements:
         return listed
 
     def _drop_unfinished(self, files: dict[str, SegmentFile], originals: list[int]) -> None:
-        """The originals are all there, so nothing is lost; a file that has none is set aside."""
+        """Remove unfinished files whose originals are all here.
+
+        A file without originals is set aside.
+        """
         why = "its replacement was never complete"
         for name, p in sorted(files.items()):
             if p.suffix == LOG_SUFFIX and not self._is_covered(p, originals):
@@ -244,7 +250,7 @@ class Replacements:
     def _is_covered(self, p: SegmentFile, originals: list[int]) -> bool:
         """Whether originals span the offsets of an unfinished ``.log``, and are sound up to there.
 
-        Where one is damaged, the only whole copy of a batch may be here.
+        If one is damaged, the unfinished file may have the only whole copy of a batch.
         """
         floor = bisect_right(originals, p.offset) - 1
         if floor < 0:
@@ -259,11 +265,11 @@ class Replacements:
     def _unbelievable(self, files: dict[str, SegmentFile], originals: list[int]) -> dict[int, str]:
         """Replacements that must not take the place of their originals, and why not.
 
-        The original of the same base goes first, so as long as it is there they all are. A
-        replacement, or the pieces of a split together, then ends where they end: a shorter one may
-        have lost records, and a longer one has offsets that nobody wrote. It has their batches and
-        no others. Its checksums match in any case; where that original is gone, the replacement
-        stays and is recovered.
+        The original of the same base is removed first, so while it is here all originals are. Then
+        a replacement, or the pieces of a split together, must end where the originals end: a
+        shorter one may have lost records, and a longer one has offsets that were never written. It
+        must have their batches and no others, and its checksums must match. If that original is
+        gone, the replacement stays and is recovered.
         """
         known = -1 if self._believed is None else self._believed.base
         bases = sorted(
@@ -282,7 +288,7 @@ class Replacements:
             at = bisect_left(originals, base)
             if originals[at : at + 1] != [base] or base in refused:
                 continue
-            # Pieces of a split lie in one original: not at or above the next.
+            # The pieces of a split lie in one original, below the base of the next.
             piece_limit = min(self._end(base, ""), *originals[at + 1 : at + 2], 2**63)
             last = max(bisect_left(bases, piece_limit), first + 1)
             group, end = bases[first:last], max(ends[first:last])
@@ -303,7 +309,7 @@ class Replacements:
         return refused
 
     def _refuse(self, files: dict[str, SegmentFile], refused: dict[int, str]) -> None:
-        """Take replacements out of the directory and of ``files``; the originals stay."""
+        """Remove replacements from the directory and from ``files``; the originals stay."""
         names = [n for n, p in files.items() if p.transition == SWAP_SUFFIX and p.offset in refused]
         for name in sorted(names):
             p = files.pop(name)
@@ -327,7 +333,7 @@ class Replacements:
                 else max(self._end(base, SWAP_SUFFIX), base + 1)
                 for base in (swaps[name].offset for name in logs)
             }
-            # Range by range: what lies between two of them may have its final name already.
+            # Range by range: a file between two of them may have its final name already.
             if self._believed is not None:
                 for base in self._believed.replaced:
                     ranges.setdefault(base, base + 1)
@@ -338,13 +344,13 @@ class Replacements:
             compared = _Ranges(
                 (low, high) for low, high in ranges.items() if low in found or low in believed
             )
-            for first in (True, False):  # while a first original is there, all the others are
+            for first in (True, False):  # while the first original exists, all the others do
                 group = sorted(n for n, p in replaced.items() if (p.offset in ranges) == first)
                 for name in group:
                     self._remove_replaced(name, replaced[name], compared)
                 if group:  # no original comes back beside its replacement
                     self._storage.sync_dir(self._directory)
-        # A .log first: without its indexes beside it, a .log.swap would be taken for a roll.
+        # The .log first: a .log.swap without its indexes would be taken for a roll.
         for names in (logs, [name for name in swaps if name not in logs]):
             for name in sorted(names):
                 self._rename(name, name.removesuffix(SWAP_SUFFIX))
@@ -352,26 +358,31 @@ class Replacements:
                 self._storage.sync_dir(self._directory)
 
     def _remove_replaced(self, name: str, p: SegmentFile, compared: _Ranges) -> None:
-        """An original; set aside unless its replacement was ``compared`` with all of them."""
+        """Remove an original, or set it aside unless its replacement was ``compared`` with all of
+        them.
+        """
         if p.suffix != LOG_SUFFIX or p.offset in compared:
             self._remove(name, "it was replaced")
         else:
             self._remover.discard(self._open(p.offset, ""), "it was replaced")
 
     def settle_roll(self, base_offset: int) -> None:
-        """Give a rolled segment its final name, durably; the one before it must be on the disk."""
+        """Give a rolled segment its final name, durably.
+
+        The segment before it must be on the disk.
+        """
         final = filenames.segment_file_name(base_offset, LOG_SUFFIX)
-        self._storage.sync_dir(self._directory)  # the name of the one before, and of the indexes
+        self._storage.sync_dir(self._directory)  # also the names of the indexes
         self._rename(final + SWAP_SUFFIX, final)
         self._storage.sync_dir(self._directory)
 
     def split(
-        self, segment: Segment, pieces: Sequence[Piece], producers: ProducerStateManager
+        self, segment: Segment, pieces: Sequence[SplitPiece], producers: ProducerStateManager
     ) -> None:
-        """Replace a segment by ``pieces`` of it, which has the base of the first (F-243, F-309).
+        """Replace a segment by its ``pieces``; the first has the segment's base (F-243, F-309).
 
         A crash leaves the segment or all pieces. ``producers`` is the state at its base, for the
-        transaction indexes; it is left as of the end of the pieces.
+        transaction indexes. Afterwards it is the state at the end of the pieces.
         """
         ends = [*(piece.position for piece in pieces[1:]), segment.size]
         for piece, end in zip(pieces, ends, strict=True):
@@ -380,7 +391,7 @@ class Replacements:
         suffixes = [s for s in filenames.SEGMENT_SUFFIXES if s != LOG_SUFFIX]
         names = [(p.base_offset, s) for p in reversed(pieces) for s in (LOG_SUFFIX, *suffixes)]
         last = names.pop(names.index((segment.base_offset, LOG_SUFFIX)))
-        # While the lowest .cleaned is left, a load discards all of them (F-238).
+        # While the lowest .cleaned exists, a load removes all of them (F-238).
         for group in (names, [last]):
             self._storage.sync_dir(self._directory)
             for base, suffix in group:
@@ -398,14 +409,18 @@ class Replacements:
         self._replace_swapped(found)
 
     def _write_piece(
-        self, source: Segment, piece: Piece, end: int, producers: ProducerStateManager
+        self, source: Segment, piece: SplitPiece, end: int, producers: ProducerStateManager
     ) -> None:
-        """The ``.cleaned`` files of a piece, durable but for their names."""
+        """Write the ``.cleaned`` files of a piece, durable except for their names."""
         size = end - piece.position
         copy = CleanedSegment(
-            self._storage, self._directory, piece.base_offset, self._config, self._clock,
+            self._storage,
+            self._directory,
+            piece.base_offset,
+            self._config,
+            self._clock,
             {LOG_SUFFIX: size},
-        )  # fmt: skip
+        )
         file = self._storage.open(copy.log_path, create=True)
         try:
             file.truncate(0)
@@ -421,17 +436,22 @@ class Replacements:
         finally:
             copy.close()
         info = self._storage.info(source.log_path)
-        if info is not None:  # where records have no timestamps, the age of the file counts (F-148)
+        if info is not None:  # the age of the file counts if records have no timestamps (F-148)
             copy.set_modified_ms(info.mtime_ms)
 
     def _open(self, base_offset: int, transition: str) -> Segment:
-        """A segment by its name in the directory, whose indexes are not looked at."""
+        """Open a segment by its name in the directory, without its indexes."""
         name = filenames.segment_file_name(base_offset, LOG_SUFFIX, transition)
         info = self._storage.info(self._path(name))
         return Segment(
-            self._storage, self._directory, base_offset, self._config, self._clock,
-            {LOG_SUFFIX: info.size if info else 0}, transition,
-        )  # fmt: skip
+            self._storage,
+            self._directory,
+            base_offset,
+            self._config,
+            self._clock,
+            {LOG_SUFFIX: info.size if info else 0},
+            transition,
+        )
 
     @contextmanager
     def _opened(self, base_offset: int, transition: str) -> Iterator[Segment]:
@@ -441,13 +461,13 @@ class Replacements:
         finally:
             segment.close()
 
-    def _headers(self, bases: Iterable[int], transition: str) -> Iterator[Header]:
+    def _headers(self, bases: Iterable[int], transition: str) -> Iterator[ComparedHeader]:
         for base in bases:
             with self._opened(base, transition) as segment:
                 yield from headers_of(segment)
 
     def _end(self, base_offset: int, transition: str) -> int:
-        """Offset behind the last whole batch by headers; the base if there is none."""
+        """The offset after the last whole batch by headers; the base if there is none."""
         end = self._ends.get((base_offset, transition))
         if end is None:
             end = base_offset
@@ -458,7 +478,7 @@ class Replacements:
         return end
 
     def _sound_end(self, base_offset: int) -> int:
-        """Up to which offset the checksums of an original match; 2⁶³ if they all do."""
+        """The offset up to which the checksums of an original match; 2⁶³ if they all do."""
         sound = self._sound.get(base_offset)
         if sound is None:
             sound, size = base_offset, 0

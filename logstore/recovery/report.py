@@ -1,4 +1,4 @@
-"""What opening a log is asked to do with damage, and what it tells of its work."""
+"""Options for opening a damaged log, and the report of what was done."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from logstore.common.json_fields import json_fields
 
 @dataclass(frozen=True, slots=True)
 class RecoveryOptions:
-    """``keep_cut``: what to do with bytes that recovery takes out of a log.
+    """What to do with damage.
 
-    ``"never"``, ``"always"``, or ``"valid"`` (default): keep them aside, as
-    ``<segment>.log.<position>.cut``, when a whole valid batch is among them, so that nothing good
-    is lost without an operator's word. ``contiguous`` also ends the scan at a gap between offsets,
-    which only a log that was never compacted can promise. ``scan_all`` takes no clean stop
-    and no recovery point for granted: every segment is scanned.
+    ``keep_cut`` says when to keep bytes that recovery removes from a log, as
+    ``<segment>.log.<position>.cut``: ``"never"``, ``"always"``, or ``"valid"`` (default), which
+    keeps them if they hold a whole valid batch, so that nothing good is lost without an operator's
+    decision. ``contiguous`` also ends the scan at a gap between offsets, which is right only for a
+    log that was never compacted. ``scan_all`` scans every segment, even after a clean stop and
+    below the recovery point.
     """
 
     keep_cut: str = "valid"
@@ -26,22 +27,21 @@ class RecoveryOptions:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """Everything that opening one log did. Bytes, counts and seconds; ``actions`` in order.
+    """Everything that opening one log did, in bytes, counts and seconds. ``actions`` are in order.
 
     Attributes:
-        clean: the log was left by a clean stop, and was believed to be.
-        clean_doubt: why a clean stop was not believed; else empty.
-        bytes_cut: taken out of the log: cut off a ``.log``, or with a whole segment.
-        bytes_valid_behind_cut: of what was cut off a ``.log``, bytes of whole batches whose
-            checksum matches, the first one cut included.
-        bytes_set_aside: kept in ``.cut`` files: of ``bytes_cut``, and replacements that were not
-            believed.
-        offsets_lost: ``(log end, recovery point)`` when the log comes out shorter than what was
-            flushed once, unless a truncation made it so; else None.
+        clean: the log was left by a clean stop, and the stop was trusted.
+        clean_doubt: why a clean stop was not trusted; otherwise empty.
+        bytes_cut: removed from the log: cut off a ``.log``, or with a whole segment.
+        bytes_valid_behind_cut: how many of the bytes cut off a ``.log`` are whole batches with a
+            matching checksum, the first cut batch included.
+        bytes_set_aside: kept in ``.cut`` files: a part of ``bytes_cut``, and refused replacements.
+        offsets_lost: ``(log end, recovery point)`` if the log is now shorter than what was once
+            flushed, and no truncation explains it; otherwise None.
         epoch_falls: batches kept although their leader epoch is below the one before.
         segments_split: segments divided because their offsets span more than 2³¹−1.
-        warnings: what an operator should look at: whatever valid was taken out, and where two
-            sources disagreed.
+        warnings: what an operator should look at: valid bytes that were removed, and sources that
+            disagree.
     """
 
     directory: str
@@ -68,7 +68,7 @@ class RecoveryReport:
 
     @property
     def has_findings(self) -> bool:
-        """Whether something was cut, or an operator should look at something."""
+        """Whether something was cut, or a warning was given."""
         return bool(self.bytes_cut or self.warnings)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What recovery takes out of a log, and how much of it stays beside the log as ``.cut`` files."""
+"""What recovery removes from a log, and which of it stays beside the log as ``.cut`` files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROWS = 1024
 
 
 class Remover:
-    """Cuts logs and removes segments; what is to be kept is safe on the disk before it is cut.
+    """Cuts logs and removes segments. Bytes that are kept are on the disk before they are cut.
 
     ``keep`` is ``RecoveryOptions.keep_cut``. A kept file never replaces another: a second cut at
     the same place gets a number in its name, unless it holds the same bytes.
@@ -36,9 +36,9 @@ class Remover:
         self._report = report
 
     def cut(self, segment: Segment, position: int, reason: str, *, flushed: bool = False) -> None:
-        """Cut the ``.log`` at ``position``, durably; the state of the segment is the caller's.
+        """Cut the ``.log`` at ``position``, durably. The caller updates the state of the segment.
 
-        ``flushed``: something behind it was on the disk once, so this is no torn tail.
+        ``flushed``: bytes after it were on the disk once, so this is not a torn tail.
         """
         report, name = self._report, os.path.basename(segment.log_path)
         size = segment.size - position
@@ -54,12 +54,14 @@ class Remover:
         if self._keeps(stock.may_be_valid or (flushed and not stock.blank)):
             self._copy(segment, position)
         segment.log.truncate(position)
-        segment.log.sync()  # else the next append may find its way to the disk without the cut
+        segment.log.sync()  # otherwise the next append may reach the disk without the cut
         segment.file_size = position
 
     def remove(self, segment: Segment, why: str) -> None:
-        """Take a whole segment out, under whatever name its ``.log`` has; durable is up to the
-        caller."""
+        """Remove a whole segment, whatever the name of its ``.log``.
+
+        The caller makes it durable.
+        """
         self._report.actions.append(f"removed segment {segment.base_offset}: {why}")
         self._report.bytes_cut += segment.size
         self._take_out(segment, f"segment {segment.base_offset}", why)
@@ -67,7 +69,7 @@ class Remover:
             self._storage.remove(renamed)
 
     def discard(self, segment: Segment, why: str) -> None:
-        """Remove a ``.log`` that is not part of the log yet; its indexes are up to the caller."""
+        """Remove a ``.log`` that is not part of the log yet. The caller removes its indexes."""
         name = os.path.basename(segment.log_path)
         self._report.actions.append(f"removed {name}: {why}")
         if not self._take_out(segment, name, why):
@@ -75,7 +77,7 @@ class Remover:
             self._storage.remove(segment.log_path)
 
     def _take_out(self, segment: Segment, what: str, why: str) -> bool:
-        """Warn of what is valid in a ``.log``, and rename it if it is to be kept."""
+        """Warn about valid batches in a ``.log``, and rename it if it is to be kept."""
         valid = may_hold_batch(segment)
         if valid:
             self._report.warnings.append(
@@ -95,7 +97,7 @@ class Remover:
         return self._keep == "always" or (valid and self._keep == "valid")
 
     def _names(self, name: str, position: int) -> Iterator[str]:
-        """Where bytes from ``position`` on may be kept, in the order in which to try."""
+        """Names under which bytes from ``position`` on may be kept, in the order to try."""
         stem = f"{self._directory}/{name}.{position}"
         yield f"{stem}{CUT_SUFFIX}"
         yield from (f"{stem}.{n}{CUT_SUFFIX}" for n in count(1))
@@ -105,7 +107,7 @@ class Remover:
         self._report.bytes_set_aside += size
 
     def _copy(self, segment: Segment, position: int) -> None:
-        """The end of a ``.log`` as a file of its own, whole under its name or not there at all."""
+        """Copy the end of a ``.log`` to a file, which appears whole or not at all."""
         size = segment.size - position
         for target in self._names(os.path.basename(segment.log_path), position):
             info = self._storage.info(target)
@@ -134,7 +136,7 @@ class Remover:
         self._storage.rename(unfinished, target)
 
     def _holds(self, path: str, segment: Segment, position: int) -> bool:
-        """Whether an earlier recovery, which a crash cut short, has kept these bytes already."""
+        """Whether an earlier recovery, interrupted by a crash, has kept these bytes already."""
         file = self._storage.open(path, writable=False)
         try:
             return all(
@@ -147,12 +149,12 @@ class Remover:
 
 
 class Stock(NamedTuple):
-    """What some bytes hold.
+    """What valid batches some bytes hold.
 
     Attributes:
-        valid_bytes: of whole batches whose checksum matches, and of a batch that has nothing wrong
-            but a header field that no checksum covers.
-        complete: there is no other valid batch; else the search gave up.
+        valid_bytes: bytes of whole batches with a matching checksum, and of a batch in which only a
+            header field is wrong that no checksum covers.
+        complete: there is no other valid batch. Otherwise the search gave up.
         blank: all bytes are zero.
     """
 
@@ -190,7 +192,7 @@ def take_stock(segment: Segment, position: int) -> Stock:
 
 
 def may_hold_batch(segment: Segment) -> bool:
-    """Whether any batch in the ``.log`` has a matching checksum, as far as can be told."""
+    """Whether any batch in the ``.log`` may have a matching checksum."""
     if any(_run(segment, 0, BatchSearch(segment.log, 0, segment.size))):
         return True
     return take_stock(segment, 0).may_be_valid
@@ -199,15 +201,15 @@ def may_hold_batch(segment: Segment) -> bool:
 def _run(segment: Segment, position: int, search: BatchSearch) -> Iterator[int]:
     """Bytes of whole batches that follow one another from ``position`` on, window by window.
 
-    The windows grow with what was whole, so what is read is in proportion to it, wherever the run
-    ends and however long the batch there claims to be.
+    The windows grow with the bytes that were whole. So the bytes read stay in proportion to them,
+    however long the batch at the end of the run claims to be.
     """
     columns = array("q", [0]) * (len(SCAN_COLUMNS) * _ROWS)
     window, size = FIRST_WINDOW, segment.size
     while position < size:
         with segment.view(position, min(window, size - position)) as view:
             _, done, status = scan_batches(view, 0, columns, True)
-        if not done and status == SCAN_INCOMPLETE:  # larger than the window, as far as it says
+        if not done and status == SCAN_INCOMPLETE:  # larger than the window, by its length
             found = search.at(position)
             done = found.size if found else 0
         if not done:
