@@ -1,9 +1,9 @@
 """Salvage what can be read of damaged log directories, or of several replicas of one.
 
-``rescue`` is the way in. The parts, each of which knows only those before it:
+``rescue`` is the way in. The parts; each knows only those before it:
 
 ========== =====================================================================================
-pieces     runs of good batches, damage: plain values
+ranges     runs of good batches, damage: plain values
 patchy     files on a medium that refuses some of their bytes
 survey     which batches of a file are good
 placing    where they belong: offsets and epochs that no checksum covers
@@ -12,11 +12,12 @@ sources    the small files of the sources
 replica    all files of one replica
 choosing   which of several batches for the same offsets is taken
 merging    one log out of all replicas, batch by batch
+witnesses  doubtful batches, judged by copies of them in other replicas
 writing    new segments
 partition  one partition; ``directory``: all of them, and the result under its name
 ========== =====================================================================================
 
-docs/rescue.md says by which rules.
+docs/rescue.md has the rules.
 """
 
 from __future__ import annotations

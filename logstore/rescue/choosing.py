@@ -1,4 +1,4 @@
-"""Which of several batches for the same offsets is taken. Pure."""
+"""Choose between batches for the same offsets. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 class Candidate(NamedTuple):
     """The batch at which the reader of one piece stands.
 
-    ``fits``: its epoch is that of the committed history there. ``leader``: the rank of its replica
-    in that history, 0 for the one that is closest to it. ``doubtful``: its header was mended, or
-    nothing vouches for its offsets.
+    ``fits``: its epoch is the epoch of the committed history there. ``leader``: the rank of its
+    replica, 0 for the one closest to that history. ``doubtful``: its header was mended, or nothing
+    confirms its offsets.
     """
 
     reader: int
@@ -43,12 +43,13 @@ class Loss(Enum):
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """The batch to take among those that overlap.
 
-    The committed epoch first; then what most replicas have; then what needed no mending; then,
-    between copies of which one is compacted further, the one with more records; then the replica
-    that is closest to the committed history.
+    In this order: a batch of the committed epoch; the batch that most replicas have; a batch that
+    was not mended; of two copies the less compacted one; the batch of the replica closest to the
+    committed history.
     """
-    replicas = {c.content: {o.replica for o in candidates if o.content == c.content}
-                for c in candidates}  # fmt: skip
+    replicas = {
+        c.content: {o.replica for o in candidates if o.content == c.content} for c in candidates
+    }
 
     def rank(one: Candidate) -> tuple[bool, int, bool, int, int, int]:
         support = max(
@@ -60,8 +61,10 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def not_less_compacted(one: Candidate, other: Candidate) -> bool:
-    """Whether ``other`` is the same batch as ``one``, or what compaction may have made of it: its
-    support is that of ``one`` as well."""
+    """Whether ``other`` is the same batch as ``one``, or a compacted copy of it.
+
+    Then a replica that has ``other`` supports ``one`` as well.
+    """
     same_range = (one.first, one.last) == (other.first, other.last)
     return one.content == other.content or (same_range and one.records > other.records)
 
@@ -71,6 +74,8 @@ def loss_of(candidate: Candidate, taken: Candidate, candidates: Sequence[Candida
         return Loss.COPY
     if not_less_compacted(taken, candidate):
         return Loss.COMPACTED
-    support = [len({c.replica for c in candidates if c.content == one.content})
-               for one in (candidate, taken)]  # fmt: skip
+    support = [
+        len({c.replica for c in candidates if c.content == one.content})
+        for one in (candidate, taken)
+    ]
     return Loss.OUTVOTED if support[0] < support[1] or not candidate.fits else Loss.CONTRADICTS

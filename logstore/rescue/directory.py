@@ -28,8 +28,8 @@ from logstore.manager import LogManager
 from logstore.rescue.partition import PartitionMerge
 from logstore.rescue.patchy import FilePool
 from logstore.rescue.report import PartitionRescue, RescueReport
-from logstore.rescue.sources import LOCK, Replica, SourceReader, Sources, settle_topic_ids
-from logstore.rescue.writing import LogWriter
+from logstore.rescue.sources import LOCK, SourceReader, SourceReplica, Sources, settle_topic_ids
+from logstore.rescue.writing import RescueWriter
 from logstore.storage.base import Storage
 from logstore.storage.local import LocalStorage
 
@@ -47,19 +47,19 @@ def rescue(
     storage: Storage | None = None,
     progress: Progress | None = None,
 ) -> RescueReport:
-    """Make a new log directory of what can be read in ``sources``; these are only read.
+    """Make a new log directory from what can be read in ``sources``, which are not changed.
 
     Args:
         sources: log directories or partition directories, not in use.
-        target: must be missing, or an empty directory. It is there at the end or not at all.
+        target: must be missing or an empty directory. It appears complete, or not at all.
         topic_ids: of topics for which the sources have several.
         broker: the source with this node id gives its ``meta.properties``; by default the source
             does, if all have the same.
     Raises:
         ConfigError: the sources do not belong together, or the target is in use.
         LogDirLockedError: a source is in use.
-        RescueError: a source changed meanwhile.
-        OSError: the medium of the target refused; there is no target then.
+        RescueError: a source changed during the rescue.
+        OSError: the target could not be written; there is no target then.
     """
     job = _Rescue(storage or LocalStorage(), sources, target, broker, progress)
     return job.run(topic_ids or {}, dry_run)
@@ -165,7 +165,7 @@ class _Rescue:
             self._storage.make_dir(directory)
             config = self._small_files(directory, ids.get(tp.topic), replicas)
             merge = self._merge(tp, replicas, pool)
-            writer = LogWriter(self._storage, directory, merge.bases, config.segment_bytes)
+            writer = RescueWriter(self._storage, directory, merge.bases, config.segment_bytes)
             report.partitions.append(merge.run(writer))
             if merge.log_start > 0:
                 starts[tp] = merge.log_start
@@ -173,7 +173,7 @@ class _Rescue:
         OffsetCheckpoint(os.path.join(staging, LOG_START), self._storage).write(starts)
 
     def _small_files(
-        self, directory: str, topic_id: uuid.UUID | None, replicas: Sequence[Replica]
+        self, directory: str, topic_id: uuid.UUID | None, replicas: Sequence[SourceReplica]
     ) -> LogConfig:
         if topic_id is not None:
             path = os.path.join(directory, PARTITION_METADATA)
@@ -190,7 +190,7 @@ class _Rescue:
         return LogConfig()
 
     def _merge(
-        self, tp: TopicPartition, replicas: Sequence[Replica], pool: FilePool
+        self, tp: TopicPartition, replicas: Sequence[SourceReplica], pool: FilePool
     ) -> PartitionMerge:
         return PartitionMerge(tp, replicas, pool, self._tell)
 
@@ -200,8 +200,9 @@ class _Rescue:
             self._progress(self._done, self._total)
 
     def _finish(self, staging: str, report: RescueReport, meta: str | None) -> None:
-        """Make indexes, epoch files, producer snapshots and checkpoints anew, as a start after a
-        crash does; then give the directory its name."""
+        """Rebuild indexes, epoch files, producer snapshots and checkpoints as a start after a crash
+        does. Then give the directory its name.
+        """
         manager = LogManager([staging], storage=self._storage, run_later=run_inline)
         try:
             self._check(manager, report)
@@ -221,7 +222,7 @@ class _Rescue:
         self._storage.sync_dir(os.path.dirname(self._target))
 
     def _check(self, manager: LogManager, report: RescueReport) -> None:
-        """What was written must be what is read: all of it, and nothing else."""
+        """Check that the log reads back exactly what was written."""
         unavailable = manager.unavailable_logs
         for found in report.partitions:
             tp = TopicPartition(found.topic, found.partition)
@@ -241,8 +242,10 @@ class _Rescue:
 
 @contextmanager
 def _not_in_use(storage: Storage, path: str) -> Iterator[None]:
-    """Hold the lock of a source that has one. One that cannot be locked because it is read-only
-    is in nobody's use."""
+    """Hold the lock of a source that has one.
+
+    A source that cannot be locked because it is read-only is not in use.
+    """
     lock = None
     for directory in (path, os.path.dirname(path)):
         name = os.path.join(directory, LOCK)

@@ -1,9 +1,9 @@
-"""The history of a partition as leader epochs tell it: which epoch wrote which offsets.
+"""The history of a partition by leader epochs: which epoch wrote which offsets.
 
-An epoch has one leader, and a leader's log is the truth of its epoch: a follower cuts whatever it
-has beyond the point where the leader's epoch begins. So the replica with the latest epoch, and the
-longest of several, has the committed history, and a tail of an older epoch beside it was truncated,
-or would have been. All here is pure.
+An epoch has one leader, and the leader's log decides what its epoch contains: a follower truncates
+to the point where the leader's epoch begins. So the replica with the latest epoch, and the longest
+of several such replicas, has the committed history. A tail of an older epoch on another replica was
+truncated, or would have been. All here is pure.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from logstore.rescue.pieces import Piece
+from logstore.rescue.ranges import RescuedRange
 
 
-class Run(NamedTuple):
-    """Offsets ``[first, next)`` of one epoch, in part lost perhaps."""
+class LineageRun(NamedTuple):
+    """Offsets ``[first, next)`` of one epoch. A part of them may be lost."""
 
     first: int
     next: int
@@ -28,7 +28,7 @@ class History(NamedTuple):
     """What one replica knows: ``runs`` from its batches, ``entries`` from its epoch file as
     ``(epoch, start offset)``; both ascend by offset."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[LineageRun, ...]
     entries: tuple[tuple[int, int], ...]
 
     @property
@@ -43,8 +43,10 @@ class History(NamedTuple):
 
 
 class Lineage:
-    """Which epoch each offset belongs to. ``undecided``: ranges in which one epoch ends and a later
-    one begins, and nothing tells where."""
+    """Which epoch each offset belongs to.
+
+    ``undecided`` are ranges in which one epoch ends and a later one begins, at an unknown offset.
+    """
 
     def __init__(self, steps: Sequence[tuple[int, int]], undecided: Sequence[tuple[int, int]]):
         """``steps``: ``(start offset, epoch)``, ascending by offset."""
@@ -53,7 +55,7 @@ class Lineage:
         self._starts = [start for start, _ in steps]
 
     def epoch_at(self, offset: int) -> int | None:
-        """None below the first step, and where no batch has an epoch."""
+        """The epoch at an offset. None below the first step, and where no batch has an epoch."""
         at = bisect_right(self._starts, offset) - 1
         return self.steps[at][1] if at >= 0 else None
 
@@ -63,15 +65,16 @@ class Lineage:
         return self._starts[at] if at < len(self._starts) else 2**63
 
     def left_by(self, epoch: int) -> int:
-        """The first offset at which a replica that knows no epoch above this one has nothing to
-        say; 2**63 if it knows the latest."""
+        """Up to which offset a replica counts whose latest epoch is this one; 2**63 for the latest
+        of all.
+        """
         return min((start for start, later in self.steps if later > epoch), default=2**63)
 
-    def limit_of(self, piece: Piece, high_watermark: int) -> int:
+    def limit_of(self, piece: RescuedRange, high_watermark: int) -> int:
         """The offset up to which a piece is part of this history: its own ``next``, or less.
 
-        A replica that has left the history behind an undecided range is believed in that range
-        up to its high watermark only.
+        A replica that leaves the history in an undecided range is trusted in that range only up to
+        its high watermark.
         """
         if piece.epoch < 0 or not self.steps:
             return piece.next
@@ -88,17 +91,19 @@ class Lineage:
 
 
 def sane_entries(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The entries of an epoch file, or none if they do not ascend: then the file is damaged."""
+    """The entries of an epoch file, or none if they do not ascend, because it is damaged then."""
     found = tuple(entries)
     ascending = all(a[0] < b[0] and a[1] <= b[1] for a, b in pairwise(found))
     return found if ascending else ()
 
 
 def agreeing_entries(
-    entries: Sequence[tuple[int, int]], runs: Iterable[Run]
+    entries: Sequence[tuple[int, int]], runs: Iterable[LineageRun]
 ) -> tuple[tuple[int, int], ...]:
-    """``entries``, or none if they contradict the batches: then the file is of another log. That
-    it lacks the latest epochs is no contradiction."""
+    """``entries``, or none if they contradict the batches and so belong to another log.
+
+    An epoch file may lack the latest epochs.
+    """
     lineage = Lineage([(start, epoch) for epoch, start in entries], ())
     latest = entries[-1][0] if entries else -1
     for run in runs:
@@ -108,10 +113,12 @@ def agreeing_entries(
     return tuple(entries)
 
 
-def runs_of(pieces: Iterable[Piece]) -> tuple[Run, ...]:
-    """Epoch runs of a replica, by offset. Only what is vouched for counts; where files of two
-    histories lie in one directory, the later epoch does."""
-    runs: list[Run] = []
+def runs_of(pieces: Iterable[RescuedRange]) -> tuple[LineageRun, ...]:
+    """Epoch runs of a replica, by offset. Only confirmed epochs count.
+
+    If one directory has files of two histories, the later epoch counts.
+    """
+    runs: list[LineageRun] = []
     known = (p for p in pieces if p.sure and not (p.alone or p.mended) and p.epoch >= 0)
     for piece in sorted(known, key=lambda p: p.first):
         while runs and runs[-1].next > piece.first and runs[-1].epoch < piece.epoch:
@@ -121,15 +128,15 @@ def runs_of(pieces: Iterable[Piece]) -> tuple[Run, ...]:
         if runs and runs[-1].epoch == piece.epoch:
             runs[-1] = runs[-1]._replace(next=max(runs[-1].next, piece.next))
         elif not runs or piece.first >= runs[-1].next:
-            runs.append(Run(piece.first, piece.next, piece.epoch))
+            runs.append(LineageRun(piece.first, piece.next, piece.epoch))
     return tuple(runs)
 
 
 def lineage_of(histories: Sequence[History]) -> Lineage:
-    """The committed history, from what all replicas know of it."""
+    """The committed history, from what all replicas know about it."""
     ranked = sorted(histories, key=lambda history: history.rank, reverse=True)
     entries = sorted({entry for history in ranked for entry in history.entries})
-    runs: list[Run] = []
+    runs: list[LineageRun] = []
     everywhere = [run for history in ranked for run in history.runs]
     for history in ranked:
         own = history.runs if runs else tuple(_without_later(history.runs, everywhere))
@@ -152,9 +159,13 @@ def lineage_of(histories: Sequence[History]) -> Lineage:
     return Lineage(steps, undecided)
 
 
-def _without_later(runs: Iterable[Run], everywhere: Sequence[Run]) -> Iterator[Run]:
-    """Runs up to where a replica has a later epoch: beyond, they are of a file that belongs to
-    another history."""
+def _without_later(
+    runs: Iterable[LineageRun], everywhere: Sequence[LineageRun]
+) -> Iterator[LineageRun]:
+    """Runs up to where a replica has a later epoch.
+
+    Beyond that their file belongs to another history.
+    """
     for run in runs:
         later = [r for r in everywhere if r.epoch > run.epoch and r.first < run.next]
         starts = [r.first for r in later if run.first < r.first]
@@ -163,8 +174,10 @@ def _without_later(runs: Iterable[Run], everywhere: Sequence[Run]) -> Iterator[R
             yield run._replace(next=min([run.next, *starts]))
 
 
-def _begun_earlier(runs: Iterable[Run], entries: Sequence[tuple[int, int]]) -> Iterator[Run]:
-    """Runs from where epoch files say that they began, if their first batches are lost."""
+def _begun_earlier(
+    runs: Iterable[LineageRun], entries: Sequence[tuple[int, int]]
+) -> Iterator[LineageRun]:
+    """Runs, extended to where epoch files say that they began, if their first batches are lost."""
     behind = 0
     for run in runs:
         known = [s for epoch, s in entries if epoch == run.epoch and behind <= s < run.first]
@@ -172,15 +185,17 @@ def _begun_earlier(runs: Iterable[Run], entries: Sequence[tuple[int, int]]) -> I
         behind = run.next
 
 
-def _filled(runs: list[Run], others: Iterable[Run]) -> list[Run]:
-    """``runs`` with what a replica of lower rank knows of the holes in between and in front; of the
-    end only where it goes on in the same epoch."""
+def _filled(runs: list[LineageRun], others: Iterable[LineageRun]) -> list[LineageRun]:
+    """``runs``, with holes between and before them filled from a replica of lower rank.
+
+    The end is extended only in the same epoch.
+    """
     if not runs:
         return list(others)
-    found: list[Run] = []
+    found: list[LineageRun] = []
     for run in others:
         found += _in_holes(runs, run)
-    merged: list[Run] = []
+    merged: list[LineageRun] = []
     for run in sorted([*runs, *found]):
         if merged and merged[-1].epoch == run.epoch:
             merged[-1] = merged[-1]._replace(next=max(merged[-1].next, run.next))
@@ -189,26 +204,26 @@ def _filled(runs: list[Run], others: Iterable[Run]) -> list[Run]:
     return merged
 
 
-def _in_holes(runs: Sequence[Run], other: Run) -> Iterator[Run]:
+def _in_holes(runs: Sequence[LineageRun], other: LineageRun) -> Iterator[LineageRun]:
     """The parts of ``other`` where ``runs`` know nothing, and whose epoch fits there."""
-    bounds: list[Run | None] = [None, *runs, None]
+    bounds: list[LineageRun | None] = [None, *runs, None]
     for left, right in pairwise(bounds):
         low = 0 if left is None else left.next
         high = 2**63 if right is None else right.first
         first, end = max(low, other.first), min(high, other.next)
         left_it = right is not None and other.next > high and other.epoch != right.epoch
-        if first >= end or left_it:  # who is wrong behind the hole may be so inside it
+        if first >= end or left_it:  # a replica that is wrong after the hole may be wrong inside it
             continue
         above = left is None or left.epoch <= other.epoch
         below = right is None or other.epoch <= right.epoch
         if above and below and (right is not None or left is None or left.epoch == other.epoch):
-            yield Run(first, end, other.epoch)
+            yield LineageRun(first, end, other.epoch)
 
 
 def _entries_between(
-    entries: Iterable[tuple[int, int]], one: Run | None, other: Run
+    entries: Iterable[tuple[int, int]], one: LineageRun | None, other: LineageRun
 ) -> Iterator[tuple[int, int]]:
-    """Steps that epoch files tell of between two runs, where no batch is left to tell."""
+    """Steps between two runs that only epoch files show, because no batch is left."""
     low, low_epoch = (-1, -1) if one is None else (one.next, one.epoch)
     last = low_epoch
     for epoch, start in entries:
@@ -217,7 +232,7 @@ def _entries_between(
             yield start, epoch
 
 
-def _last_steps(ranked: Sequence[History], runs: Sequence[Run]) -> Iterator[tuple[int, int]]:
+def _last_steps(ranked: Sequence[History], runs: Sequence[LineageRun]) -> Iterator[tuple[int, int]]:
     """Epochs that began at the end and have no batch yet, or none any more."""
     if not ranked or not runs:
         return

@@ -1,7 +1,7 @@
 """One log out of the pieces of all replicas, batch by batch, in the order of their offsets.
 
-Each piece has a reader that goes through its headers a window at a time. Where replicas have the
-same batches, whole tables of them are compared at once.
+Each piece has a reader that passes its headers a window at a time. Replicas with the same batches
+are compared a whole table at once.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from logstore.format.header import HEADER_SIZE
 from logstore.kernels import SCAN_COLUMNS, scan_batches
 from logstore.rescue.choosing import Candidate, Loss, choose, loss_of
 from logstore.rescue.patchy import PatchyFile
-from logstore.rescue.pieces import Piece, mended_head
+from logstore.rescue.ranges import RescuedRange, mended_head
 from logstore.rescue.survey import place_legacy
 from logstore.verify.common.batch_rules import MAGIC
-from logstore.verify.common.header_table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, BatchTable
+from logstore.verify.common.header_table import BASE, COUNT, LAST, POSITION, ROWS, SIZE, HeaderTable
 
 _WINDOW = 1 << 20
 _CRC = SCAN_COLUMNS.index("crc")
@@ -27,17 +27,17 @@ _COMPARED = (BASE, LAST, SIZE, _CRC)
 _END = 2**63
 
 
-class Source(NamedTuple):
+class MergeSource(NamedTuple):
     """A piece of one replica. ``limit``: the offset up to which it is committed history."""
 
     replica: int
     leader: int
-    piece: Piece
+    piece: RescuedRange
     limit: int
     fits: bool
 
 
-class Fate(Enum):
+class BatchFate(Enum):
     TAKEN = "taken"
     DIVERGENT = "divergent"
     COMPACTED = "compacted"
@@ -45,12 +45,13 @@ class Fate(Enum):
     CONTRADICTS = "contradicts"
 
 
-class Stretch(NamedTuple):
-    """Batches of one file, one after the other, and what becomes of them: bytes ``[start, end)``,
-    offsets ``[first, next)``."""
+class MergedRange(NamedTuple):
+    """Consecutive batches of one file and their fate: bytes ``[start, end)``, offsets ``[first,
+    next)``.
+    """
 
-    fate: Fate
-    source: Source
+    fate: BatchFate
+    source: MergeSource
     start: int
     end: int
     first: int
@@ -60,8 +61,10 @@ class Stretch(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Offsets ``[first, next)`` that no replica has. ``history``: a replica shows them to have been
-    missing before, with nothing damaged in between."""
+    """Offsets ``[first, next)`` that no replica has.
+
+    ``history``: a replica shows that they were missing before any damage.
+    """
 
     first: int
     next: int
@@ -69,11 +72,11 @@ class Missing(NamedTuple):
 
 
 class _Reader:
-    """Stands at one batch of a piece."""
+    """Reads a piece batch by batch, and stands at one of them."""
 
-    def __init__(self, number: int, source: Source, file: PatchyFile) -> None:
+    def __init__(self, number: int, source: MergeSource, file: PatchyFile) -> None:
         self.number, self.source, self._file = number, source, file
-        self._table = BatchTable()
+        self._table = HeaderTable()
         self._at = source.piece.start
         self.row = 0
         self.behind = source.piece.behind
@@ -100,7 +103,7 @@ class _Reader:
             place_legacy(view, self._table)
         self._at = self._at + done if rows else piece.end
 
-    def _single(self, piece: Piece) -> int:
+    def _single(self, piece: RescuedRange) -> int:
         head = mended_head(piece, self._file.read_at(piece.start, HEADER_SIZE))
         if piece.magic == MAGIC:
             self._table.fill_large(head, piece.end - piece.start, piece.start)
@@ -140,9 +143,17 @@ class _Reader:
         source = self.source
         doubtful = source.piece.mended or source.piece.alone
         return Candidate(
-            self.number, source.replica, source.leader, self.first, self.last, self._cell(SIZE),
-            self._cell(_CRC), self._cell(COUNT), source.fits, doubtful,
-        )  # fmt: skip
+            self.number,
+            source.replica,
+            source.leader,
+            self.first,
+            self.last,
+            self._cell(SIZE),
+            self._cell(_CRC),
+            self._cell(COUNT),
+            source.fits,
+            doubtful,
+        )
 
     def column(self, number: int, rows: int) -> memoryview:
         at = number * ROWS + self.row
@@ -152,8 +163,8 @@ class _Reader:
         """How many batches from here on end below ``offset``."""
         return bisect_left(self.column(LAST, self.rows_left), offset)
 
-    def take(self, rows: int, fate: Fate) -> Stretch:
-        """Go on behind ``rows`` batches."""
+    def take(self, rows: int, fate: BatchFate) -> MergedRange:
+        """Pass ``rows`` batches."""
         start = self._table.start + self._cell(POSITION)
         first = self.first
         records = sum(self.column(COUNT, rows))
@@ -165,7 +176,7 @@ class _Reader:
             + columns[SIZE * ROWS + last_row]
         )
         self.behind = columns[LAST * ROWS + last_row] + 1
-        stretch = Stretch(
+        stretch = MergedRange(
             fate, self.source, start, end, first, self.behind, rows, max(records, rows)
         )
         self.row += rows
@@ -174,7 +185,7 @@ class _Reader:
         return stretch
 
     def gaps(self, rows: int) -> Iterator[Missing]:
-        """What is missing between the next batches; nothing is damaged there."""
+        """What is missing between the next batches, without damage between them."""
         bases, lasts = self.column(BASE, rows), self.column(LAST, rows)
         if sum(lasts) - sum(bases) + rows == lasts[-1] + 1 - bases[0]:
             return
@@ -183,25 +194,38 @@ class _Reader:
                 yield Missing(lasts[row - 1] + 1, bases[row], True)
 
 
+def read_batches(piece: RescuedRange, file: PatchyFile) -> Iterator[tuple[int, int, int, int]]:
+    """First offset, last offset, size and checksum of each batch of a piece."""
+    reader = _Reader(0, MergeSource(0, 0, piece, piece.next, True), file)
+    while not reader.done:
+        rows = reader.rows_left
+        yield from zip(*(reader.column(c, rows) for c in _COMPARED), strict=True)
+        reader.take(rows, BatchFate.TAKEN)
+
+
 @dataclass(slots=True)
 class Merge:
-    """``open_file`` gives a file of a replica by their numbers. ``copies`` counts the batches that
-    were there more than once."""
+    """Merges pieces. ``open_file`` opens a file by the numbers of replica and file.
 
-    sources: list[Source]
+    ``copies`` counts the batches that were found more than once.
+    """
+
+    sources: list[MergeSource]
     open_file: Callable[[int, int], PatchyFile]
     copies: int = 0
-    _queue: list[Source] = field(default_factory=list)
+    _queue: list[MergeSource] = field(default_factory=list)
     _readers: list[_Reader] = field(default_factory=list)
     _opened: int = 0
     _next: int = -1
     _last: tuple[int, int] = (0, 0)  # size and checksum of the last batch taken
     agreed: bool = False
-    """Several replicas had what was taken last."""
+    """Whether several replicas had the batch that was taken last."""
 
-    def run(self) -> Iterator[Stretch | Missing]:
-        """All batches with their fates, and what is missing from the first one on. Stretches that
-        are taken ascend and never overlap."""
+    def run(self) -> Iterator[MergedRange | Missing]:
+        """All batches with their fates, and what is missing after the first one.
+
+        The stretches that are taken ascend and never overlap.
+        """
         self._queue = sorted(self.sources, key=lambda s: (s.piece.first, s.leader, s.piece.file))
         while True:
             yield from self._drop_what_is_behind()
@@ -225,7 +249,7 @@ class Merge:
                 break
         return self._opened > opened
 
-    def _open(self, source: Source) -> None:
+    def _open(self, source: MergeSource) -> None:
         file = self.open_file(source.replica, source.piece.file)
         self._readers.append(_Reader(self._opened, source, file))
         self._opened += 1
@@ -233,18 +257,18 @@ class Merge:
     def _next_to_open(self) -> int:
         return self._queue[self._opened].piece.first if self._opened < len(self._queue) else _END
 
-    def _drop_what_is_behind(self) -> Iterator[Stretch]:
-        """Skip batches below the log as it stands, and what has left the committed history."""
+    def _drop_what_is_behind(self) -> Iterator[MergedRange]:
+        """Skip batches below the end of the merged log or outside the committed history."""
         for reader in list(self._readers):
             while not reader.done:
                 if reader.last >= reader.source.limit:
-                    yield reader.take(reader.rows_left, Fate.DIVERGENT)
+                    yield reader.take(reader.rows_left, BatchFate.DIVERGENT)
                 elif self._repeats(reader):
-                    reader.take(1, Fate.TAKEN)
+                    reader.take(1, BatchFate.TAKEN)
                     self.copies += 1
                 elif reader.first < self._next:
                     outvoted = self.agreed or not reader.source.fits
-                    yield reader.take(1, Fate.OUTVOTED if outvoted else Fate.CONTRADICTS)
+                    yield reader.take(1, BatchFate.OUTVOTED if outvoted else BatchFate.CONTRADICTS)
                 else:
                     break
             if reader.done:
@@ -257,7 +281,7 @@ class Merge:
 
     # -- one step ----------------------------------------------------------------------------------
 
-    def _step(self, head: int) -> Iterator[Stretch | Missing]:
+    def _step(self, head: int) -> Iterator[MergedRange | Missing]:
         here = [reader for reader in self._readers if reader.first == head]
         around, end = here, head
         while end < max(reader.last for reader in around):
@@ -270,21 +294,23 @@ class Merge:
         if rows:
             yield from self._take(here[0], rows)
             for reader in here[1:]:
-                reader.take(rows, Fate.TAKEN)
+                reader.take(rows, BatchFate.TAKEN)
                 self.copies += rows
             return
         yield from self._contested(around)
 
     def _unanimous(self, here: Sequence[_Reader]) -> int:
-        """How many batches all readers at this offset have in common, before anyone else begins."""
+        """How many batches all readers at this offset share, before another reader begins."""
         rest = [reader.first for reader in self._readers if reader not in here]
         limit = min([self._next_to_open(), *rest, *(reader.source.limit for reader in here)])
         leader = here[0]
         rows = min(min(reader.rows_left for reader in here), leader.rows_below(limit))
         return min([rows, *(common_rows(leader, other, rows) for other in here[1:])])
 
-    def _contested(self, around: Sequence[_Reader]) -> Iterator[Stretch | Missing]:
-        """Different batches at the same offsets: one is taken, those that overlap with it lose."""
+    def _contested(self, around: Sequence[_Reader]) -> Iterator[MergedRange | Missing]:
+        """Take one of the different batches at the same offsets, and drop those that overlap with
+        it.
+        """
         candidates = {reader.number: reader.candidate() for reader in around}
         taken = choose(list(candidates.values()))
         for reader in around:
@@ -302,26 +328,28 @@ class Merge:
         if taken.first == min(other.first for other in candidates.values()):
             yield from self._take(winner, 1)
 
-    def _take(self, reader: _Reader, rows: int) -> Iterator[Stretch | Missing]:
+    def _take(self, reader: _Reader, rows: int) -> Iterator[MergedRange | Missing]:
         first = reader.first
         if first > self._next:
             yield Missing(self._next, first, self._was_missing(first))
         yield from reader.gaps(rows)
         self._last = reader.column(SIZE, rows)[-1], reader.column(_CRC, rows)[-1]
         self._next = reader.column(LAST, rows)[-1] + 1
-        yield reader.take(rows, Fate.TAKEN)
+        yield reader.take(rows, BatchFate.TAKEN)
 
     def _was_missing(self, until: int) -> bool:
-        """Whether a replica goes from where the log stands to ``until`` with no damage between."""
+        """Whether a replica skips from the end of the merged log to ``until`` without damage
+        between.
+        """
         readers = (reader for reader in self._readers if not reader.done)
         return any(0 <= r.behind <= self._next and r.first >= until for r in readers)
 
 
 _FATES = {
-    Loss.COPY: Fate.TAKEN,
-    Loss.COMPACTED: Fate.COMPACTED,
-    Loss.OUTVOTED: Fate.OUTVOTED,
-    Loss.CONTRADICTS: Fate.CONTRADICTS,
+    Loss.COPY: BatchFate.TAKEN,
+    Loss.COMPACTED: BatchFate.COMPACTED,
+    Loss.OUTVOTED: BatchFate.OUTVOTED,
+    Loss.CONTRADICTS: BatchFate.CONTRADICTS,
 }
 
 
@@ -337,4 +365,4 @@ def common_rows(one: _Reader, other: _Reader, rows: int) -> int:
     return low
 
 
-__all__ = ["Fate", "Merge", "Missing", "Source", "Stretch"]
+__all__ = ["BatchFate", "Merge", "MergeSource", "MergedRange", "Missing", "read_batches"]

@@ -8,21 +8,22 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore.format import filenames
 from logstore.rescue.lineage import lineage_of
-from logstore.rescue.merging import Fate, Merge, Missing, Source, Stretch
+from logstore.rescue.merging import BatchFate, Merge, MergedRange, MergeSource, Missing
 from logstore.rescue.patchy import FilePool, PatchyFile
-from logstore.rescue.pieces import Piece
+from logstore.rescue.ranges import RescuedRange
 from logstore.rescue.replica import Surveyed, survey_replica
 from logstore.rescue.report import Gap, PartitionRescue, SetAside
-from logstore.rescue.sources import Replica
-from logstore.rescue.writing import LogWriter
+from logstore.rescue.sources import SourceReplica
+from logstore.rescue.witnesses import judge_by_copies
+from logstore.rescue.writing import RescueWriter
 
 _WHY = {
-    Fate.DIVERGENT: "of a tail that a later leader epoch replaced, never committed",
-    Fate.OUTVOTED: "more replicas, or a later epoch, have other batches there",
-    Fate.CONTRADICTS: "another replica has other batches there, and nothing tells which are right",
-    Fate.COMPACTED: "the same batches, compacted further",
+    BatchFate.DIVERGENT: "of a tail that a later leader epoch replaced, never committed",
+    BatchFate.OUTVOTED: "more replicas, or a later epoch, have other batches there",
+    BatchFate.CONTRADICTS: "another replica has other batches there, and neither is proven right",
+    BatchFate.COMPACTED: "the same batches, compacted further",
 }
-_KEPT = (Fate.DIVERGENT, Fate.OUTVOTED, Fate.CONTRADICTS)
+_KEPT = (BatchFate.DIVERGENT, BatchFate.OUTVOTED, BatchFate.CONTRADICTS)
 
 
 class PartitionMerge:
@@ -31,17 +32,18 @@ class PartitionMerge:
     def __init__(
         self,
         tp: TopicPartition,
-        replicas: Sequence[Replica],
+        replicas: Sequence[SourceReplica],
         pool: FilePool,
         tell: Callable[[int], None],
     ) -> None:
         self.surveyed = [survey_replica(replica, pool, tell, replicas) for replica in replicas]
+        judge_by_copies(self.surveyed)
         self.report = PartitionRescue(tp.topic, tp.partition, [r.path for r in replicas])
         ranked = sorted(self.surveyed, key=lambda s: s.history.rank, reverse=True)
         self._leaders = {id(s): number for number, s in enumerate(ranked)}
         self.lineage = lineage_of([s.history for s in self.surveyed])
         self._log_start = self._agreed_log_start(replicas)
-        self._open: dict[tuple[int, Fate], tuple[Stretch, str]] = {}
+        self._open: dict[tuple[int, BatchFate], tuple[MergedRange, str]] = {}
         self._next = -1
 
     @property
@@ -54,8 +56,8 @@ class PartitionMerge:
         first = min(self.surveyed, key=lambda s: self._leaders[id(s)])
         return sorted({f.base for f in first.replica.files if f.is_segment})
 
-    def _agreed_log_start(self, replicas: Iterable[Replica]) -> int:
-        """The highest log start on file that lies in the log: what is below it was deleted."""
+    def _agreed_log_start(self, replicas: Iterable[SourceReplica]) -> int:
+        """The highest log start on file that lies in the log. Records below it were deleted."""
         end = max((p.next for s in self.surveyed for p in s.pieces), default=0)
         starts = {r.log_start for r in replicas if r.log_start >= 0}
         for start in sorted(start for start in starts if start > end):
@@ -70,13 +72,13 @@ class PartitionMerge:
 
     # -- merging -----------------------------------------------------------------------------------
 
-    def run(self, writer: LogWriter | None) -> PartitionRescue:
-        """Write the log, and tell what is not in it. ``writer`` is None for a dry run."""
+    def run(self, writer: RescueWriter | None) -> PartitionRescue:
+        """Write the log, and return what it lacks. ``writer`` is None for a dry run."""
         merge = Merge(self._sources(), self._file)
         for event in merge.run():
             if isinstance(event, Missing):
                 self._missing(event)
-            elif event.fate is Fate.TAKEN:
+            elif event.fate is BatchFate.TAKEN:
                 self._doubt(event, merge.agreed)
                 self._taken(event, writer)
             else:
@@ -89,26 +91,26 @@ class PartitionMerge:
             writer.finish()
         return self.report
 
-    def _sources(self) -> list[Source]:
+    def _sources(self) -> list[MergeSource]:
         return [
             self._source(number, surveyed, piece)
             for number, surveyed in enumerate(self.surveyed)
             for piece in surveyed.pieces
         ]
 
-    def _source(self, number: int, surveyed: Surveyed, piece: Piece) -> Source:
+    def _source(self, number: int, surveyed: Surveyed, piece: RescuedRange) -> MergeSource:
         limit = self.lineage.limit_of(piece, surveyed.replica.high_watermark)
         epoch = self.lineage.epoch_at(piece.first)
         fits = piece.epoch < 0 or epoch in (None, piece.epoch)
-        return Source(number, self._leaders[id(surveyed)], piece, limit, fits)
+        return MergeSource(number, self._leaders[id(surveyed)], piece, limit, fits)
 
     def _file(self, replica: int, number: int) -> PatchyFile:
         return self.surveyed[replica].files[number]
 
-    def _file_of(self, stretch: Stretch) -> PatchyFile:
+    def _file_of(self, stretch: MergedRange) -> PatchyFile:
         return self._file(stretch.source.replica, stretch.source.piece.file)
 
-    def _doubt(self, stretch: Stretch, agreed: bool) -> None:
+    def _doubt(self, stretch: MergedRange, agreed: bool) -> None:
         if stretch.source.piece.alone and not agreed:
             where = f"{printable(self._file_of(stretch).path)} at byte {stretch.start}"
             why = "nothing beside its header vouches for its base offset"
@@ -116,7 +118,7 @@ class PartitionMerge:
                 self.report.doubts, f"offsets [{stretch.first}, {stretch.next}): {where}: {why}"
             )
 
-    def _taken(self, stretch: Stretch, writer: LogWriter | None) -> None:
+    def _taken(self, stretch: MergedRange, writer: RescueWriter | None) -> None:
         if stretch.next <= self._log_start:
             return  # deleted
         report = self.report
@@ -149,8 +151,8 @@ class PartitionMerge:
             told.append(f"{printable(surveyed.replica.path)}: {', '.join(reasons)}")
         self.report.add(self.report.gaps, Gap(first, end, "; ".join(told)))
 
-    def _begins(self, stretch: Stretch) -> None:
-        """What a replica should have in front of the first batch."""
+    def _begins(self, stretch: MergedRange) -> None:
+        """Note what a replica should have before the first batch."""
         began = [base for s in self.surveyed for base in _beginnings(s)]
         first = max(min(began, default=stretch.first), self._log_start)
         if first >= stretch.first:
@@ -162,8 +164,8 @@ class PartitionMerge:
         )
         self._missing(Missing(first, stretch.first, history))
 
-    def _ends(self, writer: LogWriter | None) -> None:
-        """What the files of a replica say the log had at its end."""
+    def _ends(self, writer: RescueWriter | None) -> None:
+        """Note what the log had at its end according to the files of a replica."""
         end = max(self._next, self._log_start)
         if self._next < 0:
             self._is_empty(writer)
@@ -173,8 +175,8 @@ class PartitionMerge:
         if reached > end:
             self._gap(end, reached, why)
 
-    def _is_empty(self, writer: LogWriter | None) -> None:
-        """No batch is left: the log goes on where the newest segment begins."""
+    def _is_empty(self, writer: RescueWriter | None) -> None:
+        """No batch is left. The empty log continues where the newest segment begins."""
         bases = [f.base for s in self.surveyed for f in s.replica.files if f.is_segment]
         start = max([self._log_start, *bases])
         self.report.start = self.report.end = start
@@ -182,7 +184,7 @@ class PartitionMerge:
             writer.start_empty(start)
 
     def _reached(self, surveyed: Surveyed) -> tuple[int, str]:
-        """Up to where a replica says that the log went, as far as it was in the history then."""
+        """The log end according to a replica, as far as the replica was in the history."""
         replica = surveyed.replica
         said = {
             "the recovery point on file": replica.recovery_point,
@@ -191,14 +193,14 @@ class PartitionMerge:
             "the header of a damaged batch": surveyed.claimed,
         }
         what, offset = max(said.items(), key=lambda item: item[1])
-        if surveyed.history.entries:  # else its last epochs may be lost, and it may be right
+        if surveyed.history.entries:  # otherwise its last epochs may be lost, and it may be right
             offset = min(offset, self.lineage.left_by(surveyed.history.rank[0]))
         return offset, f"{what} of {printable(replica.path)} is {offset}"
 
     # -- what is set aside -------------------------------------------------------------------------
 
-    def _lost(self, stretch: Stretch, writer: LogWriter | None) -> None:
-        """Join what lies side by side, and keep it."""
+    def _lost(self, stretch: MergedRange, writer: RescueWriter | None) -> None:
+        """Keep a stretch that is not taken, joined with its neighbour."""
         key = stretch.source.replica, stretch.fate
         before = self._open.get(key)
         if before is not None and _continues(before[0], stretch):
@@ -218,42 +220,51 @@ class PartitionMerge:
         for key in list(self._open):
             self._tell_one(key)
 
-    def _tell_one(self, key: tuple[int, Fate]) -> None:
+    def _tell_one(self, key: tuple[int, BatchFate]) -> None:
         if key not in self._open:
             return
         stretch, name = self._open.pop(key)
         path = self._file_of(stretch).path
         kept = name if stretch.fate in _KEPT else ""
         why = _WHY[stretch.fate]
-        if stretch.fate is Fate.DIVERGENT:
+        if stretch.fate is BatchFate.DIVERGENT:
             mark = self.surveyed[key[0]].replica.high_watermark
             if mark > stretch.first:
                 why += f"; yet below the high watermark {mark} of this replica"
         told = SetAside(path, stretch.first, stretch.next, stretch.batches, why, kept)
         self.report.add(self.report.set_aside, told)
-        if stretch.fate is Fate.CONTRADICTS:
+        if stretch.fate is BatchFate.CONTRADICTS:
             self.report.add(self.report.doubts, str(told))
 
-    def _homeless(self, writer: LogWriter | None) -> None:
+    def _homeless(self, writer: RescueWriter | None) -> None:
         for number, surveyed in enumerate(self.surveyed):
             for piece in surveyed.homeless:
                 path = surveyed.files[piece.file].path
                 told = SetAside(
-                    path, piece.first, piece.next, piece.batches,
+                    path,
+                    piece.first,
+                    piece.next,
+                    piece.batches,
                     f"at byte {piece.start}: its base offset contradicts what is around it",
                     f"{filenames.offset_name(max(piece.first, 0))}.homeless-{number}.cut",
-                )  # fmt: skip
+                )
                 self.report.add(self.report.set_aside, told)
                 if writer is not None:
-                    source = Source(number, 0, piece, piece.next, False)
-                    stretch = Stretch(
-                        Fate.OUTVOTED, source, piece.start, piece.end, piece.first, piece.next,
-                        piece.batches, 0,
-                    )  # fmt: skip
+                    source = MergeSource(number, 0, piece, piece.next, False)
+                    stretch = MergedRange(
+                        BatchFate.OUTVOTED,
+                        source,
+                        piece.start,
+                        piece.end,
+                        piece.first,
+                        piece.next,
+                        piece.batches,
+                        0,
+                    )
                     writer.keep_aside(told.file, stretch, surveyed.files[piece.file])
 
 
-def _continues(one: Stretch, other: Stretch) -> bool:
+def _continues(one: MergedRange, other: MergedRange) -> bool:
     same = one.source.piece.file == other.source.piece.file
     return same and one.end == other.start and one.next <= other.first
 

@@ -1,4 +1,4 @@
-"""Files on a medium that gives some of its bytes no more."""
+"""Files on a medium that can no longer read some of its bytes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class FilePool:
 
 
 class PatchyFile:
-    """A file of which bytes that the medium refuses (EIO) read as zeros.
+    """A file whose unreadable bytes (EIO) read as zeros.
 
-    Zeros are no batch with a matching checksum, so a sector that is lost costs the batch around it
-    and nothing else. ``unreadable`` has the positions of the pages that were refused.
+    Zeros never form a batch with a matching checksum, so a lost sector costs only the batch around
+    it. ``unreadable`` has the positions of the unreadable pages.
     """
 
     def __init__(self, pool: FilePool, path: str) -> None:

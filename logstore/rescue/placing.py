@@ -1,8 +1,8 @@
-"""Where good batches belong: base offsets and leader epochs that a flipped bit made wrong.
+"""Where good batches belong, if a flipped bit changed a base offset or leader epoch.
 
-No checksum covers these two fields. A batch vouches for its neighbour in the file: two that follow
-each other exactly are both right. A batch that follows neither is *loose*, and is judged by the
-hole that its neighbours, or the names of the segments, leave for it. All here is pure.
+No checksum covers these two fields. A batch confirms its neighbour in the file: if one begins
+exactly where the other ends, both are right. A batch that follows neither is *loose*, and is judged
+by the hole that its neighbours or the names of the segments leave for it. All here is pure.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from logstore.rescue.pieces import Piece
+from logstore.rescue.ranges import RescuedRange
 
 LOOSE_MAX = 1024
-"""Loose batches in a row that are judged together."""
+"""How many loose batches in a row are judged together."""
 
 _OFFSETS_PER_BYTE = 16
-"""More offsets than damaged bytes can have held, however well they were compressed."""
+"""An upper bound for the offsets in damaged bytes, however well they were compressed."""
 
 EpochAt = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class FileFrame:
-    """What is known of a file beside its bytes.
+    """What is known about a file besides its bytes.
 
     Args:
         base: the offset in its name.
-        next_base: that in the name of the next file, −1 if it is the last.
-        bases: those of all files of the replica.
-        behind: up to where the files before it go, −1 if their end is damaged.
+        next_base: the offset in the name of the next file, −1 if this is the last.
+        bases: the offsets in the names of all files of the replica.
+        behind: the offset where the files before it end, −1 if that end is damaged.
         sparse: the log is compacted, so that gaps between batches are normal.
     """
 
@@ -42,21 +42,30 @@ class FileFrame:
     behind: int
     sparse: bool
 
+    @property
+    def proves_gaps(self) -> bool:
+        """Whether a gap without damage in it is one that compaction left. A file that an earlier
+        recovery kept (no ``bases``) has batches from several places.
+        """
+        return self.sparse and bool(self.bases)
+
 
 # -- leader epochs -------------------------------------------------------------------------------
 
 
 def mend_epochs(
-    pieces: Iterable[Piece], on_file: EpochAt, others: Sequence[EpochAt] = ()
-) -> Iterator[Piece]:
-    """Give batches back the epoch that their neighbours, or the epoch file, prove. ``others`` are
-    the epoch files of other replicas: they may vouch for a batch too."""
+    pieces: Iterable[RescuedRange], on_file: EpochAt, others: Sequence[EpochAt] = ()
+) -> Iterator[RescuedRange]:
+    """Restore the epochs that neighbours or the epoch file prove.
+
+    ``others`` are the epoch files of other replicas, which may confirm an epoch too.
+    """
     before: int | None = None
     last = -1
     for piece, following in _with_next(pieces):
         after = None if following is None else following.epoch
         vouched = {epoch_at(piece.first) for epoch_at in (on_file, *others)}
-        if last != piece.first:  # else it is a copy of this batch
+        if last != piece.first:  # otherwise it is a copy of this batch
             vouched.add(before)
         if following is not None and following.first != piece.first:
             vouched.add(after)
@@ -69,17 +78,18 @@ def mend_epochs(
 
 
 def believed_epoch(
-    piece: Piece,
+    piece: RescuedRange,
     before: int | None,
     after: int | None,
     on_file: int | None,
     vouched: Collection[int | None],
 ) -> tuple[int, bool]:
-    """The epoch of a piece, and whether anything but its own header vouches for it.
+    """The epoch of a piece, and whether anything besides its own header confirms it.
 
     ``before`` and ``after`` are the epochs of its neighbours in the file, ``on_file`` what
-    leader-epoch-checkpoint says; None if unknown. ``vouched``: those of what may vouch for it; a
-    copy of the batch may not. Epochs do not rise for one batch between two of one epoch.
+    leader-epoch-checkpoint says; None if unknown. ``vouched`` are the epochs of everything that may
+    confirm it, which a copy of the batch may not. An epoch does not rise for a single batch between
+    two of one epoch.
     """
     own = piece.epoch
     if piece.magic < 2 or piece.batches > 1 or own in vouched:
@@ -98,17 +108,17 @@ def believed_epoch(
 # -- base offsets --------------------------------------------------------------------------------
 
 
-def place(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
+def place(pieces: Iterable[RescuedRange], frame: FileFrame) -> Iterator[RescuedRange]:
     """The pieces of a file with the offsets that their neighbours prove, in the order of the file.
 
-    A mended piece is one batch. A batch that fits nowhere is homeless: it is no part of the log.
+    A mended piece is one batch. A batch that fits nowhere is homeless, and not part of the log.
     """
     return _with_behind(_placed(pieces, frame), frame)
 
 
-def _placed(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
-    left, loose = frame.base, list[Piece]()
-    before: Piece | None = None
+def _placed(pieces: Iterable[RescuedRange], frame: FileFrame) -> Iterator[RescuedRange]:
+    left, loose = frame.base, list[RescuedRange]()
+    before: RescuedRange | None = None
     for piece, following in _with_next(pieces):
         if len(loose) < LOOSE_MAX and _is_loose(before, piece, following, frame):
             loose.append(piece)
@@ -121,7 +131,10 @@ def _placed(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
 
 
 def _is_loose(
-    before: Piece | None, piece: Piece, following: Piece | None, frame: FileFrame
+    before: RescuedRange | None,
+    piece: RescuedRange,
+    following: RescuedRange | None,
+    frame: FileFrame,
 ) -> bool:
     if piece.batches > 1:
         return False
@@ -132,8 +145,8 @@ def _is_loose(
 
 
 def settle(
-    loose: Sequence[Piece], left: int, right: Piece | None, frame: FileFrame
-) -> Iterator[Piece]:
+    loose: Sequence[RescuedRange], left: int, right: RescuedRange | None, frame: FileFrame
+) -> Iterator[RescuedRange]:
     """Place loose batches between the offset ``left`` and the piece ``right``."""
     end = right.first if right is not None else frame.next_base
     hole = _Hole(left, -1 if end < left else end, right, frame)
@@ -145,19 +158,19 @@ def settle(
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """Where loose batches are: behind the offset ``left``, and before ``end`` (−1: unknown)."""
+    """Where loose batches are: between the offsets ``left`` and ``end`` (−1: unknown)."""
 
     left: int
     end: int
-    right: Piece | None
+    right: RescuedRange | None
     frame: FileFrame
 
-    def is_filled_by(self, loose: Sequence[Piece]) -> bool:
+    def is_filled_by(self, loose: Sequence[RescuedRange]) -> bool:
         closed = self.end >= 0 and (self.right is None or self.right.joined)
         joined = all(piece.joined for piece in loose)
         return closed and joined and sum(p.span for p in loose) == self.end - self.left
 
-    def each(self, loose: Sequence[Piece]) -> Iterator[Piece]:
+    def each(self, loose: Sequence[RescuedRange]) -> Iterator[RescuedRange]:
         known, byte = self.left, loose[0].start - loose[0].hidden if loose else 0
         spare = sum(piece.span for piece in loose)
         linked = self._linked(loose)
@@ -171,17 +184,20 @@ class _Hole:
             if not placed.homeless:
                 known, byte = max(known, placed.next), piece.end
 
-    def _linked(self, loose: Sequence[Piece]) -> set[Piece]:
-        """Those that go on exactly where another one, or the hole, ends: two claims that agree are
-        right, in whatever order the batches are."""
+    def _linked(self, loose: Sequence[RescuedRange]) -> set[RescuedRange]:
+        """The batches that begin exactly where another one ends, or end at the end of the hole.
+
+        Two claims that agree are right, in whatever order the batches lie.
+        """
         firsts = {piece.first for piece in loose} | {self.end}
         nexts = {piece.next for piece in loose} | {self.left}
         inside = (p for p in loose if p.first >= self.left and (self.end < 0 or p.next <= self.end))
         return {p for p in inside if p.first in nexts or p.next in firsts}
 
-    def _expected(self, loose: Sequence[Piece]) -> list[tuple[int, int]]:
-        """Where each batch begins if nothing is missing on its left, and if nothing is on its
-        right; −1 where damage lies between."""
+    def _expected(self, loose: Sequence[RescuedRange]) -> list[tuple[int, int]]:
+        """For each batch where it begins if nothing is missing on its left, and where if nothing is
+        missing on its right; −1 if damage lies between.
+        """
         lefts, at = list[int](), self.left
         for piece in loose:
             at = at if piece.joined else -1
@@ -194,13 +210,17 @@ class _Hole:
             at = at if piece.joined else -1
         return list(zip(lefts, reversed(rights), strict=True))
 
-    def _one(self, piece: Piece, expected: tuple[int, int], known: int, room: int) -> Piece:
-        """A loose batch by itself. In a log that is not compacted no offset is missing between
-        two batches with nothing between them; a claim that fits all the same is believed, and one
-        that does not is mended if one flipped bit explains it."""
+    def _one(
+        self, piece: RescuedRange, expected: tuple[int, int], known: int, room: int
+    ) -> RescuedRange:
+        """Place a single loose batch.
+
+        In a log that is not compacted no offset is missing between adjacent batches. A claim that
+        fits is accepted; another one is mended if one flipped bit explains it.
+        """
         fits = known <= piece.first and piece.next <= room
         if piece.start == 0 and piece.first in self.frame.bases:
-            return piece  # the file of another name
+            return piece  # a file with another name
         if self.frame.sparse:
             return piece if fits else piece._replace(homeless=True)
         if piece.first in expected and fits:
@@ -219,18 +239,19 @@ def is_flip(claim: int, right: int) -> bool:
     return (claim ^ right).bit_count() <= 1
 
 
-def copies(pieces: Iterable[Piece]) -> set[Piece]:
-    """Mended batches that are at the edge of another piece as well: copies, out of place."""
+def copies(pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
+    """Mended batches that also lie at the edge of another piece: misplaced copies."""
     known = list(pieces)
     edges = Counter(crc for p in known for crc in {p.first_crc, p.last_crc})
     return {p for p in known if p.mended and p.batches == 1 and edges[p.first_crc] > 1}
 
 
-def housed(homeless: Iterable[Piece], pieces: Iterable[Piece]) -> set[Piece]:
-    """Those of ``homeless`` whose claims lead into holes between the pieces of their replica: a
-    copy of a batch, or the batch itself, away from its place."""
+def housed(homeless: Iterable[RescuedRange], pieces: Iterable[RescuedRange]) -> set[RescuedRange]:
+    """The homeless batches whose claims point into holes between the pieces of their replica: a
+    batch, or a copy of it, away from its place.
+    """
     taken = sorted((p.first, p.next) for p in pieces)
-    found: set[Piece] = set()
+    found: set[RescuedRange] = set()
     for piece in homeless:
         at = bisect_right(taken, (piece.first, 2**63))
         inside = 0 < at < len(taken)
@@ -239,7 +260,7 @@ def housed(homeless: Iterable[Piece], pieces: Iterable[Piece]) -> set[Piece]:
     return found
 
 
-def moved(piece: Piece, first: int) -> Piece:
+def moved(piece: RescuedRange, first: int) -> RescuedRange:
     if first == piece.first:
         return piece
     return piece._replace(first=first, next=first + piece.span, mended=True)
@@ -248,19 +269,22 @@ def moved(piece: Piece, first: int) -> Piece:
 # -- pieces that belong together ------------------------------------------------------------------
 
 
-def _with_behind(pieces: Iterable[Piece], frame: FileFrame) -> Iterator[Piece]:
-    """Note up to where the log was known right before each piece. The name of a file tells that
-    only where compaction removes what is at its front."""
-    behind = frame.behind if frame.sparse or frame.behind == frame.base else -1
+def _with_behind(pieces: Iterable[RescuedRange], frame: FileFrame) -> Iterator[RescuedRange]:
+    """Note up to which offset the log was known right before each piece.
+
+    Only compaction leaves gaps. In any other log a gap is a loss, even if no damage is seen there:
+    batches may have been swapped, and one of them damaged later.
+    """
+    behind = frame.behind
     for piece in pieces:
-        known = piece.joined and not piece.alone
-        yield piece._replace(behind=behind if known else -1)
+        known = frame.proves_gaps and piece.joined and not piece.alone
+        yield piece._replace(behind=behind) if known else piece._replace(behind=-1, joined=False)
         behind = -1 if piece.homeless or piece.alone else piece.next
 
 
-def coalesce(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def coalesce(pieces: Iterable[RescuedRange]) -> Iterator[RescuedRange]:
     """Join neighbours of one epoch whose offsets ascend, whatever gaps compaction left."""
-    joined: Piece | None = None
+    joined: RescuedRange | None = None
     for piece in pieces:
         if joined is not None and _continues(joined, piece):
             joined = joined._replace(
@@ -277,17 +301,23 @@ def coalesce(pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield joined
 
 
-def _continues(one: Piece, other: Piece) -> bool:
+def _continues(one: RescuedRange, other: RescuedRange) -> bool:
     plain = not any(p.mended or p.homeless or p.alone for p in (one, other))
     alike = (one.file, one.epoch, one.magic, one.end, one.sure) == (
-        other.file, other.epoch, other.magic, other.start, other.sure,
-    )  # fmt: skip
+        other.file,
+        other.epoch,
+        other.magic,
+        other.start,
+        other.sure,
+    )
     follows = one.next == other.first or (other.joined and one.next < other.first)
     return plain and alike and follows
 
 
-def _with_next(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Piece | None]]:
-    ends: list[Piece | None] = [None]
+def _with_next(
+    pieces: Iterable[RescuedRange],
+) -> Iterator[tuple[RescuedRange, RescuedRange | None]]:
+    ends: list[RescuedRange | None] = [None]
     walk = chain(pieces, ends)
     piece = next(walk)
     while piece is not None:

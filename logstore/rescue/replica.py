@@ -11,24 +11,26 @@ from itertools import pairwise
 from checkpoints.printable import printable
 from logstore.rescue.lineage import History, Lineage, agreeing_entries, runs_of, sane_entries
 from logstore.rescue.patchy import FilePool, PatchyFile
-from logstore.rescue.pieces import Damage, Hole, Piece
 from logstore.rescue.placing import EpochAt, FileFrame, coalesce, copies, housed, mend_epochs, place
-from logstore.rescue.sources import DataFile, Replica
+from logstore.rescue.ranges import Damage, Hole, RescuedRange
+from logstore.rescue.sources import DataFile, SourceReplica
 from logstore.rescue.survey import Found, Survey
 
-_REASONS = 3  # that one hole names; the others are counted
+_REASONS = 3  # how many reasons one hole names; the others are counted
 _END = 2**63
 
 
 @dataclass(slots=True)
 class Surveyed:
-    """``pieces`` and ``holes`` are sorted by offset. ``claimed``: the offset behind a damaged last
-    batch, by its own header, or −1."""
+    """One surveyed replica. ``pieces`` and ``holes`` are sorted by offset.
 
-    replica: Replica
+    ``claimed`` is the offset after a damaged last batch according to its header, or −1.
+    """
+
+    replica: SourceReplica
     files: list[PatchyFile]
-    pieces: list[Piece]
-    homeless: list[Piece]
+    pieces: list[RescuedRange]
+    homeless: list[RescuedRange]
     holes: list[Hole]
     history: History
     claimed: int = -1
@@ -42,15 +44,15 @@ class Surveyed:
 
 
 def survey_replica(
-    replica: Replica,
+    replica: SourceReplica,
     pool: FilePool,
     tell: Callable[[int], None],
-    others: Iterable[Replica] = (),
+    others: Iterable[SourceReplica] = (),
 ) -> Surveyed:
-    """Look through all files of a replica, and place what is good. ``others`` are of the same
-    partition.
+    """Read all files of a replica, and place the good batches.
 
-    Whether it is compacted may turn out on the way; then it is looked through once more.
+    ``others`` are replicas of the same partition. If the log turns out to be compacted, the files
+    are read once more.
     """
     epochs = [_epochs_on_file(each) for each in (replica, *others)]
     walk = _Walk(replica, pool, replica.compacted, tell, epochs)
@@ -61,7 +63,7 @@ def survey_replica(
     return walk.result()
 
 
-def _epochs_on_file(replica: Replica) -> EpochAt:
+def _epochs_on_file(replica: SourceReplica) -> EpochAt:
     entries = sane_entries(replica.epochs)
     return Lineage([(start, epoch) for epoch, start in entries], ()).epoch_at
 
@@ -69,7 +71,7 @@ def _epochs_on_file(replica: Replica) -> EpochAt:
 class _Walk:
     def __init__(
         self,
-        replica: Replica,
+        replica: SourceReplica,
         pool: FilePool,
         sparse: bool,
         tell: Callable[[int], None],
@@ -80,7 +82,7 @@ class _Walk:
         self.files = [PatchyFile(pool, os.path.join(replica.path, f.name)) for f in self.data]
         self.bases = frozenset(f.base for f in self.data if f.is_segment)
         self._ascending = sorted(self.bases)
-        self.pieces: list[Piece] = []
+        self.pieces: list[RescuedRange] = []
         self.damages: list[Damage] = []
         self.has_holes = False
         self.behind = -1
@@ -97,22 +99,22 @@ class _Walk:
             self.behind = self._behind(number, before)
 
     def _frame(self, data: DataFile) -> FileFrame:
-        """What was cut off and kept does not begin at the offset in its name."""
+        """The frame of a file. A kept cut does not begin at the offset in its name."""
         if not data.is_segment:
             return FileFrame(data.base, -1, frozenset(), -1, True)
         at = bisect_right(self._ascending, data.base)
         following = self._ascending[at] if at < len(self._ascending) else -1
         return FileFrame(data.base, following, self.bases, self.behind, self.sparse)
 
-    def _pieces_of(self, found: Iterable[Found]) -> Iterator[Piece]:
+    def _pieces_of(self, found: Iterable[Found]) -> Iterator[RescuedRange]:
         for one in found:
-            if isinstance(one, Piece):
+            if isinstance(one, RescuedRange):
                 yield one
             else:
                 self.damages.append(one)
 
     def _behind(self, number: int, before: int) -> int:
-        """Up to where the log is known at the end of a file."""
+        """The offset up to which the log is known at the end of a file."""
         pieces = self.pieces[before:]
         if not pieces:
             return -1
@@ -132,16 +134,22 @@ class _Walk:
         runs = runs_of(pieces)
         entries = agreeing_entries(sane_entries(self.replica.epochs), runs)
         return Surveyed(
-            self.replica, self.files, pieces, homeless, list(self._holes(pieces)),
-            History(runs, entries), self._claimed(pieces), self.damages,
-        )  # fmt: skip
+            self.replica,
+            self.files,
+            pieces,
+            homeless,
+            list(self._holes(pieces)),
+            History(runs, entries),
+            self._claimed(pieces),
+            self.damages,
+        )
 
-    def _claimed(self, pieces: list[Piece]) -> int:
+    def _claimed(self, pieces: list[RescuedRange]) -> int:
         end = max((p.next for p in pieces), default=0)
         return max((d.claimed for d in self.damages if d.claimed > end), default=-1)
 
-    def _holes(self, pieces: list[Piece]) -> Iterator[Hole]:
-        bounds: list[Piece | None] = [None, *pieces, None]
+    def _holes(self, pieces: list[RescuedRange]) -> Iterator[Hole]:
+        bounds: list[RescuedRange | None] = [None, *pieces, None]
         reached = 0
         for one, other in pairwise(bounds):
             reached = max(reached, one.next if one is not None else 0)
@@ -149,8 +157,8 @@ class _Walk:
             if end > reached:
                 yield Hole(reached, end, self._why(one, other))
 
-    def _why(self, one: Piece | None, other: Piece | None) -> str:
-        """What lies between two pieces that follow each other by offset."""
+    def _why(self, one: RescuedRange | None, other: RescuedRange | None) -> str:
+        """What lies between two pieces that are neighbours by offset."""
         low = (-1, 0) if one is None else (one.file, one.start)
         high = (len(self.data), 0) if other is None else (other.file, other.start)
         between = [d for d in self.damages if low < (d.file, d.start) < high]
@@ -170,7 +178,7 @@ class _Walk:
         name = printable(self.data[damage.file].name)
         return f"{name} at byte {damage.start}: {damage.reason}, {damage.end - damage.start} bytes"
 
-    def _plain_reason(self, one: Piece | None, other: Piece | None) -> str:
+    def _plain_reason(self, one: RescuedRange | None, other: RescuedRange | None) -> str:
         if other is None:
             return "it has no batches" if one is None else f"it ends at {one.next}"
         if one is None:

@@ -8,12 +8,12 @@ from typing import Any
 from checkpoints.printable import printable
 
 LISTED_MAX = 1000
-"""Gaps, stretches and notes of one partition that are listed; the rest is counted."""
+"""How many gaps, stretches and notes of one partition are listed. The rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets ``[first, next)`` that the result does not have, although it may have had them."""
+    """Offsets ``[first, next)`` that the result lacks, and that may have held records."""
 
     first: int
     next: int
@@ -25,7 +25,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Batches that are no part of the result, and the file that keeps them, if one does."""
+    """Batches that are not part of the result, and the file that keeps them, if there is one."""
 
     path: str
     first: int
@@ -45,9 +45,9 @@ class SetAside:
 class PartitionRescue:
     """One partition of the result: offsets ``[start, end)``.
 
-    ``gaps`` were lost; ``history_gaps`` counts offsets that a source shows to have been missing
-    before any damage, as compaction leaves them. ``mended`` counts batches with a header field that
-    was put right, ``copies`` those that were there more than once.
+    ``gaps`` were lost. ``history_gaps`` counts offsets that were missing before any damage, as
+    compaction leaves them, according to a source. ``mended`` counts batches with a corrected header
+    field, ``copies`` batches that were found more than once.
     """
 
     topic: str
@@ -94,8 +94,12 @@ class PartitionRescue:
             "gaps": [{"first": g.first, "next": g.next, "reason": g.reason} for g in self.gaps],
             "setAside": [
                 {
-                    "path": printable(s.path), "first": s.first, "next": s.next,
-                    "batches": s.batches, "reason": s.reason, "file": s.file,
+                    "path": printable(s.path),
+                    "first": s.first,
+                    "next": s.next,
+                    "batches": s.batches,
+                    "reason": s.reason,
+                    "file": s.file,
                 }
                 for s in self.set_aside
             ],
@@ -103,12 +107,12 @@ class PartitionRescue:
             "notes": self.notes,
             "sources": [printable(source) for source in self.sources],
             "notListed": self.dropped,
-        }  # fmt: skip
+        }
 
 
 @dataclass(slots=True)
 class RescueReport:
-    """What a rescue brought to ``target``; ``notes`` are one line each."""
+    """What a rescue wrote to ``target``. Each of ``notes`` is one line."""
 
     target: str
     dry_run: bool
@@ -117,7 +121,7 @@ class RescueReport:
 
     @property
     def whole(self) -> bool:
-        """Nothing is missing, as far as anything in the sources tells."""
+        """Whether nothing is missing, as far as the sources show."""
         return all(partition.whole for partition in self.partitions)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What the sources are: log directories and partition directories, and what their small files say.
 
-Everything here may be damaged. A checkpoint that cannot be read counts as absent, and is told. Only
-the identity of a topic is no matter of opinion: where sources name different topic ids, somebody
-has to choose.
+Everything here may be damaged. A checkpoint that cannot be read counts as absent, and is noted.
+Only the identity of a topic is not guessed: if sources name different topic ids, the caller has to
+choose.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LOCK = ".lock"
 _CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
 _MARKS = (*_CHECKPOINTS, META_PROPERTIES, LOCK, clean_shutdown.CLEAN_SHUTDOWN)
 _DATA = re.compile(r"([0-9]{20})\.log(\.swap|\.[0-9]+(\.[0-9]+)?\.cut)?")
-"""Files with batches of the log: segments, and what a recovery has cut off and kept."""
+"""Files with batches of the log: segments, and what a recovery cut off and kept."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file with batches. ``is_segment``: its name tells where it begins."""
+    """A file with batches. ``is_segment``: its name says where it begins."""
 
     name: str
     base: int
@@ -60,8 +60,8 @@ class DataFile:
 
 
 @dataclass(slots=True)
-class Replica:
-    """One partition directory of a source, with what its small files say; −1 is unknown."""
+class SourceReplica:
+    """One partition directory of a source, with the values of its small files; −1 is unknown."""
 
     source: str
     path: str
@@ -74,16 +74,16 @@ class Replica:
     properties: TopicProperties | None = None
     files: list[DataFile] = field(default_factory=list)
     orphans: dict[int, str] = field(default_factory=dict)
-    """Base offsets of indexes without a ``.log``, with the name of one."""
+    """Base offset → name of an index that has no ``.log``."""
     reached: int = -1
-    """The highest offset in the name of a file: the log was that long."""
+    """The highest offset in the name of a file. The log reached at least that far."""
 
 
 @dataclass(slots=True)
 class Sources:
-    """All that was found. ``notes``: what is left alone, or cannot be read, in lines."""
+    """All that was found. ``notes`` has a line for everything that is ignored or cannot be read."""
 
-    replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
+    replicas: dict[TopicPartition, list[SourceReplica]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     metas: dict[str, MetaProperties] = field(default_factory=dict)
 
@@ -100,7 +100,7 @@ class SourceReader:
         self.found = Sources()
 
     def add(self, path: str) -> None:
-        """A log directory, or the directory of one partition.
+        """Add a log directory, or the directory of one partition.
 
         Raises:
             ConfigError: it is neither.
@@ -145,7 +145,7 @@ class SourceReader:
         self.found.notes.append(printable(text))
 
     def _read(self, read: Callable[[], T]) -> T | None:
-        """A small file; one that cannot be read counts as absent."""
+        """Read a small file. One that cannot be read counts as absent."""
         try:
             return read()
         except (CheckpointError, OSError) as failure:
@@ -169,7 +169,7 @@ class SourceReader:
         def small(name: str) -> str:
             return os.path.join(path, name)
 
-        replica = Replica(source, path)
+        replica = SourceReplica(source, path)
         metadata = self._read(PartitionMetadataFile(small(PARTITION_METADATA), self._storage).read)
         replica.topic_id = None if metadata is None else metadata.topic_id
         epochs = LeaderEpochCheckpoint(small(LEADER_EPOCH), self._storage)
@@ -183,7 +183,7 @@ class SourceReader:
         self._list(replica, self._read(lambda: self._storage.scan_dir(path)) or [])
         self.found.replicas.setdefault(tp, []).append(replica)
 
-    def _list(self, replica: Replica, entries: Iterable[FileInfo]) -> None:
+    def _list(self, replica: SourceReplica, entries: Iterable[FileInfo]) -> None:
         indexes: dict[int, str] = {}
         for entry in entries:
             data = _DATA.fullmatch(entry.name)
@@ -216,10 +216,10 @@ def settle_topic_ids(sources: Sources, chosen: Mapping[str, uuid.UUID]) -> dict[
     """The id of each topic; replicas of another topic under the same name are left out.
 
     Args:
-        chosen: by topic, where somebody has chosen.
+        chosen: the ids that the caller has chosen, by topic.
     Raises:
-        ConfigError: sources have different ids for a topic, and nobody has chosen; or the chosen
-            one is none of them.
+        ConfigError: sources have different ids for a topic and the caller chose none, or chose an
+            id that no source has.
     """
     ids: dict[str, dict[uuid.UUID, list[str]]] = {}
     for tp, replicas in sources.replicas.items():

@@ -1,8 +1,7 @@
 """One ``.log`` file from front to end: which batches are good, and what lies between them.
 
 A batch is good if its checksum matches, its header does not contradict itself, and its records
-decode. Where it belongs is another question, which ``placing`` answers: base offset and leader
-epoch are under no checksum.
+decode. No checksum covers base offset and leader epoch, so ``placing`` decides where it belongs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from logstore.kernels import (
     survey_batches,
 )
 from logstore.rescue.patchy import PatchyFile
-from logstore.rescue.pieces import Damage, Piece
+from logstore.rescue.ranges import Damage, RescuedRange
 from logstore.segments.batch_search import PREFIX, WHOLE_BATCH_MAX, BatchSearch
 from logstore.storage.base import File
 from logstore.verify.common.batch_rules import MAGIC, check_header
@@ -38,7 +37,7 @@ from logstore.verify.common.header_table import (
     LAST,
     POSITION,
     ROWS,
-    BatchTable,
+    HeaderTable,
 )
 from logstore.verify.common.header_table import MAGIC as MAGIC_COLUMN
 from logstore.verify.common.report import Severity
@@ -47,22 +46,22 @@ from logstore.verify.segment.records import check_content
 CRC = SCAN_COLUMNS.index("crc")
 WINDOW = 4 << 20
 UNPACKED_MAX = 64 << 20
-"""Bytes that a compressed batch may unpack to; a larger one is believed for its checksum."""
+"""How many bytes a compressed batch may unpack to. For a larger one the checksum is enough."""
 
 _CODEC = 7
-Found = Piece | Damage
+Found = RescuedRange | Damage
 
 
 class Survey:
-    """Walks one file. ``has_holes``: compaction took records out of its batches."""
+    """Walks one file. ``has_holes``: compaction removed records from its batches."""
 
     def __init__(self, file: PatchyFile, number: int, tell: Callable[[int], None]) -> None:
         self._file, self._number, self._tell = file, number, tell
         self._size = file.size()
         self._search = BatchSearch(cast(File, file), 0, self._size)
-        self._table = BatchTable()
+        self._table = HeaderTable()
         self._good_until = 0  # where the last good batch ends
-        self._next = -1  # the offset behind it
+        self._next = -1  # the offset after it
         self.has_holes = False
 
     def run(self) -> Iterator[Found]:
@@ -70,7 +69,7 @@ class Survey:
         position, window = 0, WINDOW
         while position < self._size:
             view = memoryview(self._file.read_at(position, min(window, self._size - position)))
-            if not view:  # cut meanwhile
+            if not view:  # cut since it was opened
                 return
             done, status = self._table.fill(view, 0, position)
             if self._table.count:
@@ -98,7 +97,7 @@ class Survey:
     # -- good batches --------------------------------------------------------------------------
 
     def _batches(self, view: memoryview) -> Iterator[Found]:
-        """The batches of the table, which a scan found to be good by checksum."""
+        """The batches of the table, whose checksums a scan has verified."""
         table = self._table
         survey = survey_batches(table.columns, table.count, -1, table.column(BASE)[0], -1)
         self.has_holes = self.has_holes or survey.holes
@@ -122,19 +121,26 @@ class Survey:
             if bases[row] != lasts[row - 1] + 1 or magics[row] != magics[row - 1]:
                 yield row
 
-    def _rows(self, first: int, end: int) -> Piece:
+    def _rows(self, first: int, end: int) -> RescuedRange:
         table = self._table
         start, stop = self._bytes(first)[0], self._bytes(end - 1)[1]
         hidden = start - self._good_until
         joined = not hidden
         self._good_until, self._next = stop, table.column(LAST)[end - 1] + 1
-        return Piece(
-            self._number, start, stop, table.column(BASE)[first], self._next,
-            table.column(EPOCH)[first], end - first, table.column(MAGIC_COLUMN)[first], joined,
+        return RescuedRange(
+            self._number,
+            start,
+            stop,
+            table.column(BASE)[first],
+            self._next,
+            table.column(EPOCH)[first],
+            end - first,
+            table.column(MAGIC_COLUMN)[first],
+            joined,
             hidden,
             first_crc=table.column(CRC)[first],
             last_crc=table.column(CRC)[end - 1],
-        )  # fmt: skip
+        )
 
     def _bytes(self, row: int) -> tuple[int, int]:
         start, size = self._table.columns[row : row + ROWS + 1 : ROWS]
@@ -162,9 +168,9 @@ class Survey:
     # -- the rest ------------------------------------------------------------------------------
 
     def _beside(self, position: int, status: int) -> Generator[Found, None, int]:
-        """What is at ``position``, where no batch is that a scan takes; returns where to go on."""
+        """What is at ``position``, where a scan finds no batch. Returns where to go on."""
         found = self._search.at(position)
-        if found is not None:  # good, and too large for one piece
+        if found is not None:  # good, and too large for one buffer
             return (yield from self._large(position, found.size))
         after = self._search.next(position + 1)
         end = self._size if after is None else after.position
@@ -183,7 +189,7 @@ class Survey:
         return position + size
 
     def _mended(self, position: int, size: int, magic: int) -> Generator[Found, None, int]:
-        """A batch that only its length or its magic is wrong of."""
+        """A batch in which only the length or the magic is wrong."""
         head = self._file.read_at(position, HEADER_SIZE)
         if magic == MAGIC:
             right = head[:8] + (size - PREFIX).to_bytes(4, "big") + head[12:16] + b"\2" + head[17:]
@@ -194,8 +200,10 @@ class Survey:
         return position + size
 
     def _believed_end(self, position: int, found: int, status: int) -> int:
-        """Where the damage ends: behind the batch, if its length leads to another one. What lies
-        inside may be the value of a record."""
+        """Where the damage ends: after the batch, if its length leads to another batch.
+
+        What looks like a batch inside may be the value of a record.
+        """
         claimed = position + self._framed_size(position)
         framed = status != SCAN_BAD_SIZE and found < claimed <= self._size
         if framed and (claimed == self._size or self._search.at(claimed) is not None):
@@ -212,14 +220,14 @@ class Survey:
         return SCAN_REASONS[status]
 
     def _claimed(self, position: int) -> int:
-        """The offset behind a batch that goes on where the log stood, by its own header."""
+        """The offset after a batch that continues the log, according to its own header."""
         head = self._file.read_at(position, HEADER_SIZE)
         base, delta = int.from_bytes(head[:8], "big"), int.from_bytes(head[23:27], "big")
         fits = len(head) == HEADER_SIZE and base == self._next and head[16] == MAGIC
         return base + delta + 1 if fits and delta < 1 << 31 else -1
 
 
-def place_legacy(view: memoryview, table: BatchTable) -> None:
+def place_legacy(view: memoryview, table: HeaderTable) -> None:
     """Give compressed batches of the old formats the offset of their first message; the header
     has that of the last one alone."""
     columns = table.columns

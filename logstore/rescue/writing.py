@@ -1,4 +1,4 @@
-"""The new log: segments with nothing but batches. Indexes and the rest are made by recovery."""
+"""The new log: segments with nothing but batches. Recovery builds the indexes and the rest."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Iterator, Sequence
 
 from logstore.format import filenames
 from logstore.format.header import HEADER_SIZE
-from logstore.rescue.merging import Stretch
+from logstore.rescue.merging import MergedRange
 from logstore.rescue.patchy import PatchyFile
-from logstore.rescue.pieces import mended_head
+from logstore.rescue.ranges import mended_head
 from logstore.storage.base import File, Storage
 
 _PIECE = 1 << 20
 _RELATIVE_MAX = 2**31 - 1
 
 
-class LogWriter:
+class RescueWriter:
     """Writes batches of one partition into new segments.
 
     Args:
         bases: where segments of the sources begin; new ones begin there too.
-        segment_bytes: the most that a segment has, if more than one stretch is in it.
+        segment_bytes: the largest size of a segment that holds more than one stretch.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LogWriter:
         self._base = self._size = 0
         self._aside: dict[str, int] = {}
 
-    def add(self, stretch: Stretch, file: PatchyFile) -> None:
+    def add(self, stretch: MergedRange, file: PatchyFile) -> None:
         """Append the batches of ``stretch``, which lie in ``file``."""
         if self._file is None or self._is_full(stretch):
             self._roll(stretch.first)
@@ -42,7 +42,7 @@ class LogWriter:
             self._file.write_at(self._size, data)
             self._size += len(data)
 
-    def _is_full(self, stretch: Stretch) -> bool:
+    def _is_full(self, stretch: MergedRange) -> bool:
         return (
             self._size + stretch.end - stretch.start > self._segment_bytes
             or stretch.next - 1 - self._base > _RELATIVE_MAX
@@ -58,7 +58,7 @@ class LogWriter:
             self._bases.pop(0)
 
     def start_empty(self, base: int) -> None:
-        """A log without batches that goes on at ``base``."""
+        """Begin a log without batches that continues at ``base``."""
         self._roll(base)
 
     def finish(self) -> None:
@@ -67,8 +67,8 @@ class LogWriter:
             self._file.close()
             self._file = None
 
-    def keep_aside(self, name: str, stretch: Stretch, file: PatchyFile) -> None:
-        """Append to a file that is no part of the log."""
+    def keep_aside(self, name: str, stretch: MergedRange, file: PatchyFile) -> None:
+        """Append to a file that is not part of the log."""
         aside = self._storage.open(os.path.join(self._directory, name), create=True)
         try:
             position = self._aside.get(name, 0)
@@ -81,8 +81,8 @@ class LogWriter:
             aside.close()
 
 
-def bytes_of(stretch: Stretch, file: PatchyFile) -> Iterator[bytes]:
-    """The batches of a stretch in pieces; a mended one with its right header."""
+def bytes_of(stretch: MergedRange, file: PatchyFile) -> Iterator[bytes]:
+    """The bytes of a stretch in pieces. A mended batch has its right header."""
     start = stretch.start
     if stretch.source.piece.mended:
         head = file.read_at(start, min(HEADER_SIZE, stretch.end - start))

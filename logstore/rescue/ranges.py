@@ -5,16 +5,16 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_PREFIX = struct.Struct(">qiib")  # base offset, length, leader epoch, magic: under no checksum
+_PREFIX = struct.Struct(">qiib")  # base offset, length, leader epoch, magic: without checksum
 _LEGACY_PREFIX = struct.Struct(">qi")
 
 
-class Piece(NamedTuple):
-    """Good batches that follow each other in one file, in one leader epoch, offsets ascending.
+class RescuedRange(NamedTuple):
+    """Consecutive good batches of one file, in one leader epoch, with ascending offsets.
 
-    ``start`` and ``end`` are bytes of ``file`` (its number in the replica), ``first`` and ``next``
-    offsets, the last one exclusive. A ``mended`` piece is one batch with a damaged header field
-    that no checksum covers; its right values are those here.
+    They are bytes ``[start, end)`` of ``file`` (its number in the replica) and offsets ``[first,
+    next)``. A ``mended`` piece is one batch with a damaged header field that no checksum covers;
+    the piece has the right values.
     """
 
     file: int
@@ -26,21 +26,21 @@ class Piece(NamedTuple):
     batches: int = 1
     magic: int = 2
     joined: bool = True
-    """It begins where the piece before it in the file ends, or the file begins."""
+    """It begins where the piece before it in the file ends, or at the start of the file."""
     hidden: int = 0
-    """Bytes of damage right before it."""
+    """How many damaged bytes lie right before it."""
     behind: int = -1
-    """The offset up to which the log was known right before it, −1 where damage hides that."""
+    """The offset up to which the log was known right before it, −1 if damage hides that."""
     first_crc: int = 0
     """The stored checksum of the first batch; ``last_crc`` that of the last."""
     last_crc: int = 0
     mended: bool = False
     sure: bool = True
-    """Something beside its own header vouches for its epoch."""
+    """Whether something besides its own header confirms its epoch."""
     alone: bool = False
-    """Nothing beside its own header vouches for its offsets."""
+    """Whether only its own header gives its offsets."""
     homeless: bool = False
-    """Its offsets contradict the file around it, and nothing says what they were."""
+    """Whether its offsets contradict the file around it, so that the right ones are unknown."""
 
     @property
     def span(self) -> int:
@@ -48,7 +48,7 @@ class Piece(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that are no good batch. ``claimed``: the offset behind what they claim, or −1."""
+    """Bytes that are no good batch. ``claimed`` is the offset after what they claim, or −1."""
 
     file: int
     start: int
@@ -58,14 +58,14 @@ class Damage(NamedTuple):
 
 
 class Hole(NamedTuple):
-    """Offsets ``[first, next)`` that one replica should have and cannot give, and why."""
+    """Offsets ``[first, next)`` that one replica should have and lacks, and why."""
 
     first: int
     next: int
     reason: str
 
 
-def mended_head(piece: Piece, head: bytes) -> bytes:
+def mended_head(piece: RescuedRange, head: bytes) -> bytes:
     """The first bytes of a mended batch, with the right values in place of the damaged ones."""
     length = piece.end - piece.start - _LEGACY_PREFIX.size
     if piece.magic < 2:  # the stored offset is that of the last message
