@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from logstore.log.writing.extending import ExtendInfo
     from logstore.log.writing.producing import LogProducer
     from logstore.manager import LoadProgress, LogManager
-    from logstore.recovery.recovery import RecoveryOptions, RecoveryReport
+    from logstore.recovery import RecoveryOptions, RecoveryReport
     from logstore.segments.producer_state import AppendOrigin
 
 # Where each name lives; imported when first asked for, so that a command starts fast.
@@ -46,10 +46,19 @@ _HOMES = {
     "checkpoints.types": ("TopicPartition",),
     "logstore.common.config": ("BrokerConfig", "LogConfig"),
     "logstore.common.errors": (
-        "CorruptBatchError", "CorruptDataError", "CorruptIndexError", "CursorError",
-        "LogClosedError", "LogDirLockedError", "LogTruncatedError", "LogUnavailableError",
+        "CorruptBatchError",
+        "CorruptDataError",
+        "CorruptIndexError",
+        "CursorError",
+        "LogClosedError",
+        "LogDirLockedError",
+        "LogTruncatedError",
+        "LogUnavailableError",
         "LogstoreError",
-        "OffsetOutOfRangeError", "PartialAppendError", "RecordRejectedError", "StorageFailedError",
+        "OffsetOutOfRangeError",
+        "PartialAppendError",
+        "RecordRejectedError",
+        "StorageFailedError",
     ),
     "logstore.log.reading.cursors": ("Cursor",),
     "logstore.log.reading.directory_reader": ("DirectoryReader", "follow_directory"),
@@ -65,7 +74,7 @@ _HOMES = {
     "logstore.recovery.recovery": ("RecoveryOptions", "RecoveryReport"),
     "logstore.common.types": ("Record",),
     "logstore.common.version": ("__version__",),
-}  # fmt: skip
+}
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 

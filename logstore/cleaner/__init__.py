@@ -1,9 +1,9 @@
-"""Compaction: of each key the newest record stays. Kafka's ``LogCleaner``.
+"""Compaction keeps the newest record of each key. Kafka's ``LogCleaner``.
 
 In reading order: ``cleanable`` (what may be cleaned, and when: decisions only), ``transactions``
 (whose data was aborted), ``cleaner`` (one pass over one log) and ``log_cleaner`` (which log is
-next, and what came of it). ``logstore.log.upkeep.replacing`` puts a rewritten segment in the place
-of others; ``logstore.manager.compact_directory`` is one pass by hand.
+next, and what came of it). ``logstore.log.upkeep.replacing`` replaces segments by a rewritten one.
+``logstore.manager.compact_directory`` runs one pass by hand.
 """
 
 from __future__ import annotations
@@ -17,4 +17,6 @@ __all__ = [
     "LogCleaner",
     "PassStats",
     "Uncleanable",
+    "cleaner",
+    "log_cleaner",
 ]

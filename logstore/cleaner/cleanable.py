@@ -1,4 +1,4 @@
-"""What of a log may be cleaned, and whether it should be now: decisions only.
+"""Decide which part of a log may be cleaned, and whether to clean it now.
 
 Kafka's ``LogCleanerManager.cleanableOffsets``, ``LogToClean`` and ``groupSegmentsBySize``.
 """
@@ -18,8 +18,8 @@ _OFFSET_ENTRY, _TIME_ENTRY = 8, 12  # bytes
 class LogToClean(NamedTuple):
     """What a pass over one log would work on.
 
-    ``[first_dirty, end)`` is to be mapped, ``end`` being the base of a segment; the segments below
-    ``end`` are rewritten, the clean ones before ``first_dirty`` too.
+    ``[first_dirty, end)`` is mapped; ``end`` is the base of a segment. All segments below ``end``
+    are rewritten, the clean ones before ``first_dirty`` too.
     """
 
     first_dirty: int
@@ -27,20 +27,20 @@ class LogToClean(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    """For how long a record has been dirty beyond ``max.compaction.lag.ms``; 0: for none."""
+    """How long the oldest dirty record has exceeded ``max.compaction.lag.ms``; 0 if it has not."""
     checkpoint_is_wrong: bool
-    """The checkpoint named an offset outside the log: ``first_dirty`` is to be written."""
+    """The checkpoint named an offset outside the log, so ``first_dirty`` must be written."""
     stopped_by: str
     """What keeps the pass from going on at ``end``."""
 
     @property
     def ratio(self) -> float:
-        """Dirty bytes of all that the pass would read; 0 where there is nothing."""
+        """The share of dirty bytes in all bytes of the pass; 0 if there are none."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     def is_due(self, min_cleanable_dirty_ratio: float) -> bool:
-        """Strictly above the ratio; or something is overdue."""
+        """Whether the ratio is strictly above the limit, or a record is overdue."""
         return self.dirty_bytes > 0 and (
             self.ratio > min_cleanable_dirty_ratio or self.overdue_ms > 0
         )
@@ -49,9 +49,10 @@ class LogToClean(NamedTuple):
 def log_to_clean(
     log: LogView, config: LogConfig, checkpoint: int | None, now_ms: int
 ) -> LogToClean:
-    """What may be cleaned: never the active segment, nothing at or above the high watermark or the
-    first transaction that is not decided, no segment with a record younger than
-    ``min.compaction.lag.ms``.
+    """What may be cleaned.
+
+    Never the active segment, nothing at or above the high watermark or the first undecided
+    transaction, and no segment with a record younger than ``min.compaction.lag.ms``.
 
     ``checkpoint`` is where the last pass ended, if it is known.
     """
@@ -78,7 +79,7 @@ def log_to_clean(
     limit, stopped_by = min(limits, key=lambda pair: pair[0])
     limit = max(limit, first_dirty)
     end = active_base if limit >= active_base else log.base_of(log.floor(limit))
-    if end < first_dirty:  # inside the segment with the first dirty offset: nothing is to do
+    if end < first_dirty:  # inside the segment with the first dirty offset: nothing to do
         end = first_dirty
     return LogToClean(
         first_dirty,
@@ -103,8 +104,11 @@ def _overdue_ms(dirty: Sequence[SegmentView], config: LogConfig, now_ms: int) ->
 def group_segments(
     views: Sequence[SegmentView], config: LogConfig, end_offset: int
 ) -> list[list[SegmentView]]:
-    """Consecutive segments that become one: together within ``segment.bytes``,
-    ``segment.index.bytes`` for each index, and 2³¹−1 offsets. ``end_offset`` is that of all."""
+    """Group consecutive segments that become one.
+
+    Together they stay within ``segment.bytes``, ``segment.index.bytes`` for each index, and 2³¹−1
+    offsets. ``end_offset`` is the end of the last group.
+    """
     groups: list[list[SegmentView]] = []
     size = offsets = times = 0
     for at, view in enumerate(views):

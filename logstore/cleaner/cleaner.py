@@ -1,7 +1,7 @@
 """One pass over one log: map the keys of the dirty part, then rewrite all below its end.
 
-Kafka's ``Cleaner``. Everything is read beside the log, from views that were current when the pass
-began; ``LogReplacing`` says at the end of each group of segments whether they still are.
+Kafka's ``Cleaner``. A pass reads views that were current when it began, without a lock. At the end
+of each group of segments ``LogReplacing`` says whether they still are.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class PassStats:
-    """What a pass did. ``bytes_*`` are of ``.log`` files; counts of records include markers."""
+    """What a pass did. ``bytes_*`` count bytes of ``.log`` files. Record counts include markers."""
 
     first_dirty: int = 0
     end_offset: int = 0
-    """All below it is clean now: the new checkpoint."""
+    """The new checkpoint: everything below it is clean now."""
     segments_before: int = 0
     segments_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     map_bytes: int = 0
-    """Bytes that were read to map the keys."""
+    """How many bytes were read to map the keys."""
     keys: int = 0
     map_full: bool = False
-    """The map had no room for more keys: the next pass goes on at ``end_offset``."""
+    """Whether the map was full. The next pass continues at ``end_offset``."""
     batches_read: int = 0
     batches_kept: int = 0
     batches_copied: int = 0
@@ -83,7 +83,7 @@ class Cleaner:
     """
     Attributes:
         offset_map: cleared by each pass.
-        io_buffer_size: bytes of a segment that are worked on in one call.
+        io_buffer_size: how many bytes of a segment one call works on.
         throttle: called with the bytes of every read and write; may wait, with no lock held.
         check: called often; raises to stop the pass.
     """
@@ -96,18 +96,18 @@ class Cleaner:
     def clean(
         self, log: ReplicaLog, to_clean: LogToClean, now_ms: int, view: LogView
     ) -> tuple[PassStats, list[SegmentView]]:
-        """Do what ``to_clean`` says; it was decided by ``view`` of the log.
+        """Clean the range of ``to_clean``, which was decided from ``view``.
 
         Returns:
-            What was done, and the views on whose presence it rests: where one is not in the log
-            any more, ``end_offset`` says nothing.
+            What was done, and the views that it depends on: if one of them is no longer in the log,
+            ``end_offset`` is not valid.
         Raises:
-            LogCleaningAbortedError: the log changed; what was swapped in stays.
+            LogCleaningAbortedError: the log changed. Segments that were already replaced stay.
             CorruptBatchError: a batch is damaged; its segment stays as it is.
-            OSError: the disk refused to read, or is full; nothing is lost.
-            StorageFailedError: it refused in the middle of a swap; the log is offline.
+            OSError: a read failed, or the disk is full. Nothing is lost.
+            StorageFailedError: the disk failed in the middle of a swap. The log is offline.
         """
-        # A crash must not take back what superseded a record that is gone, nor the marker that
+        # A crash must not undo the record that superseded a removed one, nor the marker that
         # committed it, which may lie anywhere.
         log.flush(view.snapshot.log_end_offset)
         return _Pass(self, log, to_clean, now_ms, view).run()
@@ -147,16 +147,22 @@ class _Pass:
             at = self._views.index(group[0])
             self._views[at : at + len(group)] = [fresh]
         for name in (
-            "batches_read", "batches_kept", "batches_copied", "batches_emptied", "records_read",
-            "records_kept", "records_without_key", "tombstones_kept",
-        ):  # fmt: skip
+            "batches_read",
+            "batches_kept",
+            "batches_copied",
+            "batches_emptied",
+            "records_read",
+            "records_kept",
+            "records_without_key",
+            "tombstones_kept",
+        ):
             setattr(stats, name, getattr(stats, name) + getattr(sieve, name))
         return stats, self._views
 
     # -- keys ----------------------------------------------------------------------------------
 
     def _map_keys(self) -> int:
-        """Fill the map with the keys from the first dirty offset on; where the round ends."""
+        """Fill the map with the keys from the first dirty offset on. Returns where that ended."""
         self._map.clear()
         start, end = self._to_clean.first_dirty, self._to_clean.end
         dirty = [
@@ -176,7 +182,7 @@ class _Pass:
         return max(self._map.latest_offset + 1, start)
 
     def _map_segment(self, view: SegmentView, start: int, transactions: PassTransactions) -> bool:
-        """Whether the map was full before the end of the segment."""
+        """Map the keys of a segment. Returns whether the map was full before its end."""
 
         def work(window: memoryview) -> int | None:
             done, status, _ = self._map.add_run(window, 0, start)
@@ -224,11 +230,13 @@ class _Pass:
     def each_window(
         self, view: SegmentView, start: int, work: Callable[[memoryview], int | None]
     ) -> bool:
-        """Call ``work`` with windows of a segment from a batch boundary on; it says how many bytes
-        it is done with, or None to stop. Whether the end was reached.
+        """Call ``work`` with windows of a segment, from a batch boundary on.
+
+        ``work`` returns how many bytes it has processed, or None to stop. Returns whether the end
+        was reached.
 
         Raises:
-            CorruptBatchError: at its place in the file; also for an end that is no whole batch.
+            CorruptBatchError: a batch is damaged, or the file does not end with a whole batch.
         """
         size, window = view.size, self._cleaner.io_buffer_size
         position = start
@@ -256,7 +264,7 @@ class _Pass:
 
 
 class _Rewrite:
-    """One group of segments, which becomes one."""
+    """Rewrites one group of segments as one segment."""
 
     def __init__(
         self,
@@ -280,7 +288,7 @@ class _Rewrite:
         sieve.set_last_offsets(last_offsets)
 
     def run(self) -> SegmentView:
-        """The segment that is in the log afterwards; the old one where nothing was to change."""
+        """Returns the segment that the log has afterwards, the old one if nothing changed."""
         replacing = self._log.replacing
         base = self._group[0].base_offset
         cleaned = replacing.cleaned_segment(base)
@@ -299,20 +307,20 @@ class _Rewrite:
             guard = self._pass._views[first + len(self._group) :]
             return replacing.replace(self._group, cleaned, self._crc, guard)
         except BaseException:
-            # After a swap that failed half way every file tells a start what to do.
+            # After a swap that failed half way a start needs every file.
             if not self._log.failed:
                 discard_cleaned(cleaned)
             raise
 
     @property
     def _changed_batches(self) -> int:
-        """Batches of the pass so far that were not copied as they are."""
+        """How many batches of the pass were not copied as they are."""
         sieve, stats = self._sieve, self._stats
         read = sieve.batches_read + stats.batches_read
         return read - sieve.batches_copied - stats.batches_copied
 
     def _write(self, cleaned: CleanedSegment) -> list[AbortedTxn]:
-        """Write the ``.log``; the entries of the transaction index."""
+        """Write the ``.log``. Returns the entries of the transaction index."""
         self._transactions.kept = []
         file = cleaned.file.create()
         try:
@@ -332,7 +340,7 @@ class _Rewrite:
         return max(view.read_next_offset()[0], view.base_offset)
 
     def _finish(self, cleaned: CleanedSegment, aborted: list[AbortedTxn]) -> CleanedSegment:
-        """Indexes; all durable but the names."""
+        """Write the indexes. Everything except the names is durable then."""
         copy = self._log.replacing.written(cleaned, self._size)
         scan = scan_segment(copy)
         if scan.valid_bytes != self._size:
@@ -379,7 +387,7 @@ class _Rewrite:
         self._pass._cleaner.throttle(size)
 
     def _sift_batch(self, window: memoryview, batch: Batch, retain_legacy: bool) -> None:
-        """A batch that the kernel hands back."""
+        """Filter a batch that the kernel returned undone."""
         raw = window[batch.position : batch.end_position]
         if isinstance(batch, LegacyBatch):
             self._sift_legacy(raw, window, batch, retain_legacy)
@@ -397,7 +405,7 @@ class _Rewrite:
             self._sift_data(raw, window, batch)
 
     def _must_stay(self, batch: BatchHeader) -> bool:
-        """Whether the batch stays without records: for its producer, or for its last offset."""
+        """Whether an empty batch stays, for the state of its producer or for its last offset."""
         if batch.next_offset == self._sieve.upper_bound:
             return True
         if not batch.has_producer_id:
@@ -452,10 +460,15 @@ class _Rewrite:
         kept, tombstones, rebuilt, base, largest = _in_batch(
             batch,
             lambda: self._sieve.sift_section(
-                section, batch.base_offset, batch.last_offset_delta, batch.record_count,
-                batch.attributes, batch.base_timestamp, batch.max_timestamp,
+                section,
+                batch.base_offset,
+                batch.last_offset_delta,
+                batch.record_count,
+                batch.attributes,
+                batch.base_timestamp,
+                batch.max_timestamp,
             ),
-        )  # fmt: skip
+        )
         if not kept:
             self._keep_empty(batch, self._must_stay(batch))
             return
@@ -466,16 +479,22 @@ class _Rewrite:
             return
         self._put(
             _rebuilt(
-                batch, rebuilt, kept, base_timestamp=base, max_timestamp=largest,
+                batch,
+                rebuilt,
+                kept,
+                base_timestamp=base,
+                max_timestamp=largest,
                 has_horizon=tombstones > 0 or batch.delete_horizon is not None,
             )
-        )  # fmt: skip
+        )
 
     def _sift_legacy(
         self, raw: memoryview, window: memoryview, batch: LegacyBatch, retain_legacy: bool
     ) -> None:
-        """A message, or a wrapper of several. What stays of a wrapper becomes a batch of magic 2:
-        nothing here writes older ones."""
+        """Filter a message, or a wrapper of several.
+
+        The rest of a wrapper becomes a batch of magic 2, as older formats are not written here.
+        """
         records = legacy_records(window, batch)
         kept = [record for record in records if self._keeps_legacy(record, retain_legacy)]
         stats = self._stats
@@ -483,7 +502,7 @@ class _Rewrite:
         stats.records_read += len(records)
         stats.records_without_key += sum(record.key is None for record in records)
         if not kept and batch.next_offset == self._sieve.upper_bound:
-            kept = records  # no empty batch of an old format says where the range ends
+            kept = records  # an empty batch of an old format cannot mark the end of the range
         stats.records_kept += len(kept)
         if len(kept) == len(records):
             self._put(raw)
@@ -492,7 +511,10 @@ class _Rewrite:
             self._put(_modern(batch, kept))
 
     def _keeps_legacy(self, record: Record, retain_legacy: bool) -> bool:
-        """``retain_legacy``: the segment is young enough to keep its deletions (F-301)."""
+        """Whether a record stays.
+
+        ``retain_legacy``: the segment still keeps its tombstones (F-301).
+        """
         offset_map = self._pass._map
         if record.offset > offset_map.latest_offset:
             return True
@@ -502,7 +524,7 @@ class _Rewrite:
 
 
 def whole_batch(window: memoryview, position: int) -> Batch:
-    """The batch at which a kernel stopped: it has found it whole."""
+    """The batch at which a kernel stopped. The kernel has checked that it is whole."""
     batch = parse_batch(window, position)
     if batch is None:
         raise InvariantError(f"no whole batch at byte {position} of a window")
@@ -518,7 +540,7 @@ def section_of(window: memoryview, batch: BatchHeader) -> Buffer:
 
 
 def _in_batch(batch: BatchHeader, call: Callable[[], T]) -> T:
-    """Errors in a section, at the place of the batch."""
+    """Run ``call``, and report errors in the records section at the place of the batch."""
     try:
         return call()
     except CorruptBatchError as error:
@@ -568,7 +590,7 @@ def _rebuilt(
 
 
 def _modern(batch: LegacyBatch, records: Sequence[Record]) -> bytearray:
-    """What stays of a wrapper, as a batch of magic 2 without an epoch or a producer."""
+    """The remaining records of a wrapper as a batch of magic 2, without epoch and producer."""
     base = records[0].offset
     append_time = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     header = BatchHeader(

@@ -1,9 +1,8 @@
-"""Which log is cleaned next, and what came of it. Kafka's ``LogCleaner`` and
-``LogCleanerManager``.
+"""Choose the log to clean next, and keep the results: Kafka's ``LogCleaner`` with its manager.
 
-A pass holds no lock of a log. Whoever cuts, closes or deletes one meanwhile does not wait for it:
-the pass finds that its views are gone, and changes nothing. For the same reason the checkpoint is
-written only while they are there, under the lock that a truncation takes to lower it.
+A pass holds no lock of a log, so a truncation, close or deletion does not wait for it: the pass
+finds that its views are gone, and changes nothing. For the same reason the checkpoint is written
+only while the views are in the log, under the lock that a truncation takes to lower it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from logstore.log.core.snapshot import LogView
 
 logger = get_logger(__name__)
 
-FULL_DISK_PAUSE_MS = 60_000  # what a full disk stopped is tried again after so long
+FULL_DISK_PAUSE_MS = 60_000  # retry a pass that a full disk stopped after so long
 
 
 class Checkpoint(Protocol):
@@ -60,7 +59,7 @@ class Home(Protocol):
 
 
 class Logs(Protocol):
-    """Where the logs are; ``manager.Directories``."""
+    """Where the logs are: the part of ``manager.Directories`` that is used here."""
 
     def logs(self) -> Mapping[TopicPartition, ReplicaLog]: ...
     def home_of(self, tp: TopicPartition) -> Home | None: ...
@@ -68,14 +67,14 @@ class Logs(Protocol):
 
 
 class Uncleanable(NamedTuple):
-    """Why a partition is set aside; until ``retry_ms`` on the wall clock, or for good (None)."""
+    """Why a partition is not cleaned, until ``retry_ms`` on the wall clock or for good (None)."""
 
     reason: str
     retry_ms: int | None
 
 
 class Cleaned(NamedTuple):
-    """One pass over one log that came to its end."""
+    """A completed pass over one log."""
 
     partition: TopicPartition
     to_clean: LogToClean
@@ -84,7 +83,7 @@ class Cleaned(NamedTuple):
 
 @dataclass(slots=True)
 class CleanerMetrics:
-    """Counts since the start, and what Kafka's gauges of the cleaner say."""
+    """Counts since the start, and the values of Kafka's cleaner gauges."""
 
     passes: int = 0
     aborted_passes: int = 0
@@ -103,7 +102,7 @@ class CleanerMetrics:
 
 
 class LogCleaner:
-    """Any thread may call; each pass has an offset map of its own."""
+    """Cleans the logs of a manager. Thread-safe; each pass has its own offset map."""
 
     def __init__(self, logs: Logs, config: BrokerConfig, clock: Clock) -> None:
         self._logs = logs
@@ -117,14 +116,14 @@ class LogCleaner:
         self._throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, clock, self._stopping)
 
     def stop(self) -> None:
-        """Let passes that are under way come to an end soon, without a result; no others begin."""
+        """Make running passes end soon, without a result, and let no others begin."""
         self._stopping.set()
 
-    # -- what is set aside, and what is told ---------------------------------------------------
+    # -- uncleanable partitions and metrics ---------------------------------------------------
 
     @property
     def uncleanable(self) -> dict[TopicPartition, Uncleanable]:
-        """Partitions in which something is wrong, and what; others are cleaned."""
+        """Partitions that cannot be cleaned, and why. The others are cleaned."""
         with self._lock:
             return {tp: why for tp, (log, why) in self._uncleanable.items() if log() is not None}
 
@@ -135,7 +134,7 @@ class LogCleaner:
 
     @property
     def metrics(self) -> CleanerMetrics:
-        """As they are now; a copy."""
+        """A copy of the present metrics."""
         logs, aside = self._logs.logs(), self.uncleanable
         sizes: dict[str, int] = {}
         for tp in aside.keys() & logs.keys():
@@ -156,7 +155,7 @@ class LogCleaner:
             known, why = found
             if known() is log and (why.retry_ms is None or now_ms < why.retry_ms):
                 return True
-            del self._uncleanable[tp]  # another log of this name, or it is tried again
+            del self._uncleanable[tp]  # another log of this name, or due for a retry
             return False
 
     def _set_aside(self, tp: TopicPartition, log: ReplicaLog, why: Uncleanable) -> None:
@@ -167,9 +166,9 @@ class LogCleaner:
     # -- choosing ------------------------------------------------------------------------------
 
     def clean_filthiest(self) -> Cleaned | None:
-        """One pass over the log that needs it most; None where nothing was cleaned.
+        """Run one pass over the log that needs it most. None if nothing was cleaned.
 
-        What is wrong with a log is told by ``uncleanable``, and by no exception.
+        A problem with a log appears in ``uncleanable``, and never as an exception.
         """
         now_ms = self._clock.wall_ms()
         chosen = self._choose(now_ms)
@@ -183,7 +182,7 @@ class LogCleaner:
             with self._lock:
                 self._metrics.aborted_passes += 1
         except (LogClosedError, ResourceBusyError, StorageFailedError) as error:
-            if not log.failed:  # else its directory is offline, or it was closed: told already
+            if not log.failed:  # otherwise its directory is offline or it is closed, both known
                 logger.warning("%s: %s", tp, error)
         except (OSError, MemoryError) as error:
             if not log.failed:
@@ -199,10 +198,10 @@ class LogCleaner:
         return None
 
     def clean_by_hand(self, tp: TopicPartition) -> Cleaned:
-        """One pass over one log, whatever its dirty ratio; nothing is read where all is clean.
+        """Run one pass over one log, whatever its dirty ratio. Nothing is read if all is clean.
 
         Raises:
-            LogCleaningAbortedError: the log changed meanwhile; or it is being cleaned.
+            LogCleaningAbortedError: the log changed during the pass, or is being cleaned.
             CorruptBatchError, OSError, StorageFailedError: see ``Cleaner.clean``.
         """
         log = self._logs.logs()[tp]
@@ -259,8 +258,9 @@ class LogCleaner:
         if to_clean.checkpoint_is_wrong:
             logger.info(
                 "%s: its cleaner checkpoint is outside the log; it starts again at %d",
-                tp, to_clean.first_dirty,
-            )  # fmt: skip
+                tp,
+                to_clean.first_dirty,
+            )
             self._write_checkpoint(tp, to_clean.first_dirty, lambda: True)
 
     def _take(self, tp: TopicPartition) -> bool:
@@ -307,10 +307,15 @@ class LogCleaner:
             m.max_buffer_utilization_percent = max(m.max_buffer_utilization_percent, used)
             m.last_elapsed_ns = stats.elapsed_ns
         logger.info(
-            "%s: cleaned [%d, %d): %d of %d records and %d of %d bytes stay", tp,
-            stats.first_dirty, stats.end_offset, stats.records_kept, stats.records_read,
-            stats.bytes_after, stats.bytes_before,
-        )  # fmt: skip
+            "%s: cleaned [%d, %d): %d of %d records and %d of %d bytes stay",
+            tp,
+            stats.first_dirty,
+            stats.end_offset,
+            stats.records_kept,
+            stats.records_read,
+            stats.bytes_after,
+            stats.bytes_before,
+        )
         return Cleaned(tp, to_clean, stats)
 
     def _check(self) -> None:
@@ -318,8 +323,11 @@ class LogCleaner:
             raise LogCleaningAbortedError("the cleaner was stopped")
 
     def _keep_log_start(self, tp: TopicPartition, view: LogView) -> None:
-        """No pass maps what lies below the log start. If a crash could move that back, deletions
-        there would expire although what they deleted was never removed."""
+        """Make the log start durable. A pass does not map records below it.
+
+        If a crash moved it back, tombstones there would expire although the records that they
+        delete were never removed.
+        """
         home = self._logs.home_of(tp)
         if home is not None and view.snapshot.log_start_offset > view.base_of(0):
             with self._writing_checkpoint(home):
@@ -345,7 +353,7 @@ class LogCleaner:
 
 
 class Throttle:
-    """At most so many bytes a second, read and written, over all threads."""
+    """Limits the bytes read and written per second, over all threads."""
 
     def __init__(self, bytes_per_second: float, clock: Clock, stopping: threading.Event) -> None:
         self._rate = bytes_per_second
@@ -355,7 +363,7 @@ class Throttle:
         self._free_at_ns = 0
 
     def spend(self, size: int) -> None:
-        """Count ``size`` bytes, and wait until the rate allows the next; less once stopped."""
+        """Count ``size`` bytes, and wait until the rate allows more, or until the cleaner stops."""
         if self._rate == float("inf") or size <= 0:
             return
         now = self._clock.monotonic_ns()
@@ -366,8 +374,10 @@ class Throttle:
 
 
 class CleanerThreads:
-    """``log.cleaner.threads`` threads that clean until ``stop``; each sleeps for
-    ``log.cleaner.backoff.ms`` when it finds nothing to do."""
+    """``log.cleaner.threads`` threads that clean until ``stop``.
+
+    Each sleeps for ``log.cleaner.backoff.ms`` if it finds nothing to do.
+    """
 
     def __init__(self, cleaner: LogCleaner, config: BrokerConfig) -> None:
         self._stopped = threading.Event()
@@ -385,7 +395,7 @@ class CleanerThreads:
             thread.start()
 
     def stop(self) -> None:
-        """Returns when no pass is under way any more."""
+        """Stop the threads. Returns when no pass is running."""
         self._stopped.set()
         self._cleaner.stop()
         for thread in self._threads:
@@ -393,7 +403,7 @@ class CleanerThreads:
                 thread.join()
 
 
-_LONGEST_WAIT_S = 1.0  # so that a cleaner nobody holds any more ends its threads
+_LONGEST_WAIT_S = 1.0  # so that the threads of an unreferenced cleaner end
 
 
 def _keep_clean(

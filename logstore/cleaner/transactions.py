@@ -1,5 +1,7 @@
-"""Which transactions were aborted, and whose data a pass has met. Kafka's
-``CleanedTransactionMetadata``."""
+"""Aborted transactions, and whether a pass has met their data.
+
+Kafka's ``CleanedTransactionMetadata``.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,25 @@ class _Aborted:
 
 
 class PassTransactions:
-    """Is told of every batch of a pass in the order of the log."""
+    """Follows the transactions of a pass. Call it with every batch, in the order of the log."""
 
     def __init__(self) -> None:
         self._coming: list[tuple[int, AbortedTxn]] = []  # a heap by first offset
-        self._aborted: dict[int, _Aborted] = {}  # by producer id, those that are open here
+        self._aborted: dict[int, _Aborted] = {}  # by producer id: transactions that are open here
         self._committed: set[int] = set()  # producers whose open transaction has data
         self.kept: list[AbortedTxn] = []
-        """Aborted transactions whose marker was met with data before it: index entries that stay.
-        Whoever writes the index takes them out (F-306)."""
+        """Aborted transactions that still have data before their marker: their index entries stay.
+
+        The writer of the index removes them from here (F-306).
+        """
 
     def add_aborted(self, txns: Iterable[AbortedTxn]) -> None:
-        """What the indexes say of the offsets that come next; again is no harm."""
+        """Add what the indexes say about the next offsets. Adding an entry twice is harmless."""
         for txn in txns:
             heapq.heappush(self._coming, (txn.first_offset, txn))
 
     def on_data(self, producer_id: int, transactional: bool, last_offset: int) -> bool:
-        """Whether the batch is of an aborted transaction: its records go (F-302)."""
+        """Whether the batch is part of an aborted transaction, so its records go (F-302)."""
         self._advance(last_offset)
         if not transactional:
             return False
@@ -45,9 +49,9 @@ class PassTransactions:
         return True
 
     def on_marker(self, producer_id: int, is_commit: bool | None, last_offset: int) -> bool:
-        """Whether no data of the marker's transaction is left, so that the marker may go too.
+        """Whether no data of the marker's transaction is left, so the marker may be removed too.
 
-        ``is_commit`` None: a control batch that marks no end of a transaction, and stays.
+        ``is_commit`` is None for a control batch that does not end a transaction, which stays.
         """
         self._advance(last_offset)
         if is_commit is None:

@@ -1,14 +1,14 @@
-"""The command line. ``logstore COMMAND --help`` tells more.
+"""The command line. ``logstore COMMAND --help`` has the details.
 
 A command is a module of this package: ``logstore/cli/dump.py`` defines the click command ``dump``.
 Names that begin with ``_`` are not commands; ``import_.py`` has the command ``import``. Other
 packages add theirs as entry points of the group ``logstore.commands``. A module is imported only
-when its command runs or the full help is asked for, and libraries for tables and plots only inside
-the command that needs them, so that the start costs little more than click itself (37 ms).
+when its command runs or the full help is printed. Libraries for tables and plots are imported only
+inside the command that needs them. So the start costs little more than click itself (37 ms).
 
-Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work: bad
-arguments or an error, told in one line on stderr, or a mistake in logstore, with its traceback;
-130 ended by Ctrl-C; 141 the reader of a pipe went away, as `| head` does.
+Exit codes: 0 done; 1 the command worked and found something wrong; 2 it could not work, because of
+bad arguments or an error (one line on stderr), or because of a bug in logstore (with its
+traceback); 130 ended by Ctrl-C; 141 the reader of a pipe closed it, as `| head` does.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
         return None if point is None else point.load()
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """As click's, with the exit codes of a shell for Ctrl-C and for a reader that went away."""
+        """As click's, with the exit codes of a shell for Ctrl-C and for a closed pipe."""
         try:
             code = super().main(*args, standalone_mode=False, **extra)  # type: ignore[call-overload]
         except click.ClickException as error:
@@ -108,7 +108,7 @@ class LazyGroup(click.Group):
 
 
 def _fail_with_traceback(error: Exception) -> NoReturn:
-    """A mistake in logstore itself: where it happened is wanted, but not raw, as Python has it."""
+    """Print the traceback of a bug in logstore, in a safe form."""
     from checkpoints.loggers import traceback_text
 
     for text in traceback_text(error).split("\n"):
@@ -118,7 +118,7 @@ def _fail_with_traceback(error: Exception) -> NoReturn:
 
 @contextmanager
 def _hanging_up() -> Iterator[None]:
-    """Where nobody reads on, there is nobody to be told."""
+    """End quietly if the reader of stdout has closed it."""
     try:
         yield
     except BrokenPipeError:
@@ -128,7 +128,7 @@ def _hanging_up() -> Iterator[None]:
 
 @contextmanager
 def _printable_refusals() -> Iterator[None]:
-    """What click refuses it prints itself, with the argument that it refuses."""
+    """Make click's own error messages printable, since they quote the argument."""
     try:
         yield
     except click.ClickException as error:
@@ -137,7 +137,7 @@ def _printable_refusals() -> Iterator[None]:
 
 
 def _points() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # 60 ms: asked only when no module fits
+    from importlib.metadata import entry_points  # 60 ms, so only if no module has the command
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
@@ -146,3 +146,6 @@ def _points() -> dict[str, EntryPoint]:
 @click.version_option(__version__, prog_name="logstore")
 def main() -> None:
     """Read, check and write the log directories of Apache Kafka, without a broker."""
+
+
+__all__ = ["ENTRY_POINT_GROUP", "LazyGroup", "common", "main"]

@@ -8,23 +8,33 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.common.topics import known, offline, print_topic, stored_config
 
 
 @click.command(short_help="Give a topic more partitions, or another configuration.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option("--partitions", type=PARTITIONS, metavar="P", help="How many in all; never fewer.")
 @config_option
-@click.option("--delete-config", "removed", multiple=True, metavar="KEY",
-              help="Back to the default; may be repeated.")  # fmt: skip
+@click.option(
+    "--delete-config",
+    "removed",
+    multiple=True,
+    metavar="KEY",
+    help="Back to the default; may be repeated.",
+)
 @json_option
 def alter(
-    directory: str, topic: str, partitions: int | None, config: tuple[str, ...],
-    removed: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    directory: str,
+    topic: str,
+    partitions: int | None,
+    config: tuple[str, ...],
+    removed: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Give TOPIC of the log directory DIR more partitions, or another configuration.
 
     Keys that are not named stay as they are. A Kafka broker keeps the configuration of its topics

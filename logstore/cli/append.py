@@ -14,6 +14,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.numbers import COUNT, PARTITION, PARTITIONS, counted
@@ -27,34 +28,47 @@ from logstore.manager import LogManager
 from logstore.storage.local import LocalStorage
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
-_RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
+_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
 _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(short_help="Append lines of stdin to a topic.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Append to this partition.")
 @click.option(
-    "--partitions", type=PARTITIONS, metavar="P",
+    "--partitions",
+    type=PARTITIONS,
+    metavar="P",
     help="Partitions of a topic that is not there yet (1); the key decides between them.",
-)  # fmt: skip
+)
 @config_option
 @click.option(
-    "--header", "headers", multiple=True, metavar="NAME=VALUE",
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="A header of every record, before its own; without = it is null. May be repeated.",
-)  # fmt: skip
+)
 @click.option(
-    "--format", "form", type=click.Choice(["lines", "json"]), default="lines",
+    "--format",
+    "form",
+    type=click.Choice(["lines", "json"]),
+    default="lines",
     help="lines: a value a line; json: an object a line, as read and dump print them.",
-)  # fmt: skip
+)
 @click.option("--key-separator", metavar="S", help="Lines: the key comes first, up to S.")
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--flush", is_flag=True, help="Make each batch durable before the next is read.")
 @click.option(
-    "--batch", "batch_records", type=COUNT, default=1000, show_default=True, metavar="N",
+    "--batch",
+    "batch_records",
+    type=COUNT,
+    default=1000,
+    show_default=True,
+    metavar="N",
     help="Records a batch, at most.",
-)  # fmt: skip
+)
 @json_option
 def append(
     directory: str,
@@ -117,7 +131,7 @@ def _headers(texts: tuple[str, ...]) -> tuple[Header, ...]:
 
 
 def _check_directory(directory: str) -> None:
-    """A log directory that cannot be opened goes offline, which is told at length: ask before."""
+    """Check the directory first: if it cannot be opened, the manager reports that at length."""
     storage = LocalStorage()
     if storage.info(directory) is None:
         storage.make_dir(directory)
@@ -128,9 +142,13 @@ def _check_directory(directory: str) -> None:
 
 
 def _open_topic(
-    manager: LogManager, directory: str, topic: str, partition: int | None, count: int | None,
+    manager: LogManager,
+    directory: str,
+    topic: str,
+    partition: int | None,
+    count: int | None,
     settings: dict[str, str],
-) -> list[ReplicaLog]:  # fmt: skip
+) -> list[ReplicaLog]:
     found = find_partitions(LocalStorage(), directory, topic)
     if found and settings:
         fail(f"{printable(topic)} is there already: logstore alter changes its configuration")
@@ -149,7 +167,7 @@ def _open_topic(
 def _open_partition(
     manager: LogManager, topic: str, partition: int, found: list[int], settings: dict[str, str]
 ) -> ReplicaLog:
-    """One that is not there is made, unless others would be missing before it."""
+    """Open a partition. A missing one is created, unless lower numbers would be missing."""
     following = found[-1] + 1 if found else 0
     if partition > following:
         here = f"has partitions {found} here" if found else "is not here"
@@ -176,7 +194,7 @@ def _append_all(
 
 
 class _Input:
-    """stdin, whose reading Ctrl-C ends at once."""
+    """stdin as an input whose read Ctrl-C ends at once."""
 
     def __init__(self, interrupts: Interrupts) -> None:
         self._interrupts = interrupts
@@ -191,7 +209,7 @@ class RejectedInputError(LogstoreError):
 
 
 class _Done:
-    """What was appended to a log, by its offsets: right after an interrupt, too."""
+    """What was appended to a log, derived from its offsets, so also right after an interrupt."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -203,7 +221,7 @@ class _Done:
 
 
 @dataclass(slots=True)
-class _Pending:
+class _PendingBatch:
     records: list[Parsed] = field(default_factory=list)
     size: int = 0
     first_line: int = 0
@@ -214,12 +232,16 @@ class _Appender:
     """Collects records by partition and appends them in batches."""
 
     def __init__(
-        self, logs: list[ReplicaLog], compression: str, flush: bool, batch_records: int,
+        self,
+        logs: list[ReplicaLog],
+        compression: str,
+        flush: bool,
+        batch_records: int,
         headers: tuple[Header, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._headers = headers
         self.done = [_Done(log) for log in logs]
-        self._pending = [_Pending() for _ in logs]
+        self._pending = [_PendingBatch() for _ in logs]
         self._spread = partitioner("murmur2")
         self._compression, self._flush, self._batch_records = compression, flush, batch_records
 
@@ -251,7 +273,7 @@ class _Appender:
 
     def _append(self, at: int) -> None:
         pending, done = self._pending[at], self.done[at]
-        self._pending[at] = _Pending()
+        self._pending[at] = _PendingBatch()
         records, now = pending.records, int(time.time() * 1000)
         try:
             done.log.append_columns(
@@ -283,7 +305,7 @@ def _report(appender: _Appender, as_json: bool) -> None:
 
 
 def _json(done: _Done) -> dict[str, object]:
-    """Offsets are −1 where nothing was appended."""
+    """The JSON of a result. Offsets are −1 if nothing was appended."""
     tp, some = done.log.topic_partition, done.count > 0
     return {
         "topic": tp.topic,

@@ -10,15 +10,16 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _KIB = 1 << 10
 
 
 @click.command(short_help="Keep the newest record of each key.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=completion.topics)
-@click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
+@click.option("--dry-run", is_flag=True, help="Report only: nothing on the disk is changed.")
 @click.option(
     "--config",
     "settings",
@@ -94,10 +95,13 @@ def _print(outcome: Any, dry_run: bool) -> None:
         table.add_row(
             printable(str(partition.partition)),
             f"{stats.segments_before:,} > {stats.segments_after:,}",
-            f"{partition.size_before / _KIB:,.1f}", f"{partition.size_after / _KIB:,.1f}",
-            f"{stats.records_read:,}", f"{stats.records_kept:,}", f"{stats.end_offset}",
+            f"{partition.size_before / _KIB:,.1f}",
+            f"{partition.size_after / _KIB:,.1f}",
+            f"{stats.records_read:,}",
+            f"{stats.records_kept:,}",
+            f"{stats.end_offset}",
             printable(_why(partition)),
-        )  # fmt: skip
+        )
     tables.print_tables(table, width=160)
     before = sum(partition.size_before for partition in outcome.partitions)
     after = sum(partition.size_after for partition in outcome.partitions)
@@ -110,7 +114,7 @@ def _print(outcome: Any, dry_run: bool) -> None:
 
 
 def _why(partition: Any) -> str:
-    """What a pass left in the log besides the newest record of each key."""
+    """Why a pass left more in the log than the newest record of each key."""
     stats = partition.stats
     if partition.error is not None:
         return "not cleaned"

@@ -6,15 +6,15 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import json_option
 from logstore.cli.common.numbers import PARTITIONS
 from logstore.cli.common.topics import offline, print_topic
 
 
 @click.command(short_help="Create a topic.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic")
 @click.option("--partitions", type=PARTITIONS, default=1, show_default=True, metavar="P")
 @config_option

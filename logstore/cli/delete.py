@@ -7,12 +7,13 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import json_option
 from logstore.cli.common.topics import known, offline
 
 
 @click.command(short_help="Delete a topic with all its records.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @json_option
 def delete(directory: str, topic: str, as_json: bool) -> None:
@@ -27,7 +28,7 @@ def delete(directory: str, topic: str, as_json: bool) -> None:
     with offline(directory) as manager:
         numbers = known(manager, directory, topic)
         manager.delete_topic(topic)
-        manager.purge_deleted(at_once=True)  # nobody else has it open
+        manager.purge_deleted(at_once=True)  # no other process has it open
     if as_json:
         terminal.print_json({"topic": topic, "partitions": numbers})
     else:

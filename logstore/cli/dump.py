@@ -71,7 +71,7 @@ def dump(
     only, so that the output is one stream of records; text prints every file. Keys, values and
     headers are base64 in json, null when they are null.
 
-    Corrupt data is told on stderr and gives exit code 1; the rest is still printed. A torn or
+    Corrupt data is reported on stderr and gives exit code 1; the rest is still printed. A torn or
     zero-filled tail, which a crash leaves, is mentioned and is no error.
 
     Nothing is printed raw: what is not printable in a name is escaped, as \\n, and a key, value or
@@ -118,7 +118,7 @@ def _files_below(storage: Storage, path: str, out: Output) -> Iterator[str]:
 
 
 def _in_range(names: list[str], out: Output) -> list[str]:
-    """Without the segments that lie wholly below ``--from`` or from ``--to`` on."""
+    """Leave out segments that lie wholly below ``--from`` or from ``--to`` on."""
     parsed = {name: filenames.parse_segment_file(name) for name in names}
     bases = sorted(
         {file.offset for file in parsed.values() if file and file.suffix == filenames.LOG_SUFFIX}
@@ -167,7 +167,8 @@ def _dump_file(storage: Storage, path: str, out: Output) -> None:
     except UnusableFileError as error:
         out.unusable(f"{printable(path)}: {error.reason}")
     except FileNotFoundError:
-        out.note(f"{printable(path)}: vanished meanwhile")  # a running broker rolls and deletes
+        # A running broker rolls and deletes.
+        out.note(f"{printable(path)}: vanished before it was read")
 
 
 def _dump_segment_file(
@@ -194,7 +195,7 @@ def _dump_segment_file(
 
 
 def _log_size(storage: Storage, path: str, index: filenames.SegmentFile) -> int | None:
-    """Bytes of the log that an index lies beside; one that was rolled may wait for its name."""
+    """The size of the log of an index. A rolled log may still wait for its final name."""
     log = filenames.segment_file_name(index.offset, filenames.LOG_SUFFIX, index.transition)
     for name in (log, log + filenames.SWAP_SUFFIX):
         info = storage.info(os.path.join(os.path.dirname(path), name))
@@ -204,7 +205,7 @@ def _log_size(storage: Storage, path: str, index: filenames.SegmentFile) -> int 
 
 
 def _partition_of(path: str) -> TopicPartition | None:
-    """Topic and partition go by the name of the directory; the file itself does not say."""
+    """Topic and partition by the name of the directory, since the file does not name them."""
     name = os.path.basename(os.path.dirname(os.path.abspath(path)))
     try:
         return filenames.parse_partition_dir(name).topic_partition

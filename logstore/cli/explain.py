@@ -43,9 +43,12 @@ def _listed() -> Iterator[str]:
     width = max(map(len, RULES)) + 2
     for rule in RULES.values():
         yield from textwrap.wrap(
-            rule.sentence, 79, initial_indent=rule.id.ljust(width),
-            subsequent_indent=" " * width, break_on_hyphens=False,
-        )  # fmt: skip
+            rule.sentence,
+            79,
+            initial_indent=rule.id.ljust(width),
+            subsequent_indent=" " * width,
+            break_on_hyphens=False,
+        )
 
 
 def _known(text: str) -> str:

@@ -12,6 +12,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 from logstore.cli.common.numbers import PARTITION, counted
 from logstore.cli.records import positions as _positions
@@ -28,19 +29,37 @@ FORMATS = ("parquet", "arrow", "jsonl")
 
 
 class LogChangedError(LogstoreError):
-    """Records that were to be exported were deleted or cut off meanwhile."""
+    """Records were deleted or cut off during their export."""
 
 
 @click.command(short_help="Write a topic to a Parquet, Arrow or JSON Lines file.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic", shell_complete=completion.topics)
-@click.option("--to", "target", required=True, metavar="FILE", shell_complete=completion.files,
-              help="The file; in a directory it is named TOPIC.FORMAT.")  # fmt: skip
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="FILE",
+    shell_complete=completion.files,
+    help="The file; in a directory it is named TOPIC.FORMAT.",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
-@click.option("--partition", "only", type=PARTITION, multiple=True, metavar="N",
-              help="Only this one; may be repeated.")  # fmt: skip
-@click.option("--from", "start", default="earliest", show_default=True, metavar=_positions.FORMS,
-              help="Where to begin, in each partition, as of read.")  # fmt: skip
+@click.option(
+    "--partition",
+    "only",
+    type=PARTITION,
+    multiple=True,
+    metavar="N",
+    help="Only this one; may be repeated.",
+)
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar=_positions.FORMS,
+    help="Where to begin, in each partition, as of read.",
+)
 @click.option("--until", "end", metavar=_positions.FORMS, help="Stop before this place [latest].")
 @click.option(
     "--committed", is_flag=True, help="Leave out what is not committed: aborted, still open."
@@ -49,10 +68,18 @@ class LogChangedError(LogstoreError):
 @json_option
 @click.pass_context
 def export(
-    ctx: click.Context, directory: str, topic: str, target: str, form: str | None,
-    only: tuple[int, ...], start: str, end: str | None, committed: bool, overwrite: bool,
+    ctx: click.Context,
+    directory: str,
+    topic: str,
+    target: str,
+    form: str | None,
+    only: tuple[int, ...],
+    start: str,
+    end: str | None,
+    committed: bool,
+    overwrite: bool,
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Write the records of TOPIC in the log directory DIR to one file.
 
     The columns are those of the Spark source: key, value, topic, partition, offset, timestamp,
@@ -99,14 +126,16 @@ def _file_of(target: str, topic: str, form: str | None) -> tuple[str, str]:
 
 
 class ExportReader(PartitionReader):
-    """A range that was fixed at the beginning is read whole, or not at all."""
+    """Reads a range that is fixed at the beginning, as a whole or not at all."""
 
     def _on_deleted(self, base: int) -> None:
         raise LogChangedError(f"{self._place(base)} was deleted while it was exported")
 
     def check_start(self, start: int) -> None:
         if self._bases()[:1] > [start]:
-            raise LogChangedError(f"{self.topic_partition}: offset {start} was deleted meanwhile")
+            raise LogChangedError(
+                f"{self.topic_partition}: offset {start} was deleted during the export"
+            )
 
 
 def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[ExportReader]:
@@ -124,7 +153,7 @@ def _readers(directory: str, topic: str, only: tuple[int, ...]) -> list[ExportRe
 
 
 def _note() -> Note:
-    """Each note once: an export looks at the files several times."""
+    """Print each note once, because an export reads the files several times."""
     told: set[str] = set()
 
     def note(text: str) -> None:
@@ -167,7 +196,7 @@ def _rows(reader: ExportReader, first: int) -> Iterator[Any]:
         reached = max(fill.seen, first)
         raise LogChangedError(
             f"{reader.topic_partition} ends at offset {reached}: what was to be exported up to "
-            f"{reader.end_offset} was cut off meanwhile"
+            f"{reader.end_offset} was cut off during the export"
         )
 
 

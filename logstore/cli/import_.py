@@ -11,6 +11,7 @@ from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
 from logstore.cli.common.config import config_option, parse_config
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import fail, json_option
 from logstore.cli.common.interrupts import Interrupts
 from logstore.cli.common.numbers import PARTITIONS, counted
@@ -28,24 +29,36 @@ _CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @click.command(name="import", short_help="Append the records of a file that export wrote.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("file", metavar="FILE", shell_complete=completion.files)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[by the name of the file]")
 @click.option("--topic", metavar="T", help="Its name here [as in the file].")
-@click.option("--partitions", type=PARTITIONS, metavar="P",
-              help="Partitions of the new topic [as many as the file has].")  # fmt: skip
+@click.option(
+    "--partitions",
+    type=PARTITIONS,
+    metavar="P",
+    help="Partitions of the new topic [as many as the file has].",
+)
 @config_option
 @click.option("--compression", type=click.Choice(_CODECS), default="none", show_default=True)
 @click.option("--append", "to_existing", is_flag=True, help="Add to a topic that is there.")
 @click.option("--unchecked", is_flag=True, help="Take a file without its .sha256 for whole.")
 @json_option
 def import_(
-    directory: str, file: str, form: str | None, topic: str | None, partitions: int | None,
-    config: tuple[str, ...], compression: str, to_existing: bool, unchecked: bool, as_json: bool,
-) -> None:  # fmt: skip
+    directory: str,
+    file: str,
+    form: str | None,
+    topic: str | None,
+    partitions: int | None,
+    config: tuple[str, ...],
+    compression: str,
+    to_existing: bool,
+    unchecked: bool,
+    as_json: bool,
+) -> None:
     """Append the records of FILE, written by export, to the log directory DIR.
 
-    Each record keeps its partition, key, value, timestamp and headers; offsets are given anew, and
+    Each record keeps its partition, key, value, timestamp and headers; it gets a new offset, and
     the timestamp type is that of the topic. The topic is created, with all records or, after an
     error, Ctrl-C or a kill, not at all. With --append it is there already: an error or Ctrl-C takes
     back what was appended, but a kill cannot.
@@ -75,7 +88,7 @@ def import_(
     with Interrupts() as interrupts:
         content = survey(file, Format(form), interrupts)
         name = _topic_of(content, topic, file)
-        source = _Source(file, Format(form), content, compression, interrupts)
+        source = _CheckedFile(file, Format(form), content, compression, interrupts)
         if not content.rows:
             terminal.line(f"note: {printable(file)} holds no records", err=True)
         elif to_existing and not os.path.isdir(directory):
@@ -97,8 +110,8 @@ def _topic_of(content: Content, topic: str | None, file: str) -> str:
     return topic if topic is not None else next(iter(content.topics), "")
 
 
-class _Source:
-    """A file that was looked through, on its way into logs."""
+class _CheckedFile:
+    """A checked file on its way into logs."""
 
     def __init__(
         self, file: str, form: Format, content: Content, compression: str, interrupts: Interrupts
@@ -126,7 +139,7 @@ class _Source:
         return rows
 
     def append(self, manager: LogManager, topic: str) -> list[dict[str, Any]]:
-        """All, or what was appended is cut off again."""
+        """Append all rows. After an error the appended ones are cut off again."""
         logs = {partition: manager.get(topic, partition) for partition in self._content.rows}
         begun = {log.topic_partition: log.log_end_offset for log in logs.values()}
         try:

@@ -9,21 +9,19 @@ import click
 
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion
+from logstore.cli.common.directories import directories_argument
 from logstore.cli.common.exits import fail, json_option
-from logstore.cli.common.listing import Lister, LogDirectory, Replica, compare
+from logstore.cli.common.listing import ListedReplica, Lister, LogDirectory, compare
 from logstore.storage.local import LocalStorage
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 @click.command(short_help="List topics and partitions with offsets, sizes, leaders, lag.")
-@click.argument(
-    "directories", nargs=-1, required=True, metavar="DIR…", shell_complete=completion.directories
-)
+@directories_argument("paths", "DIR…")
 @click.option("--topic", metavar="T", help="Only the partitions of this topic.")
 @json_option
-def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
+def ls(paths: tuple[str, ...], topic: str | None, as_json: bool) -> None:
     """List the topics and partitions of log directories, with their offsets and sizes.
 
     A directory may be in use, by logstore or by a Kafka broker: it is only read and its lock is
@@ -32,7 +30,7 @@ def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
 
     With the directories of several brokers the lag of each replica is shown: how many offsets it is
     behind the longest. A leader is marked with * where its epoch or its length gives it away; no
-    file names it, and replicas that are equal do not tell.
+    file names it, and equal replicas do not show it.
 
     \b
     Example:
@@ -40,7 +38,10 @@ def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
     """
     lister = Lister(LocalStorage(), lambda text: terminal.line(f"note: {text}", err=True))
     found = []
-    for path in dict.fromkeys(directories):
+    given: dict[str, str] = {}  # by real path: the same directory twice is one
+    for path in paths:
+        given.setdefault(os.path.realpath(path), path)
+    for path in given.values():
         if not os.path.isdir(path):
             fail(f"{printable(path)}: no such directory")
         found.append(lister.log_directory(path))
@@ -55,7 +56,7 @@ def ls(directories: tuple[str, ...], topic: str | None, as_json: bool) -> None:
         _print(found, replicas)
 
 
-def _json(directories: list[LogDirectory], replicas: list[Replica]) -> dict[str, Any]:
+def _json(directories: list[LogDirectory], replicas: list[ListedReplica]) -> dict[str, Any]:
     return {
         "directories": [
             {"logDir": each.path, "broker": each.broker, "clusterId": each.cluster_id}
@@ -82,7 +83,7 @@ def _json(directories: list[LogDirectory], replicas: list[Replica]) -> dict[str,
     }
 
 
-def _print(directories: list[LogDirectory], replicas: list[Replica]) -> None:
+def _print(directories: list[LogDirectory], replicas: list[ListedReplica]) -> None:
     from logstore.terminal import tables
 
     several = len(directories) > 1
@@ -96,10 +97,16 @@ def _print(directories: list[LogDirectory], replicas: list[Replica]) -> None:
         home = each.broker if apart else os.path.dirname(each.directory)
         broker = [printable(home) + ("*" if each.is_leader else "")] if several else []
         listing.add_row(
-            printable(str(each.topic_partition)), *broker, str(each.log_start_offset),
-            str(each.log_end_offset), _number(each.high_watermark), *lag,
-            _number(each.leader_epoch), str(each.segments), _size(each.size),
-        )  # fmt: skip
+            printable(str(each.topic_partition)),
+            *broker,
+            str(each.log_start_offset),
+            str(each.log_end_offset),
+            _number(each.high_watermark),
+            *lag,
+            _number(each.leader_epoch),
+            str(each.segments),
+            _size(each.size),
+        )
     listing.print()
     topics = len({each.topic_partition.topic for each in replicas})
     total = _size(sum(each.size for each in replicas))

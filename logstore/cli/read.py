@@ -14,6 +14,7 @@ from checkpoints.printable import printable
 from checkpoints.types import TopicPartition
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.directories import directory_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, fail
 from logstore.cli.common.numbers import COUNT, PARTITION
 from logstore.cli.records import positions as _positions
@@ -27,28 +28,36 @@ POLL_SECONDS = 0.2
 
 
 @click.command(short_help="Print the records of a topic.")
-@click.argument("directory", metavar="DIR", shell_complete=completion.directories)
+@directory_argument
 @click.argument("topic", shell_complete=completion.topics)
 @click.option("--partition", type=PARTITION, metavar="N", help="Only this one; else all, in order.")
 @click.option(
-    "--from", "start", default="earliest", show_default=True, metavar=_positions.FORMS,
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar=_positions.FORMS,
     help="Where to begin, in each partition. -N: its last N records; @TIME: the first record that "
     "is not older, in milliseconds or as 2026-11-01T12:00+01:00, without a zone in UTC.",
-)  # fmt: skip
+)
 @click.option("--to", "end", metavar=_positions.FORMS, help="Stop before this place.")
 @click.option("--max", "count", type=COUNT, metavar="N", help="At most N records in all.")
 @click.option("--follow", is_flag=True, help="Wait for more at the end, until interrupted.")
 @click.option(
-    "--format", "form", default="lines", metavar="lines|json|raw|TEMPLATE",
+    "--format",
+    "form",
+    default="lines",
+    metavar="lines|json|raw|TEMPLATE",
     help="lines: a value a line, null when it is; json: as of dump; raw: the values, one by one; "
     "else as kcat's -f: %s value, %k key, %h headers, %t topic, %p partition, %o offset, "
     r"%T timestamp, %S and %K lengths; \n, \t, \xHH.",
-)  # fmt: skip
+)
 @click.option("--json", "as_json", is_flag=True, help="As --format json.")
 @click.option(
-    "--encoding", type=click.Choice([*map(str, Encoding)]),
+    "--encoding",
+    type=click.Choice([*map(str, Encoding)]),
     help="Of keys, values and headers [json: base64, else raw].",
-)  # fmt: skip
+)
 @click.option("--key-separator", metavar="S", help="Lines: print the key, S and the value.")
 @click.option(
     "--committed", is_flag=True, help="Leave out what is not committed: aborted, still open."
@@ -74,7 +83,8 @@ def read(
     The directory may be in use, by logstore or by a Kafka broker: it is only read and its lock is
     left alone. So the end is that of the files, not the high watermark, and a record printed here
     may not be flushed yet. Indexes are not used; to begin in the middle costs a look at the headers
-    before it. A deletion meanwhile is told on stderr. Damage ends the output with exit code 1.
+    before it. A deletion during the read is reported on stderr. Damage ends the output with exit
+    code 1.
 
     On a terminal what is not printable appears as an escape, such as \\x1b or \\n, and a backslash
     as two; to a pipe or a file every byte goes as it is. With --encoding utf-8 these escapes go
@@ -153,14 +163,14 @@ def _output(
         if "%" not in form:
             fail(f"--format {form}: lines, json, raw, or a template with % in it")
         try:
-            # A line break of the template stays one, also on a terminal; one of a value does not.
+            # On a terminal a line break of the template stays, but one of a value is escaped.
             plain = Encoding.UTF8 if terminal.is_terminal() else Encoding.RAW
             line = template(form, encoding or plain)
         except BadTemplateError as error:
             fail(f"--format: {error}")
     elif form == "raw" and encoding is not None:
         fail("--encoding is not for raw")
-    return _Output(terminal.Records(), form, encoding or Encoding.BASE64, line, count)
+    return _Output(terminal.RecordLines(), form, encoding or Encoding.BASE64, line, count)
 
 
 def _line(encoding: Encoding, separator: bytes | None) -> Callable[[Record, TopicPartition], bytes]:
@@ -173,16 +183,16 @@ def _line(encoding: Encoding, separator: bytes | None) -> Callable[[Record, Topi
 
 @dataclass(slots=True)
 class _Output:
-    """Writes records; ``left`` is how many more are wanted, None for all."""
+    """Writes records. ``left`` is how many more to write, None for all."""
 
-    stream: terminal.Records
+    stream: terminal.RecordLines
     form: str
     encoding: Encoding
     line: Callable[[Record, TopicPartition], bytes] | None
     left: int | None
 
     def write(self, records: list[Record], tp: TopicPartition) -> bool:
-        """False when no more are wanted."""
+        """Write records. False once enough are written."""
         if self.left is not None:
             records = records[: max(self.left, 0)]
             self.left -= len(records)

@@ -12,15 +12,20 @@ import click
 from checkpoints.loggers import get_logger
 from checkpoints.printable import printable
 from logstore import terminal
-from logstore.cli.common import completion
+from logstore.cli.common import completion, directories
 from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
 
 _MIB = 1 << 20
 
 
 @click.command(short_help="Do what a start after a crash does, or show it.")
-@click.argument("path", metavar="PATH", shell_complete=completion.directories)
-@click.option("--dry-run", is_flag=True, help="Only tell: nothing on the disk is changed.")
+@click.argument(
+    "path",
+    metavar="PATH",
+    callback=directories.one_broker,
+    shell_complete=completion.directories,
+)
+@click.option("--dry-run", is_flag=True, help="Report only: nothing on the disk is changed.")
 @click.option(
     "--keep-cut",
     type=click.Choice(["never", "valid", "always"]),
@@ -46,7 +51,7 @@ def recover(
     2: an error, a log is too damaged to be opened (the others are recovered), or the directory
     could not be closed in order.
     """
-    from logstore.recovery.recovery import RecoveryOptions
+    from logstore.recovery import RecoveryOptions
 
     if not os.path.isdir(path):
         fail(f"{printable(path)}: not a directory")
@@ -74,7 +79,7 @@ def recover(
 
 @contextmanager
 def warnings_in_reports() -> Iterator[None]:
-    """They are printed from there, so nobody needs the lines of the logger."""
+    """Mute the logger, because warnings are printed from the reports."""
     logger = get_logger("logstore.recovery.recovery")
     before, logger.disabled = logger.disabled, True
     try:
@@ -106,7 +111,7 @@ def _is_log_dir(path: str) -> bool:
 
 
 def _check_partitions(path: str) -> None:
-    """Refuse a directory that has nothing of a log directory: it would become one."""
+    """Refuse a directory that is no log directory, because it would become one."""
     from logstore.common.errors import InvalidTopicError
     from logstore.format import filenames
     from logstore.storage.local import LocalStorage
@@ -122,7 +127,7 @@ def _check_partitions(path: str) -> None:
 
 
 def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, str]) -> list[Any]:
-    """Through the log manager, as a broker starts and stops; a dry run on an overlay."""
+    """Recover with the log manager, as a broker starts and stops. A dry run uses an overlay."""
     from checkpoints import CLEAN_SHUTDOWN, clean_shutdown
     from logstore.manager import LoadProgress, LogManager
     from logstore.storage.local import LocalStorage
@@ -135,9 +140,12 @@ def _recover_all(path: str, options: Any, dry_run: bool, unavailable: dict[str, 
         storage.forget(loaded.report.directory)
 
     with LogManager(
-        [path], storage=storage, options=options, background=False,
+        [path],
+        storage=storage,
+        options=options,
+        background=False,
         progress=forget if dry_run else None,
-    ) as manager:  # fmt: skip
+    ) as manager:
         for tp, error in sorted(manager.unavailable_logs.items()):
             unavailable[str(tp)] = error.reason
         reports = manager.recovery_reports
@@ -171,7 +179,7 @@ def _locked(log_dir: str, create: bool = False) -> Iterator[None]:
 
 
 def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
-    """Open one log with what its log directory has on file, and close it; the report."""
+    """Open one log with the checkpoints of its log directory, and close it. Returns the report."""
     from checkpoints import CLEAN_SHUTDOWN, LOG_START, RECOVERY_POINT, clean_shutdown
     from checkpoints.types import TopicPartition
     from logstore.format import filenames
@@ -205,7 +213,7 @@ def _open(path: str, log_dir: str | None, options: Any, dry_run: bool) -> Any:
 
 
 def _offset(path: str, tp: Any, storage: Any) -> int | None:
-    """An offset on file; None where there is none, or the file cannot be read (F-32, S-55)."""
+    """An offset on file; None if there is none or the file cannot be read (F-32, S-55)."""
     from checkpoints import MalformedCheckpointError, OffsetCheckpoint
 
     try:
@@ -220,17 +228,31 @@ def _print(reports: list[Any], dry_run: bool) -> None:
 
     listing = tables.Listing(
         ["partition"],
-        ["segments", "scanned", "batches", "records", "MiB read", "log end", "bytes cut", "kept",
-         "lost"],
-    )  # fmt: skip
+        [
+            "segments",
+            "scanned",
+            "batches",
+            "records",
+            "MiB read",
+            "log end",
+            "bytes cut",
+            "kept",
+            "lost",
+        ],
+    )
     for report in reports:
         listing.add_row(
             _name(report),
-            f"{report.segments:,}", f"{report.segments_scanned:,}", f"{report.batches_scanned:,}",
-            f"{report.records_scanned:,}", f"{report.bytes_scanned / _MIB:,.1f}",
-            f"{report.log_end_offset}", f"{report.bytes_cut:,}", f"{report.bytes_set_aside:,}",
+            f"{report.segments:,}",
+            f"{report.segments_scanned:,}",
+            f"{report.batches_scanned:,}",
+            f"{report.records_scanned:,}",
+            f"{report.bytes_scanned / _MIB:,.1f}",
+            f"{report.log_end_offset}",
+            f"{report.bytes_cut:,}",
+            f"{report.bytes_set_aside:,}",
             "[{}, {})".format(*report.offsets_lost) if report.offsets_lost else "-",
-        )  # fmt: skip
+        )
     listing.print()
     for report in reports:
         for line in (*report.actions, *(f"warning: {warning}" for warning in report.warnings)):

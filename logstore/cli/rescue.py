@@ -12,6 +12,7 @@ import click
 from checkpoints.printable import printable
 from logstore import terminal
 from logstore.cli.common import completion
+from logstore.cli.common.directories import directories_argument
 from logstore.cli.common.exits import EXIT_FINDINGS, json_option
 from logstore.cli.recover import warnings_in_reports
 from logstore.rescue import PartitionRescue, RescueReport
@@ -19,20 +20,30 @@ from logstore.rescue import rescue as rescue_directories
 
 
 @click.command(short_help="Salvage damaged directories, or replicas, into a new one.")
-@click.argument(
-    "sources", nargs=-1, required=True, metavar="SRC…", shell_complete=completion.directories
+@directories_argument("sources", "SRC…")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    metavar="DST",
+    help="Missing, or empty.",
+    shell_complete=completion.directories,
 )
-@click.option("--to", "target", required=True, metavar="DST", help="Missing, or empty.",
-              shell_complete=completion.directories)  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only tell: nothing is written.")
+@click.option("--dry-run", is_flag=True, help="Report only: nothing is written.")
 @click.option(
-    "--topic-id", "topic_ids", multiple=True, metavar="TOPIC=ID",
+    "--topic-id",
+    "topic_ids",
+    multiple=True,
+    metavar="TOPIC=ID",
     help="Which topic is meant, where the sources have several ids for a name.",
-)  # fmt: skip
+)
 @click.option(
-    "--broker", type=int, default=None, metavar="ID",
+    "--broker",
+    type=int,
+    default=None,
+    metavar="ID",
     help="Give the result the meta.properties of this broker; by default if there is only one.",
-)  # fmt: skip
+)
 @json_option
 @click.pass_context
 def rescue(
@@ -51,14 +62,18 @@ def rescue(
     batches, with new indexes and checkpoints, and a broker starts on it. Batches that a later
     leader epoch replaced are kept beside the log, as *.cut files. docs/rescue.md has the rules.
 
-    Exit code 0: whole, as far as anything in the sources tells. 1: something is missing or in
-    doubt; each place is told with its offsets and the reason. 2: an error; then there is no DST.
+    Exit code 0: whole, as far as the sources show. 1: something is missing or in doubt; each
+    place is reported with its offsets and the reason. 2: an error; then there is no DST.
     """
     with _progress(quiet=as_json) as progress, warnings_in_reports():
         report = rescue_directories(
-            sources, target, topic_ids=_ids(topic_ids), broker=broker, dry_run=dry_run,
+            sources,
+            target,
+            topic_ids=_ids(topic_ids),
+            broker=broker,
+            dry_run=dry_run,
             progress=progress,
-        )  # fmt: skip
+        )
     if as_json:
         terminal.print_json(report.to_dict(), indent=2)
     else:
@@ -81,7 +96,7 @@ def _ids(pairs: Sequence[str]) -> dict[str, uuid.UUID]:
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
+    """A progress bar on a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -101,11 +116,16 @@ def _print(report: RescueReport) -> None:
     )
     for found in report.partitions:
         listing.add_row(
-            _name(found), f"{len(found.sources)}", f"{found.start}", f"{found.end}",
-            f"{found.records:,}", f"{found.bytes / 1e6:,.1f}", f"{found.mended:,}",
+            _name(found),
+            f"{len(found.sources)}",
+            f"{found.start}",
+            f"{found.end}",
+            f"{found.records:,}",
+            f"{found.bytes / 1e6:,.1f}",
+            f"{found.mended:,}",
             f"{sum(gap.next - gap.first for gap in found.gaps):,}",
             f"{sum(aside.batches for aside in found.set_aside):,}",
-        )  # fmt: skip
+        )
     listing.print()
     for found in report.partitions:
         for line in _lines(found):

@@ -20,7 +20,7 @@ from logstore.verify import verify as verify_here
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# What Spark says of itself has no place beside a report; --conf brings it back.
+# Spark's own messages do not belong beside a report; --conf brings them back.
 _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 
 
@@ -31,9 +31,11 @@ _QUIET = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
 @click.option("--fingerprint/--no-fingerprint", help="Make a fingerprint of the content.")
 @click.option("--threads", type=Number(1, 64), default=None, help="Segments checked at once.")
 @click.option(
-    "--spark", "master", metavar="MASTER",
+    "--spark",
+    "master",
+    metavar="MASTER",
     help="Run as a Spark job: 'local[*]', spark://host:port, yarn, …",
-)  # fmt: skip
+)
 @click.option(
     "--conf", multiple=True, metavar="KEY=VALUE", help="Configuration for Spark; may be repeated."
 )
@@ -70,12 +72,14 @@ def verify(
       logstore verify --explain /var/lib/kafka-logs
     """
     options = VerifyOptions(
-        deep=not shallow, fingerprint=fingerprint, compare=not no_compare,
+        deep=not shallow,
+        fingerprint=fingerprint,
+        compare=not no_compare,
         threads=threads or 0,
-    )  # fmt: skip
+    )
     if conf and master is None:
         raise click.UsageError("--conf is for --spark")
-    if html is not None:  # now, so that a missing package or directory is told before the work
+    if html is not None:  # now, so that a missing package or directory is reported before the work
         from logstore.verify.html import write_report
 
         if not os.path.isdir(os.path.dirname(html) or "."):
@@ -84,7 +88,7 @@ def verify(
         if master is None:
             report = verify_here(paths, options, progress=progress)
         else:
-            report = _verify_on_spark(paths, options, progress, master, conf)
+            report = _in_a_session(paths, options, progress, master, conf)
     if as_json:
         explanations = {"explanations": explanations_of(report)} if explain else {}
         terminal.print_json(report.to_dict() | explanations, indent=2)
@@ -100,21 +104,25 @@ def verify(
 
 
 def _how(shallow: bool, master: str | None) -> dict[str, str]:
-    """What the report says of how it was made. Not the paths: a URI may hold credentials."""
+    """What the report says about how it was made.
+
+    It leaves out paths, which may be URIs with credentials.
+    """
     return {
         "checked": "headers, checksums, indexes" if shallow else "every record",
         "by": "threads of one process" if master is None else f"Spark, {master}",
     }
 
 
-def _verify_on_spark(
+def _in_a_session(
     paths: Sequence[str],
     options: VerifyOptions,
     progress: Progress | None,
     master: str,
     conf: Sequence[str],
 ) -> VerifyReport:
-    from logstore import spark as on_spark
+    from logstore.spark import session as open_session
+    from logstore.spark import verify_on_spark
 
     settings = dict(_QUIET)
     for pair in conf:
@@ -123,12 +131,12 @@ def _verify_on_spark(
             raise click.UsageError(f"--conf {pair}: KEY=VALUE is wanted")
         settings[key] = value
     with _nothing_logged():
-        session = on_spark.session(master, app_name="logstore verify", conf=settings)
+        session = open_session(master, app_name="logstore verify", conf=settings)
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         try:
-            return on_spark.verify(session, *paths, options=options, progress=progress).report
+            return verify_on_spark(session, *paths, options=options, progress=progress).report
         except (PySparkException, Py4JError) as error:
             fail(f"Spark: {error}")
         finally:
@@ -137,7 +145,7 @@ def _verify_on_spark(
 
 @contextmanager
 def _nothing_logged() -> Iterator[None]:
-    """PySpark and py4j log what they raise as well: pages of tracebacks when one presses Ctrl-C."""
+    """Mute the logs of PySpark and py4j, which add pages of tracebacks after Ctrl-C."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

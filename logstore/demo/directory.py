@@ -1,4 +1,4 @@
-"""A log directory of an earlier demo: emptied, but never at the cost of anything else."""
+"""The log directory of an earlier demo: empty it, and never anything else."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from logstore.manager.log_dir import LOCK
 from logstore.storage.local import LocalStorage
 
 _FILES = {
-    LOCK, META_PROPERTIES, CLEAN_SHUTDOWN, CLEANER, HIGH_WATERMARK, LOG_START, RECOVERY_POINT,
-}  # fmt: skip
+    LOCK,
+    META_PROPERTIES,
+    CLEAN_SHUTDOWN,
+    CLEANER,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+}
 
 
 class NotADemoError(LogstoreError):
-    """The directory holds something that no demo wrote."""
+    """The directory holds something that a demo did not write."""
 
 
 def check(directory: str) -> None:
@@ -39,7 +45,7 @@ def empty(directory: str) -> None:
     """Remove all that a checked directory holds.
 
     Raises:
-        LogDirLockedError: it is open elsewhere; nothing was touched.
+        LogDirLockedError: it is open elsewhere. Nothing was changed.
         OSError: it cannot be written.
     """
     storage = LocalStorage()

@@ -35,7 +35,7 @@ class Flight(NamedTuple):
 
 @dataclass(slots=True)
 class Rows:
-    """What is sent to one partition, in order, as the columns that ``append_columns`` takes."""
+    """The rows for one partition, in order, as columns for ``append_columns``."""
 
     keys: list[bytes] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
@@ -60,7 +60,7 @@ def data_file() -> str:
 
 
 class _Cache(dict[str, str]):
-    """JSON of a text, made once: there are 4,000 aircraft in 336,776 rows."""
+    """Cached JSON of texts: there are 4,000 aircraft in 336,776 rows."""
 
     def __missing__(self, text: str) -> str:
         quoted = self[text] = json.dumps(text)

@@ -9,7 +9,7 @@ from logstore.common.json_fields import json_fields
 
 
 @dataclass(slots=True)
-class Step:
+class DemoStep:
     """One thing that was measured. ``size`` in bytes of batches."""
 
     name: str
@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class PartitionOutcome:
+class DemoPartition:
     """One partition: all counts are records, the sizes bytes of its log."""
 
     partition: int
@@ -48,14 +48,14 @@ class PartitionOutcome:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """All of it. ``faults`` is empty only when everything was proven."""
+class WriterOutcome:
+    """The outcome of a demo. ``faults`` is empty only if everything was proven."""
 
     directory: str
     records: int
     seed: int
-    steps: list[Step] = field(default_factory=list)
-    partitions: list[PartitionOutcome] = field(default_factory=list)
+    steps: list[DemoStep] = field(default_factory=list)
+    partitions: list[DemoPartition] = field(default_factory=list)
     proven: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     seconds: float = 0.0

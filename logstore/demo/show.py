@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from textwrap import wrap
 
 from logstore import terminal
-from logstore.demo.outcome import Outcome, PartitionOutcome, Step
+from logstore.demo.outcome import DemoPartition, DemoStep, WriterOutcome
 from logstore.terminal.tables import Table, counted, print_tables, progress
 
 WIDTH = 80
@@ -20,25 +20,30 @@ class Show:
         self._quiet = quiet
 
     def line(self, text: str = "") -> None:
-        """One statement, wrapped; lines that go on are indented below it."""
+        """Print one statement, wrapped, with the next lines indented."""
         if not self._quiet:
             begin = text[: len(text) - len(text.lstrip())]
             terminal.lines(
                 wrap(
-                    text, WIDTH, subsequent_indent=begin + "  ", replace_whitespace=False,
-                    break_long_words=False, break_on_hyphens=False,
-                ) or [""]
-            )  # fmt: skip
+                    text,
+                    WIDTH,
+                    subsequent_indent=begin + "  ",
+                    replace_whitespace=False,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+                or [""]
+            )
 
     @contextmanager
     def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Gives a function to call with the number done so far."""
+        """Show progress. Yields a function to call with the number done so far."""
         with progress(*counted(), err=False, hide=self._quiet) as live:
             task = live.add_task(label, total=total)
             yield lambda done: live.update(task, completed=done)
 
-    def proven(self, outcome: Outcome, claim: str) -> None:
-        """Note and print what the checks before this call have shown, if they found no fault."""
+    def proven(self, outcome: WriterOutcome, claim: str) -> None:
+        """Note and print ``claim``, unless the checks before this call found a fault."""
         if not outcome.faults:
             outcome.proven.append(claim)
             self.line(f"  proven: {claim}")
@@ -56,25 +61,41 @@ def numbers_table(title: str, first: str, *numbers: str) -> Table:
     return table
 
 
-def partition_table(partitions: list[PartitionOutcome]) -> Table:
+def partition_table(partitions: list[DemoPartition]) -> Table:
     table = numbers_table(
         "\nPartitions: records; recovery: MB scanned, bytes cut, ms taken",
-        "#", "sent", "flushed", "recovered", "scanned", "cut", "took", "in the end",
-    )  # fmt: skip
+        "#",
+        "sent",
+        "flushed",
+        "recovered",
+        "scanned",
+        "cut",
+        "took",
+        "in the end",
+    )
     for p in partitions:
         table.add_row(
-            str(p.partition), f"{p.sent:,}", f"{p.flushed:,}", f"{p.recovered:,}",
-            f"{p.bytes_scanned / 1e6:.1f}", f"{p.bytes_cut:,}", f"{p.seconds * 1000:.1f}",
+            str(p.partition),
+            f"{p.sent:,}",
+            f"{p.flushed:,}",
+            f"{p.recovered:,}",
+            f"{p.bytes_scanned / 1e6:.1f}",
+            f"{p.bytes_cut:,}",
+            f"{p.seconds * 1000:.1f}",
             f"{p.final:,}",
-        )  # fmt: skip
+        )
     return table
 
 
-def step_table(steps: list[Step]) -> Table:
+def step_table(steps: list[DemoStep]) -> Table:
     table = numbers_table("\nSpeed", "step", "records", "MB", "seconds", "records/s", "MB/s")
     for step in steps:
         table.add_row(
-            step.name, f"{step.records:,}", f"{step.size / 1e6:.1f}", f"{step.seconds:.3f}",
-            f"{step.records_per_second:,.0f}", f"{step.megabytes_per_second:,.0f}",
-        )  # fmt: skip
+            step.name,
+            f"{step.records:,}",
+            f"{step.size / 1e6:.1f}",
+            f"{step.seconds:.3f}",
+            f"{step.records_per_second:,.0f}",
+            f"{step.megabytes_per_second:,.0f}",
+        )
     return table

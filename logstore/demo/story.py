@@ -1,4 +1,4 @@
-"""The order of events: write, kill, recover, prove, go on to the end, prove again."""
+"""The order of events: write, kill, recover, prove, write to the end, prove again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logstore import PartitionLog
 from logstore.common.errors import LogstoreError
 from logstore.demo import topic
 from logstore.demo.flights import Flight, Rows, by_partition, flights
-from logstore.demo.outcome import Outcome, PartitionOutcome, Step
+from logstore.demo.outcome import DemoPartition, DemoStep, WriterOutcome
 from logstore.demo.show import Show
 from logstore.demo.victim import Heard, Victim
 from logstore.verify import Severity, verify
@@ -20,10 +20,10 @@ _BATCHES_MIN = 40
 _TICK = 1000
 
 
-def run(outcome: Outcome, directory: str, partitions: int, show: Show) -> list[Rows]:
-    """All of it, in ``directory``, which is empty; the flights as they were sent.
+def run(outcome: WriterOutcome, directory: str, partitions: int, show: Show) -> list[Rows]:
+    """Run the story in the empty ``directory``. Returns the flights as they were sent.
 
-    Raises only for bad input; what could not be proven is in ``outcome.faults``.
+    Raises only for bad input. What could not be proven is in ``outcome.faults``.
     """
     batch = batch_records(outcome.records)
     sent, heard = _write_and_kill(outcome, directory, partitions, batch, show)
@@ -33,18 +33,18 @@ def run(outcome: Outcome, directory: str, partitions: int, show: Show) -> list[R
             _check_the_end(outcome, directory, sent, show)
         if not outcome.faults:
             _verify(outcome, directory, show)
-    except (LogstoreError, OSError) as error:  # after a crash this is no bad input
+    except (LogstoreError, OSError) as error:  # after a crash this is not bad input
         outcome.faults.append(f"{type(error).__name__}: {error}")
     return sent
 
 
 def batch_records(records: int) -> int:
-    """Records in a batch: fewer in a short run, so that there is a middle to be killed in."""
+    """The records of a batch: fewer in a short run, so that there is a middle for the kill."""
     return max(1, min(BATCH_RECORDS_MAX, records // _BATCHES_MIN))
 
 
 def _write_and_kill(
-    outcome: Outcome, directory: str, partitions: int, batch: int, show: Show
+    outcome: WriterOutcome, directory: str, partitions: int, batch: int, show: Show
 ) -> tuple[list[Rows], Heard]:
     rng = random.Random(outcome.seed)
     kill_after = int(outcome.records * rng.uniform(0.15, 0.85))
@@ -58,7 +58,7 @@ def _write_and_kill(
         )
         with show.progress("writer appends", outcome.records) as advance:
             heard = victim.kill_in_append(kill_after, part, advance)
-    outcome.steps.append(Step("append, killed", heard.appended, heard.size, heard.seconds))
+    outcome.steps.append(DemoStep("append, killed", heard.appended, heard.size, heard.seconds))
     show.line(
         f"killed the writer (SIGKILL, seed {outcome.seed}) "
         f"{'in mid-append' if heard.in_append else 'before the last batch'} after "
@@ -69,7 +69,7 @@ def _write_and_kill(
 
 
 def _recover_and_finish(
-    outcome: Outcome, directory: str, sent: list[Rows], heard: Heard, batch: int, show: Show
+    outcome: WriterOutcome, directory: str, sent: list[Rows], heard: Heard, batch: int, show: Show
 ) -> None:
     started = time.perf_counter()
     manager, logs = topic.open_logs(directory, len(sent))
@@ -78,7 +78,7 @@ def _recover_and_finish(
         for log, rows, flushed in zip(logs, sent, heard.flushed, strict=True):
             report = log.recovery_report
             outcome.partitions.append(
-                PartitionOutcome(
+                DemoPartition(
                     partition=log.topic_partition.partition,
                     sent=len(rows),
                     flushed=flushed,
@@ -96,12 +96,12 @@ def _recover_and_finish(
 
 
 def _tell_recovery(
-    outcome: Outcome, logs: Sequence[PartitionLog], seconds: float, show: Show
+    outcome: WriterOutcome, logs: Sequence[PartitionLog], seconds: float, show: Show
 ) -> None:
     reports = [log.recovery_report for log in logs]
     scanned = sum(report.bytes_scanned for report in reports)
     records = sum(report.records_scanned for report in reports)
-    outcome.steps.append(Step("recovery", records, scanned, seconds))
+    outcome.steps.append(DemoStep("recovery", records, scanned, seconds))
     cut = sum(report.bytes_cut for report in reports)
     reasons = {report.cut_reason for report in reports if report.bytes_cut}
     why = f" ({', '.join(sorted(reasons))})" if reasons else ""
@@ -113,7 +113,7 @@ def _tell_recovery(
 
 
 def _prove_recovered(
-    outcome: Outcome, logs: list[PartitionLog], sent: list[Rows], heard: Heard, show: Show
+    outcome: WriterOutcome, logs: list[PartitionLog], sent: list[Rows], heard: Heard, show: Show
 ) -> None:
     for log, flushed in zip(logs, heard.flushed, strict=True):
         if log.log_end_offset < flushed:
@@ -127,7 +127,7 @@ def _prove_recovered(
     recovered = sum(log.log_end_offset for log in logs)
     if recovered >= outcome.records:
         outcome.faults.append("the writer was done before it was killed")
-    outcome.steps.append(Step("compare", recovered, sum(log.size for log in logs), seconds))
+    outcome.steps.append(DemoStep("compare", recovered, sum(log.size for log in logs), seconds))
     show.proven(outcome, "nothing that was flushed is gone")
     show.proven(
         outcome,
@@ -136,7 +136,7 @@ def _prove_recovered(
 
 
 def _append_rest(
-    outcome: Outcome, logs: list[PartitionLog], sent: list[Rows], batch: int, show: Show
+    outcome: WriterOutcome, logs: list[PartitionLog], sent: list[Rows], batch: int, show: Show
 ) -> None:
     started = time.perf_counter()
     size = count = 0
@@ -148,11 +148,11 @@ def _append_rest(
     for log in logs:
         log.flush()
     seconds = time.perf_counter() - started
-    outcome.steps.append(Step("append, the rest", count, size, seconds))
+    outcome.steps.append(DemoStep("append, the rest", count, size, seconds))
     show.line(f"went on where the logs end: {count:,} more records, flushed, closed")
 
 
-def _check_the_end(outcome: Outcome, directory: str, sent: list[Rows], show: Show) -> None:
+def _check_the_end(outcome: WriterOutcome, directory: str, sent: list[Rows], show: Show) -> None:
     manager, logs = topic.open_logs(directory, len(sent))
     with manager:
         for log, rows, partition in zip(logs, sent, outcome.partitions, strict=True):
@@ -165,18 +165,20 @@ def _check_the_end(outcome: Outcome, directory: str, sent: list[Rows], show: Sho
         started = time.perf_counter()
         count = topic.read_all(logs)
         seconds = time.perf_counter() - started
-        outcome.steps.append(Step("read, checked", count, sum(log.size for log in logs), seconds))
+        outcome.steps.append(
+            DemoStep("read, checked", count, sum(log.size for log in logs), seconds)
+        )
     show.proven(outcome, "closed cleanly; every flight is there once and in order, none is extra")
 
 
-def _verify(outcome: Outcome, directory: str, show: Show) -> None:
-    """The second, independent reader looks at every file, byte by byte."""
+def _verify(outcome: WriterOutcome, directory: str, show: Show) -> None:
+    """Check every file, byte by byte, with the second, independent reader."""
     started = time.perf_counter()
     report = verify([directory])
     seconds = time.perf_counter() - started
     count = sum(partition.records for partition in report.partitions)
     size = sum(partition.bytes for partition in report.partitions)
-    outcome.steps.append(Step("verify", count, size, seconds))
+    outcome.steps.append(DemoStep("verify", count, size, seconds))
     outcome.faults += report.unusable
     outcome.faults += [str(f) for f in report.findings if f.severity is not Severity.INFO]
     if count != outcome.records:

@@ -10,7 +10,7 @@ from logstore.common.types import Record
 from logstore.demo.flights import Rows
 
 TOPIC = "flights"
-CLUSTER_ID = "logstore-demo"  # in meta.properties: how a demo knows its own directory again
+CLUSTER_ID = "logstore-demo"  # in meta.properties, to recognise a demo's own directory
 # The flights are of 2013: by time alone they would begin a new segment for every week.
 CONFIG = LogConfig(segment_bytes=4 << 20, segment_ms=2**62, retention_ms=-1)
 
@@ -18,7 +18,7 @@ CONFIG = LogConfig(segment_bytes=4 << 20, segment_ms=2**62, retention_ms=-1)
 def open_logs(
     directory: str | os.PathLike[str], partition_count: int
 ) -> tuple[LogManager, list[PartitionLog]]:
-    """Open or create the topic. After a crash this is the recovery."""
+    """Open or create the topic. After a crash this recovers it."""
     manager = LogManager([directory], CONFIG, cluster_id=CLUSTER_ID)
     return manager, [manager.get_or_create(TOPIC, p) for p in range(partition_count)]
 
@@ -28,8 +28,8 @@ def append_missing(
 ) -> Iterator[AppendInfo]:
     """Append what the logs lack, one batch to each partition in turn.
 
-    A log ends where its last writer, or the crash, left it. So its end offset is also the place in
-    the input to go on from: nothing is sent twice and nothing is left out.
+    A log ends where its last writer, or the crash, left it. So its end offset is also the position
+    in the input to continue from: nothing is sent twice, and nothing is left out.
     """
     remaining = True
     while remaining:
@@ -45,7 +45,7 @@ def append_missing(
 def compare(log: PartitionLog, rows: Rows) -> str:
     """Read the whole log and compare key, value and timestamp of every record with what was sent.
 
-    Empty when the log is a prefix of it, else the first difference.
+    Returns "" if the log is a prefix of it, else the first difference.
     """
     found, difference = compare_records(log.record_chunks(), rows)
     if difference:
@@ -56,7 +56,7 @@ def compare(log: PartitionLog, rows: Rows) -> str:
 
 
 def compare_records(chunks: Iterable[Sequence[Record]], rows: Rows) -> tuple[int, str]:
-    """How many records there are, and the first difference from how ``rows`` begin; or empty."""
+    """The number of records, and the first difference from the beginning of ``rows``, or ""."""
     expected = 0
     for chunk in chunks:
         start, end = expected, expected + len(chunk)
@@ -72,5 +72,5 @@ def compare_records(chunks: Iterable[Sequence[Record]], rows: Rows) -> tuple[int
 
 
 def read_all(logs: Sequence[PartitionLog]) -> int:
-    """Read every record with its checksum; how many."""
+    """Read every record with its checksum. Returns their number."""
     return sum(len(chunk) for log in logs for chunk in log.record_chunks())

@@ -15,11 +15,11 @@ from typing import Any
 from logstore.common import siblings
 from logstore.common.errors import LogstoreError
 
-_BATCH_SECONDS_MAX = 0.002  # a batch takes no longer, as long as nothing else is known
+_BATCH_SECONDS_MAX = 0.002  # the assumed time of a batch until one is measured
 
 
 class WriterFailedError(LogstoreError):
-    """The writer ended by itself, which it never does when all is well."""
+    """The writer ended by itself, which it does only after an error."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Heard:
 
 
 class Victim:
-    """A running writer. Leaving the ``with`` block ends it in any case."""
+    """A running writer. The end of the ``with`` block always ends it."""
 
     def __init__(self, directory: str, records: int, partitions: int, batch: int) -> None:
         arguments = [os.path.abspath(directory), *map(str, (records, partitions, batch))]
@@ -62,9 +62,10 @@ class Victim:
     def kill_in_append(
         self, after_records: int, part: float, advance: Callable[[int], None]
     ) -> Heard:
-        """Let it write; SIGKILL it within the first batch begun at or past ``after_records``.
+        """Let it write, and SIGKILL it within the first batch that begins at or past
+        ``after_records``.
 
-        ``part``: how far into that batch, as a part of the time that the quickest one took.
+        ``part`` says how far into that batch, as a share of the time of the fastest batch.
 
         Raises:
             WriterFailedError: with the last line it wrote to stderr.
@@ -72,7 +73,7 @@ class Victim:
         process, killed = self._process, False
         assert process.stdin is not None
         assert process.stdout is not None
-        for line in process.stdout:  # to the end: what it said before it died counts
+        for line in process.stdout:  # to the end, because its last words before the kill count
             word: dict[str, Any] = json.loads(line)
             if "ready" in word:
                 process.stdin.write(b"go\n")

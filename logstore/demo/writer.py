@@ -1,9 +1,9 @@
 """The writer process: ``python -m logstore.demo.writer DIRECTORY RECORDS PARTITIONS BATCH``.
 
-It talks in JSON lines. When the flights are loaded and the logs open it says so and waits for a
-line on stdin, then appends at full speed, with a word before each batch and after each flush.
-Before the last batch of all it waits for a second line: who wants to kill it in mid-append cannot
-come too late.
+It writes JSON lines. When the flights are loaded and the logs are open it says so and waits for a
+line on stdin. Then it appends at full speed, with a line before each batch and after each flush.
+Before the very last batch it waits for a second line on stdin, so a kill in mid-append cannot come
+too late.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 from logstore.demo.flights import by_partition, flights
 from logstore.demo.topic import append_missing, open_logs
 
-FLUSHES = 12  # in a whole run
+FLUSHES = 12  # flushes in a whole run
 
 
 def say(**fields: object) -> None:
-    """One line in one system call: the reader sees all of it or nothing."""
+    """Write one line in one system call, so that the reader sees all of it or nothing."""
     os.write(1, json.dumps(fields).encode() + b"\n")
 
 

@@ -21,6 +21,12 @@ __all__ = [
     "Severity",
     "VerifyOptions",
     "VerifyReport",
+    "common",
+    "html",
+    "partition",
+    "plan",
+    "replicas",
+    "segment",
     "verify",
     "verify_segment",
 ]

@@ -1,7 +1,7 @@
-"""From paths to partitions: what is to be checked, before any segment is opened.
+"""From paths to partitions: what will be checked, planned before any segment is opened.
 
-Files of log directories are read at once, since they tell which partitions belong together; those
-of a partition when its turn comes, as a running broker goes on writing them.
+The files of log directories are read at once, because they say which partitions belong together.
+The files of a partition are read when its turn comes, because a running broker keeps writing them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from logstore.common.errors import ConfigError, InvalidTopicError
 from logstore.format import filenames
 from logstore.recovery.replacements import roll_marks
 from logstore.storage.base import FileInfo, Storage
+from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import open_storage
 from logstore.verify.common.report import UNKNOWN, Finding, Severity, VerifyReport
 from logstore.verify.partition.directory import CHECKPOINTS, LogDirCheck
@@ -33,10 +34,11 @@ _PARTITION_FILES = (LEADER_EPOCH, PARTITION_METADATA)
 
 
 @dataclass(slots=True)
-class Plan:
-    """The partitions of all paths added so far. What needs no segment is in ``report`` already.
+class VerifyPlan:
+    """The partitions of all paths added so far.
 
-    ``bytes`` counts the ``.log`` files, if they are counted: that takes one more listing.
+    Findings that need no segment are in ``report`` already. ``bytes`` is the size of the ``.log``
+    files, if they are counted, which takes one more listing.
     """
 
     options: VerifyOptions
@@ -47,9 +49,10 @@ class Plan:
     _seen: set[tuple[int, str, int]] = field(default_factory=set)
 
     def add(self, uri: str, storage: Storage | None = None) -> None:
-        """A log directory, a partition directory or a file of one; ``storage`` holds it if given.
+        """Add a log directory, a partition directory or a file of one, or all log directories in
+        the directory of a cluster.
 
-        What cannot be read is noted in the report.
+        ``storage`` holds it if given. What cannot be read is noted in the report.
         """
         try:
             storage, path = (storage, uri) if storage else open_storage(uri)
@@ -62,18 +65,21 @@ class Plan:
             self.report.refuse(path, failure)
 
     def first_time(self, storage: Storage, path: str, only: int = UNKNOWN) -> bool:
-        """Whether this path was not among those before: what is given twice is checked once, and
-        is no replica of itself."""
+        """Whether this path is new.
+
+        A path that is given twice is checked once, and is no replica of itself.
+        """
         key = id(storage), absolute(path), only
         known = key in self._seen
         self._seen.add(key)
         return not known
 
     def replica_sets(self) -> list[ReplicaSet]:
-        """The partitions, with those of several brokers that are one partition side by side.
+        """The partitions, each with its directories on all brokers.
 
-        Directories of different clusters have nothing in common, whatever their topics are called,
-        which is noted; one that does not know its cluster is taken for one of the first.
+        Directories of different clusters have nothing in common, even if their topics have equal
+        names; that is noted. A directory that does not know its cluster counts as one of the first
+        cluster.
         """
         clusters = (check.facts.cluster_id for check in self.checks)
         first_cluster = next(filter(None, clusters), "")
@@ -101,9 +107,9 @@ class Plan:
 
 @dataclass(slots=True)
 class _Path:
-    """One of the paths given, and where it lies."""
+    """One of the given paths, and the storage that holds it."""
 
-    plan: Plan
+    plan: VerifyPlan
     storage: Storage
     uri: str
 
@@ -117,13 +123,16 @@ class _Path:
             entries = self.storage.scan_dir(path)
             if _is_partition(path, entries):
                 self._partition(path, self._facts_beside(path), entries=entries)
+            elif brokers := broker_directories(self.storage, path):
+                for name in brokers:
+                    self.add(os.path.join(path, name))
             elif self.plan.first_time(self.storage, path):
                 self._log_dir(path, entries)
 
     def _partition(
         self, path: str, facts: LogDirFacts, only: int = UNKNOWN, entries: Iterable[FileInfo] = ()
     ) -> None:
-        """``entries``: what the directory holds, where bytes are counted."""
+        """Plan a partition. ``entries`` is what its directory holds, needed to count bytes."""
         if not self.plan.first_time(self.storage, path, only):
             return
         options = self.plan.options
@@ -172,14 +181,14 @@ class _Path:
             )
 
     def _listed(self, directory: str) -> list[FileInfo]:
-        """What there is to count; a directory that cannot be listed is told of when it is read."""
+        """The files to count. A directory that cannot be listed is reported when it is read."""
         try:
             return self.storage.scan_dir(directory) if self.plan.counted else []
         except OSError:
             return []
 
     def _facts_beside(self, path: str) -> LogDirFacts:
-        """What the log directory around a partition says of it, if there is one."""
+        """What the log directory around a partition says about it, if there is one."""
         parent, name = os.path.split(absolute(path))
         alone = LogDirFacts(parent)
         try:

@@ -1,7 +1,7 @@
-"""The verification on this machine: one plan, its segments checked by a few threads.
+"""The verification on this machine: one plan, whose segments a few threads check.
 
-Reads only: nothing is created, locked, cut or changed, so a directory in use by a broker may be
-checked. What it writes meanwhile is either not seen, or noted as information.
+It only reads: nothing is created, locked, cut or changed. So a directory may be checked while a
+broker uses it. What the broker writes during the check is either not seen or noted as information.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from threading import Lock
 
 from logstore.storage.base import Storage
 from logstore.verify.common.report import VerifyReport
-from logstore.verify.plan import Plan
+from logstore.verify.plan import VerifyPlan
 from logstore.verify.replicas.replicas import Failure, ReplicaSet, run_job
 from logstore.verify.segment.segment_check import SegmentResult, VerifyOptions
 
 Progress = Callable[[int, int], None]
-"""Told the bytes of segments checked so far, and of all that are known of. From any thread."""
+"""Called with the bytes checked so far and the bytes of all known segments, from any thread."""
 
 _OUTSTANDING_MAX = 16
-"""Partitions whose small files are read ahead of their segments: few, as these files age."""
+"""For how many partitions small files are read ahead of segments: few, because they age."""
 
 _Outcome = SegmentResult | Failure
 
@@ -38,17 +38,17 @@ def verify(
 ) -> VerifyReport:
     """Check log directories, partition directories or single files of them.
 
-    Paths may be URIs (``open_storage``), unless ``storage`` says where they all lie. Where several
-    hold the same partition, these replicas are compared. Damage is a finding, never an exception;
-    what cannot be read at all is listed in the report's ``unusable``, and the rest is checked.
+    Paths may be URIs (``open_storage``), unless ``storage`` holds all of them. If several paths
+    hold the same partition, these replicas are compared. Damage is a finding, never an exception.
+    What cannot be read at all is listed in ``unusable`` of the report, and the rest is checked.
 
     Raises:
-        ValueError: there is no path.
+        ValueError: no path was given.
     """
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not paths:
         raise ValueError("no path to verify")
-    plan = Plan(options or VerifyOptions(), counted=progress is not None)
+    plan = VerifyPlan(options or VerifyOptions(), counted=progress is not None)
     for path in paths:
         plan.add(os.fspath(path), storage)
     threads = plan.options.threads or min(8, os.cpu_count() or 1)
@@ -76,7 +76,7 @@ def verify(
 
 @contextmanager
 def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that read only: nobody waits for them when the caller is interrupted."""
+    """Threads that only read, so an interrupted caller does not wait for them."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="logstore-verify")
     try:
         yield pool

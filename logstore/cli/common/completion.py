@@ -1,4 +1,4 @@
-"""What the Tab key offers in a shell: click's completion, with what it cannot know by itself."""
+"""Shell completion beyond what click knows by itself."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def directories(_: click.Context, __: click.Parameter, incomplete: str) -> list[
 
 
 def files(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Of directories, too."""
+    """Files and directories."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def topics(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those in the DIR that stands before."""
+    """The topics in the DIR that was given before."""
     from logstore.common.errors import InvalidTopicError
     from logstore.format import filenames
     from logstore.storage.local import LocalStorage

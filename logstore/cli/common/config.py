@@ -8,20 +8,29 @@ from checkpoints.printable import printable
 from logstore.cli.common.exits import fail
 
 config_option = click.option(
-    "--config", multiple=True, metavar="KEY=VALUE",
+    "--config",
+    multiple=True,
+    metavar="KEY=VALUE",
     help="Configuration of the topic, under Kafka's keys; may be repeated.",
-)  # fmt: skip
+)
 """The option of every command that creates a topic: parameter ``config``."""
 
 
 def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
-    """Key -> value, each checked as Kafka does.
+    """Key → value, each checked as Kafka does.
 
     Raises:
         ConfigError: an unknown key, or a value outside its bounds.
     """
     from logstore.common.config import LogConfig
 
+    settings = parse_pairs(pairs)
+    LogConfig.from_properties(settings)
+    return settings
+
+
+def parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Key → value as they are given, each key once."""
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -30,5 +39,4 @@ def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
         if key in settings:
             fail(f"--config {printable(pair)}: {printable(key)} is given twice")
         settings[key] = value
-    LogConfig.from_properties(settings)
     return settings

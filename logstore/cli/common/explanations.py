@@ -21,6 +21,9 @@ def explanation_lines(rules: Iterable[str]) -> Iterator[str]:
         yield f"{rule} ({severities}; rule {RULES[rule].number})"
         for title, text in explain(rule):
             yield from textwrap.wrap(
-                text, _WIDTH, initial_indent=f"{title}:".ljust(_INDENT),
-                subsequent_indent=" " * _INDENT, break_on_hyphens=False,
-            )  # fmt: skip
+                text,
+                _WIDTH,
+                initial_indent=f"{title}:".ljust(_INDENT),
+                subsequent_indent=" " * _INDENT,
+                break_on_hyphens=False,
+            )

@@ -1,4 +1,4 @@
-"""Ctrl-C where a log is written: at once while waiting for input, else between two batches."""
+"""Ctrl-C while a log is written: at once during a wait for input, otherwise between batches."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Interrupts:
-    """Use as a context manager around the writing. An interrupt is kept until somebody looks.
+    """A context manager around writes, which keeps an interrupt until `check`.
 
-    Python raises KeyboardInterrupt between any two steps, in the middle of an append as well;
-    what the log in memory holds then agrees with its file no more.
+    Python raises KeyboardInterrupt between any two steps, even in the middle of an append. The log
+    in memory would then no longer agree with its file.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Interrupts:
     def check(self) -> None:
         """
         Raises:
-            KeyboardInterrupt: there was one.
+            KeyboardInterrupt: it was pressed.
         """
         if self.pending:
             raise KeyboardInterrupt
 
     def read1(self, stream: Any, size: int) -> bytes:
-        """``stream.read1(size)``, which an interrupt ends."""
+        """Call ``stream.read1(size)``, which an interrupt ends."""
         self._waiting = True
         try:
             self.check()

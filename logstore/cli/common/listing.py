@@ -1,4 +1,4 @@
-"""What log directories hold, by names and small files alone: for ``logstore ls``.
+"""The content of log directories, from names and small files, for ``logstore ls``.
 
 No lock is taken and nothing is written. Of each log only the end of the last segment is read.
 """
@@ -30,11 +30,11 @@ Note = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Replica:
-    """One partition directory. None stands for what no file tells.
+class ListedReplica:
+    """One partition directory. None stands for a value that no file has.
 
-    ``offset_lag``: offsets behind the longest replica that was listed; ``is_leader``: see
-    `compare`. ``size`` is in bytes, of all files.
+    ``offset_lag``: offsets behind the longest listed replica. ``is_leader``: see `compare`.
+    ``size`` is the bytes of all files.
     """
 
     topic_partition: TopicPartition
@@ -58,12 +58,12 @@ class LogDirectory:
     path: str
     broker: str
     cluster_id: str | None = None
-    replicas: list[Replica] = field(default_factory=list)
+    replicas: list[ListedReplica] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Lister:
-    """Lists directories one after the other; ``note`` hears what is left out and why."""
+    """Lists directories one after the other. ``note`` is called with what is left out, and why."""
 
     storage: Storage
     note: Note
@@ -110,8 +110,8 @@ class Lister:
 
     def _replica(
         self, directory: str, tp: TopicPartition, broker: str, log_start: int
-    ) -> Replica | None:
-        """None where the directory went away meanwhile, or cannot be read."""
+    ) -> ListedReplica | None:
+        """List a replica. None if the directory has vanished or cannot be read."""
         try:
             reader = DirectoryReader(directory, storage=self.storage)
             bases = reader.bases()
@@ -119,15 +119,23 @@ class Lister:
             end = max(start, reader.end_on_file())
             size = sum(entry.size for entry in self.storage.scan_dir(directory) if entry.is_file)
         except (FileNotFoundError, LogClosedError):
-            self.note(f"{printable(directory)}: deleted meanwhile")
+            self.note(f"{printable(directory)}: deleted during the listing")
             return None
         except (LogstoreError, OSError) as error:
             self.note(f"{printable(directory)} is left out: {error}")
             return None
-        return Replica(
-            tp, directory, broker, self._topic_id(directory), start, end, None,
-            self._epoch(directory), len(bases), size,
-        )  # fmt: skip
+        return ListedReplica(
+            tp,
+            directory,
+            broker,
+            self._topic_id(directory),
+            start,
+            end,
+            None,
+            self._epoch(directory),
+            len(bases),
+            size,
+        )
 
     def _topic_id(self, directory: str) -> str | None:
         path = os.path.join(directory, PARTITION_METADATA)
@@ -150,7 +158,10 @@ class Lister:
 
 
 def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:
-    """The partition of a directory; those that are no log in use are counted in ``marked``."""
+    """The partition of a directory.
+
+    Directories that are no log in use are counted in ``marked``.
+    """
     try:
         parsed = filenames.parse_partition_dir(name)
     except InvalidTopicError:
@@ -161,12 +172,12 @@ def _partition_of(name: str, marked: dict[str, int]) -> TopicPartition | None:
     return parsed.topic_partition
 
 
-def compare(replicas: Iterable[Replica]) -> None:
-    """Fill in lag and leader where several replicas of a partition were listed.
+def compare(replicas: Iterable[ListedReplica]) -> None:
+    """Fill in lag and leader if several replicas of a partition were listed.
 
-    Partitions of the same name with different topic ids are different ones.
+    Partitions of the same name with different topic ids are different partitions.
     """
-    groups: defaultdict[tuple[TopicPartition, str | None], list[Replica]] = defaultdict(list)
+    groups: defaultdict[tuple[TopicPartition, str | None], list[ListedReplica]] = defaultdict(list)
     for replica in replicas:
         groups[replica.topic_partition, replica.topic_id].append(replica)
     for group in groups.values():
@@ -177,12 +188,12 @@ def compare(replicas: Iterable[Replica]) -> None:
             _find_leader(group)
 
 
-def _find_leader(group: list[Replica]) -> None:
-    """The files name no leader, but give it away where one replica is ahead.
+def _find_leader(group: list[ListedReplica]) -> None:
+    """Find the leader if one replica is ahead. The files do not name it.
 
-    A leader has its epoch on file before any follower, and the records of that epoch as well. So
-    the only replica with the highest epoch, or among several the only longest one, leads the
-    others. Where two are equal nothing is said, nor of two copies with one broker id.
+    A leader has its epoch on file, and the records of that epoch, before any follower. So the only
+    replica with the highest epoch, or among several the only longest one, is the leader. Equal
+    replicas and copies with one broker id show no leader.
     """
     ranks = sorted(map(_rank, group))
     brokers = {replica.broker for replica in group}
@@ -192,6 +203,6 @@ def _find_leader(group: list[Replica]) -> None:
         replica.is_leader = _rank(replica) == ranks[-1]
 
 
-def _rank(replica: Replica) -> tuple[int, int]:
+def _rank(replica: ListedReplica) -> tuple[int, int]:
     epoch = -1 if replica.leader_epoch is None else replica.leader_epoch
     return epoch, replica.log_end_offset

@@ -1,4 +1,4 @@
-"""Numbers of the command line, refused in one sentence when they are none or out of range."""
+"""Numbers on the command line, refused in one sentence if invalid or out of range."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from logstore.storage.local import LocalStorage
 
 @contextmanager
 def offline(directory: str, *, create: bool = False) -> Iterator[LogManager]:
-    """The directory, locked and open; Ctrl-C waits until it is closed in order.
+    """Lock and open the directory. Ctrl-C waits until it is closed cleanly.
 
     Raises:
         LogDirLockedError: a broker or another process has it.
@@ -44,7 +44,7 @@ def known(manager: LogManager, directory: str, topic: str) -> list[int]:
 
 
 def stored_config(directory: str, topic: str, partition: int) -> dict[str, str]:
-    """The keys that a topic has of its own."""
+    """The configuration keys that are set for a topic."""
     name = filenames.partition_dir_name(TopicPartition(topic, partition))
     path = os.path.join(directory, name, TOPIC_PROPERTIES)
     stored = TopicPropertiesFile(path, LocalStorage()).read()
@@ -52,7 +52,7 @@ def stored_config(directory: str, topic: str, partition: int) -> dict[str, str]:
 
 
 def print_topic(manager: LogManager, topic: str) -> None:
-    """As JSON: its partitions, and the keys in which it differs from the defaults."""
+    """Print a topic as JSON: its partitions, and the keys that differ from the defaults."""
     default = manager.config.to_properties()
     config = {
         key: value

@@ -20,7 +20,7 @@ _MIB = 1 << 20
 
 @contextmanager
 def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """A bar on a terminal, nothing elsewhere; on stderr, since stdout is for the result."""
+    """A progress bar on a terminal, on stderr because stdout is for the result."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
@@ -54,7 +54,7 @@ def print_report(report: VerifyReport, *, explain: bool = False) -> None:
 
 
 def explanations_of(report: VerifyReport) -> dict[str, dict[str, str]]:
-    """By rule, for those that have findings."""
+    """The explanations of rules that have findings, by rule."""
     return {rule: EXPLANATIONS[rule]._asdict() for rule in _rules(report)}
 
 
@@ -64,9 +64,10 @@ def _rules(report: VerifyReport) -> list[str]:
 
 
 def _print_partitions(partitions: list[PartitionReport]) -> None:
-    """With brokers, where there are several, and what of each was compared with another.
+    """Print the table of partitions.
 
-    By directory, where these do not tell partitions apart: a log and its backup.
+    It has brokers if there are several, and how much of each was compared with another. It has
+    directories if brokers do not distinguish partitions, as with a log and its backup.
     """
     from logstore.terminal import tables
 
@@ -87,11 +88,13 @@ def _print_partitions(partitions: list[PartitionReport]) -> None:
             ),
             *([printable(part.broker)] if several else []),
             *([part.fingerprint] if hashed else []),
-            f"{part.segments:,}", f"{part.batches:,}", f"{part.records:,}",
+            f"{part.segments:,}",
+            f"{part.batches:,}",
+            f"{part.records:,}",
             f"{part.bytes / _MIB:,.1f}",
             f"{part.log_start_offset}…{part.log_end_offset}",
             *([_range(part.compared_from, part.compared_end)] if compared else []),
-        )  # fmt: skip
+        )
     listing.print()
 
 
@@ -100,7 +103,7 @@ def _range(start: int, end: int) -> str:
 
 
 def _print_findings(report: VerifyReport) -> None:
-    """Worst first; where nobody watches, one line each, which other programs can cut apart."""
+    """Print findings, the worst first; away from a terminal one line each, for other programs."""
     ranks = list(Severity)
     ordered = sorted(report.findings, key=lambda f: (ranks.index(f.severity), f.file, f.position))
     if not terminal.is_terminal():

@@ -1,1 +1,6 @@
-"""``logstore dump``, one module for each kind of file."""
+"""``logstore dump``, one module for each kind of file.
+
+Begin with ``log`` for segments and ``small_files`` for everything else; ``output`` prints.
+"""
+
+__all__ = ["headers", "log", "output", "small_files"]

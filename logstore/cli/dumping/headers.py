@@ -1,4 +1,4 @@
-"""Batch headers of a ``.log`` file that somebody else may be writing: for ``logstore read``."""
+"""Batch headers of a ``.log`` file that may be written to, for ``logstore read``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ROWS = 4096
 
 
 class BatchRow(NamedTuple):
-    """What a header says of its batch; ``position`` is in the file.
+    """The header of a batch. ``position`` is in the file.
 
-    ``record_count`` is −1 for a compressed batch of the older formats, which does not say.
+    ``record_count`` is −1 for a compressed batch of an older format, which has no count.
     """
 
     position: int
@@ -35,10 +35,10 @@ _COLUMNS = [SCAN_COLUMNS.index(name) for name in BatchRow._fields]
 
 
 def batch_rows(file: File) -> Iterator[BatchRow]:
-    """The whole batches from the beginning on, by their headers alone: no checksum is looked at.
+    """The headers of the whole batches of a file. Checksums are not checked.
 
-    Ends silently at bytes that cannot be a batch. Read in windows, since the file may be cut
-    meanwhile, which a mapping would not survive.
+    Ends silently at bytes that cannot be a batch. Reads in windows, because a mapping would not
+    survive a truncation of the file.
     """
     table = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
     position, window = 0, WINDOW_BYTES
@@ -58,7 +58,9 @@ def batch_rows(file: File) -> Iterator[BatchRow]:
 
 
 def framed_size(data: bytes) -> int:
-    """The bytes of the batch that begins ``data``, going by its length field, which may be lies."""
+    """The size of the batch at the start of ``data`` according to its length field, which may be
+    wrong.
+    """
     if len(data) < PREFIX_SIZE:
         return PREFIX_SIZE
     return PREFIX_SIZE + int.from_bytes(data[8:PREFIX_SIZE], "big", signed=True)

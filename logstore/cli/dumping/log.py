@@ -27,15 +27,18 @@ from logstore.storage import File
 _WINDOW_BYTES = 4 << 20
 _ZERO_STEP = 1 << 20
 _WHOLE_MAX = 80 << 20
-"""Bytes of a batch that is held in memory. Of a larger one the header is printed, and its checksum
-taken in pieces: its length is the word of a byte that may be wrong, in a file that may be sparse.
+"""The largest batch in bytes that is read into memory.
+
+Of a larger one only the header is printed, and the checksum is computed in pieces: its length may
+be wrong, in a file that may be sparse.
 """
 
 
 class _Found(NamedTuple):
     """A batch with its window: ``batch.position`` is in ``data``, ``position`` in the file.
 
-    ``whole``: all its bytes are in ``data``; else only its header is, and ``crc`` what they give.
+    ``whole``: ``data`` has all its bytes. Otherwise it has only the header, and ``crc`` is the
+    computed checksum.
     """
 
     data: memoryview
@@ -46,9 +49,10 @@ class _Found(NamedTuple):
 
 
 def dump_log(file: File, where: TopicPartition | None, out: Output) -> None:
-    """Print the batches of one file; the scan ends at bytes that cannot be a batch.
+    """Print the batches of one file, up to bytes that cannot be a batch.
 
-    A file that is too large for a segment is refused unread: it may be sparse, and without end.
+    A file that is too large for a segment is not read, because it may be sparse and practically
+    endless.
     """
     size = file.size()
     if size > MAX_INT:
@@ -107,10 +111,10 @@ def _batches(file: File, size: int, out: Output) -> Iterator[_Found]:
 
 
 def _large(file: File, position: int, size: int) -> _Found:
-    """A batch that is too large for one piece.
+    """Read a batch that is too large for one buffer.
 
     Raises:
-        CorruptBatchError: it is of an older format, or its header is no header.
+        CorruptBatchError: it has an older format, or its header is invalid.
     """
     head = file.read_at(position, HEADER_SIZE)
     try:
@@ -124,14 +128,17 @@ def _large(file: File, position: int, size: int) -> _Found:
 
 
 def _framed_size(data: memoryview, position: int) -> int:
-    """The bytes that the batch cut off by the window needs, going by its length field."""
+    """The size, by its length field, of the batch that the window cuts off."""
     if len(data) - position <= HEADER_UP_TO_MAGIC:
         return HEADER_UP_TO_MAGIC + 1
     return 12 + int.from_bytes(data[position + 8 : position + 12], "big", signed=True)
 
 
 def _tell_end(file: File, position: int, size: int, error: CorruptBatchError, out: Output) -> None:
-    """A zero tail is what preallocation or a power cut leaves (F-107, F-139): no corruption."""
+    """Report how the file ends.
+
+    A zero tail from preallocation or a power cut is no corruption (F-107, F-139).
+    """
     zeros = bytes(_ZERO_STEP)
     for start in range(position, size, _ZERO_STEP):
         data = file.read_at(start, min(_ZERO_STEP, size - start))

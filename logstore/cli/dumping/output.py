@@ -12,7 +12,7 @@ from logstore.format.filenames import MAX_DIR_NAME
 
 
 class Output:
-    """Collects the exit code: 0, or 1 once something corrupt was seen, 2 once a path was unusable.
+    """Prints, and keeps the exit code: 1 after corrupt data, 2 after an unusable path, else 0.
 
     stdout carries data only, so that ``--format json`` can be piped.
     """
@@ -29,7 +29,7 @@ class Output:
         terminal.json_lines(entries)
 
     def entry(self, fields: dict[str, Any]) -> None:
-        """One entry of a file that is no log: JSON, or ``name: value`` pairs."""
+        """Print one entry of a file other than a log, as JSON or ``name: value`` pairs."""
         if self.form == "json":
             self.json([fields])
         else:
@@ -55,7 +55,10 @@ def to_base64(data: bytes | None) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """A value as Kafka's own tools print it; text is escaped, and whole if it can be a name."""
+    """A value as Kafka's own tools print it.
+
+    Text is escaped, and not shortened if it can be a name.
+    """
     if value is None:
         return "null"
     if isinstance(value, str):
@@ -64,7 +67,7 @@ def shown(value: Any) -> str:
 
 
 def readable(data: bytes | None) -> str:
-    """Text where it is text, else hex."""
+    """The bytes as text if they are printable text, else as hex."""
     if data is None:
         return "null"
     try:

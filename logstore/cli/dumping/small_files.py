@@ -1,4 +1,4 @@
-"""``logstore dump`` of everything but logs: indexes, snapshots and checkpoint files."""
+"""``logstore dump`` of all files except logs: indexes, snapshots and checkpoints."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ _WINDOW_ENTRIES = 1 << 16
 _SNAPSHOT_MAX = 64 << 20  # 1.4 million producers
 
 
-_BATCH_MIN = 26  # bytes: a message of the oldest format without a key or a value
+_BATCH_MIN = 26  # bytes: a message of the oldest format without key and value
 
 LogSize = Callable[[], int | None]
-"""Bytes of the log that an index is of; None when it is not beside it."""
+"""Returns the size of the log of an index; None if the log is missing."""
 
 
 def dump_offset_index(file: File, base_offset: int, log_size: LogSize, out: Output) -> None:
@@ -69,9 +69,10 @@ def dump_time_index(file: File, base_offset: int, log_size: LogSize, out: Output
 def _used_entries(
     file: File, layout: struct.Struct, first: int, log_size: LogSize
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Entries before the zero tail of an active index (F-137); one at or after ``first`` ends it.
+    """Entries before the zero tail of an active index (F-137).
 
-    A zero entry before ``first`` counts only when a real one follows it.
+    A zero entry at or after ``first`` begins the tail. One before ``first`` counts only if a real
+    entry follows it.
     """
     held: tuple[int, tuple[int, int]] | None = None
     for index, entry in _entries(file, layout, log_size):
@@ -99,14 +100,14 @@ def _entries(
 
 
 def _windows(file: File, width: int, log_size: LogSize) -> Iterator[tuple[int, bytes]]:
-    """Position and bytes: an index file may have any size, and be sparse.
+    """Yield positions and bytes in windows: an index file may have any size, and be sparse.
 
     Raises:
-        CorruptIndexError: behind more entries than the log can have batches.
+        CorruptIndexError: the index has more entries than the log can have batches.
     """
     step, position = _WINDOW_ENTRIES * width, 0
     while data := file.read_at(position, step):
-        size = log_size()  # each time, since a running broker writes to it first
+        size = log_size()  # each time, since a running broker writes to the log first
         most = MAX_OFFSET if size is None else (size // _BATCH_MIN + 1) * width
         yield position, data[: max(most - position, 0)]
         if position + len(data) > most:
@@ -156,7 +157,7 @@ def dump_snapshot(file: File, out: Output) -> None:
 
 
 def dump_checkpoint(storage: Storage, path: str, out: Output) -> None:
-    """Any of ``CHECKPOINTS``, told apart by name."""
+    """Print one of ``CHECKPOINTS``, chosen by name."""
     name = os.path.basename(path)
     if name in OFFSET_CHECKPOINTS:
         for tp, offset in OffsetCheckpoint(path, storage).read().items():

@@ -1,1 +1,7 @@
-"""Records on their way between a log and a pipe or a file: for read, append, export and import."""
+"""Records on their way between a log and a pipe or a file: for read, append, export and import.
+
+Begin with ``reading``, which needs no lock, and ``loading``, which writes. ``format`` and
+``input`` turn records into text and back, ``columns`` and ``files`` into rows of a file.
+"""
+
+__all__ = ["columns", "files", "format", "input", "loading", "positions", "reading"]

@@ -1,7 +1,6 @@
 """Rows of an export: the columns of the Spark source, in Arrow. Imports pyarrow.
 
-The timestamp is in milliseconds, as in the log, so that every one of them comes back: Spark's own
-microseconds cannot hold all.
+The timestamp is in milliseconds, as in the log, because Spark's microseconds cannot hold every one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from logstore.spark.source.header_columns import of_batches
 from logstore.spark.source.repeat_per_record import Expansion
 
 _ROWS_MAX = 16_384
-_BYTES_MAX = 4 << 20  # of keys and values
+_BYTES_MAX = 4 << 20  # bytes of keys and values
 _TYPE = pa.field("timestampType", pa.int32())
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 SCHEMA = pa.schema(
@@ -40,7 +39,7 @@ SCHEMA = pa.schema(
 
 
 class ColumnFill:
-    """``Fill`` of one partition. ``seen``: the offset after the last batch that was looked at."""
+    """The `Fill` of one partition. ``seen`` is the offset after the last processed batch."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self._tp = tp
@@ -50,7 +49,7 @@ class ColumnFill:
         view = memoryview(data)
         table = BatchTable(view[at:])
         builder = ColumnBuilder(True, True, True, True)
-        # A table holds a bounded number of batches: decode those, and come back for the next.
+        # A table holds a bounded number of batches: decode those, then the next.
         part = view[: at + table.end] if table.rows else view
         try:
             end, status = fill_columns(part, at, builder, _ROWS_MAX, _BYTES_MAX, options)
@@ -69,7 +68,7 @@ class ColumnFill:
             status = DECODE_FULL
         if not builder.rows:
             return Filled(end, status, None, -1)
-        # At the limit the last batch may have given a part of its records.
+        # At the limit only a part of the last batch may have been decoded.
         last = table.rows if status == DECODE_LIMIT else whole
         rows = self._rows(to_record_batch(builder, True, True, True, True), table, last)
         return Filled(end, status, rows, rows.column("offset")[-1].as_py() + 1)
@@ -91,7 +90,7 @@ class ColumnFill:
 
 
 def _headers(lists: pa.ListArray) -> pa.Array:
-    """As Spark's source gives them: null where a record has none."""
+    """Headers as in Spark's source: null if a record has none."""
     pairs = lists.values
     pairs = pa.StructArray.from_arrays(
         [pairs.field(0), pairs.field(1)], fields=list(HEADERS.value_type)

@@ -1,7 +1,7 @@
-"""Files of an export, in one of three formats: written whole or not at all, read with all checks.
+"""Export files in one of three formats, written whole or not at all, and read with all checks.
 
-Beside FILE lies ``FILE.sha256``, in the form of ``sha256sum``: with it a part of a file, or a
-damaged one, is told from the whole. Imports pyarrow.
+``FILE.sha256`` beside FILE, in the form of ``sha256sum``, shows whether the file is whole and
+undamaged. Imports pyarrow.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from logstore.cli.records.input import BadInputError
 from logstore.cli.records.json_rows import json_lines, read_json_rows
 from logstore.common.errors import LogstoreError
 
-_GROUP_BYTES = 32 << 20  # of rows that wait for the next row group
+_GROUP_BYTES = 32 << 20  # bytes of rows that wait for the next row group
 _PIECE = 1 << 20
 _ROWS = 4096
 _DIGEST = re.compile(rb"\\?([0-9a-f]{64})  ")
 
 
 class ExportFileError(LogstoreError):
-    """A file of an export cannot be read, or not be written."""
+    """An export file cannot be read or written."""
 
 
 class Format(StrEnum):
@@ -47,7 +47,7 @@ class Writer(Protocol):
 
 
 class _ParquetWriter:
-    """Gathers rows for a row group, since each record batch of a log is small."""
+    """Collects rows for a row group, because the record batches of a log are small."""
 
     def __init__(self, path: str) -> None:
         self._writer = pq.ParquetWriter(
@@ -104,7 +104,7 @@ _WRITERS: dict[Format, Callable[[str], Writer]] = {
 
 
 class Export:
-    """A file that gets its name when all is in it; ``rows`` were written."""
+    """A file that gets its name when it is complete. ``rows`` is how many were written."""
 
     def __init__(self, path: str, form: Format) -> None:
         self._path, self._form = path, form
@@ -117,10 +117,10 @@ class Export:
         self.rows += rows.num_rows
 
     def finish(self, *, overwrite: bool) -> None:
-        """Make the file durable, count its rows again, and give it its name.
+        """Make the file durable, count its rows again, and rename it to its name.
 
         Raises:
-            ExportFileError: it does not hold what was written; or there is a file meanwhile.
+            ExportFileError: it does not hold what was written, or the name is now taken.
         """
         self._writer.close()
         _sync(self.temporary)
@@ -133,7 +133,7 @@ class Export:
         _write_digest(self._path, digest)
 
     def discard(self) -> None:
-        """Leave nothing behind; after ``finish`` there is nothing."""
+        """Remove the unfinished file. Does nothing after ``finish``."""
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
         with suppress(OSError):
@@ -156,13 +156,15 @@ def exporting(path: str, form: Format) -> Iterator[Export]:
 def _publish(temporary: str, path: str, *, overwrite: bool) -> None:
     if overwrite:
         with suppress(FileNotFoundError):
-            os.unlink(digest_path(path))  # of the old file: it must not stand beside the new one
+            os.unlink(digest_path(path))  # the old file's digest must not stay
         os.replace(temporary, path)
     else:
         try:
-            os.link(temporary, path)  # fails where somebody else was faster, unlike a rename
+            os.link(temporary, path)  # fails if the name is now taken, unlike a rename
         except FileExistsError:
-            raise ExportFileError(f"{printable(path)} is there meanwhile") from None
+            raise ExportFileError(
+                f"{printable(path)} was created by something else during the export"
+            ) from None
     _sync_dir(path)
 
 
@@ -213,13 +215,13 @@ def sha256_of(path: str) -> str:
 def check_digest(path: str) -> None:
     """
     Raises:
-        ExportFileError: the file is not the one that was exported, or nothing tells.
+        ExportFileError: the file is not the exported one, or has no digest.
     """
     try:
         with open(digest_path(path), "rb") as file:
             match = _DIGEST.match(file.read(4096))
     except FileNotFoundError:
-        reason = "is missing: nothing tells whether the file is whole (--unchecked takes it so)"
+        reason = "is missing, so the file may not be whole (--unchecked takes it all the same)"
         raise ExportFileError(f"{printable(digest_path(path))} {reason}") from None
     if match is None:
         raise ExportFileError(f"{printable(digest_path(path))} holds no SHA-256")
@@ -241,10 +243,10 @@ def count_rows(path: str, form: Format) -> int:
 
 
 def read_rows(path: str, form: Format) -> Iterator[Any]:
-    """Record batches of ``SCHEMA``; memory does not grow with the file.
+    """Yield record batches of ``SCHEMA``. Memory does not grow with the file.
 
     Raises:
-        ExportFileError: the file is damaged, or has not these columns.
+        ExportFileError: the file is damaged or lacks a column.
     """
     try:
         match form:
@@ -269,7 +271,7 @@ def _first_line(error: Exception) -> str:
 def _parquet_rows(path: str) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         _check_schema(path, file.schema_arrow)
-        for group in range(file.num_row_groups):  # over all at once, all stay in memory
+        for group in range(file.num_row_groups):  # all at once would stay in memory
             yield from file.iter_batches(_ROWS, row_groups=[group], columns=SCHEMA.names)
 
 

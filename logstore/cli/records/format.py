@@ -33,7 +33,7 @@ class BadTemplateError(ValueError):
 
 
 def encoded(data: bytes | None, encoding: Encoding) -> bytes:
-    """``null`` for None. UTF-8: what is no printable text is an escape, a backslash two."""
+    """The encoded bytes; ``null`` for None. With UTF-8, unprintable bytes are escaped."""
     if data is None:
         return NULL
     match encoding:
@@ -48,7 +48,7 @@ def encoded(data: bytes | None, encoding: Encoding) -> bytes:
 
 
 def in_json(data: bytes | None, encoding: Encoding) -> Any:
-    """As a value of JSON: a string, or null. Bytes that are no UTF-8 are ``{"base64": "…"}``."""
+    """A JSON value: a string or null. Bytes that are not UTF-8 become ``{"base64": "…"}``."""
     if data is None:
         return None
     match encoding:
@@ -87,7 +87,7 @@ def _fields(encoding: Encoding) -> dict[str, Part]:
 
 
 def template(text: str, encoding: Encoding) -> Callable[[Record, TopicPartition], bytes]:
-    """What a template in the style of kcat makes of a record.
+    """Compile a template in the style of kcat to a function that formats a record.
 
     ====  ===================  ====  ===============================
     %s    value                %S    its length in bytes, −1 of null
@@ -101,7 +101,7 @@ def template(text: str, encoding: Encoding) -> Callable[[Record, TopicPartition]
     written ``null``.
 
     Raises:
-        BadTemplateError: another letter behind a percent sign or a backslash.
+        BadTemplateError: another letter follows a percent sign or a backslash.
     """
     known = _fields(encoding)
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""Records from stdin: lines as they come, as values or as JSON; for ``logstore append``."""
+"""Records from lines on stdin, as values or as JSON, for ``logstore append``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from logstore.common.types import Header
 
 _READ_BYTES = 1 << 20
-_LINE_BYTES_MAX = 64 << 20  # a batch of 1 MiB is the most that a log takes by default
+_LINE_BYTES_MAX = 64 << 20  # by default a log accepts batches of at most 1 MiB
 _TIMESTAMP_MAX = 2**63 - 1
 
 
@@ -20,7 +20,7 @@ class BadInputError(Exception):
 
 
 class Parsed(NamedTuple):
-    """A record to append; ``timestamp`` None stands for the present."""
+    """A record to append. A ``timestamp`` of None means now."""
 
     key: bytes | None
     value: bytes | None
@@ -31,12 +31,12 @@ class Parsed(NamedTuple):
 def records_as_they_come(
     stream: Any, as_json: bool, separator: bytes | None
 ) -> Iterator[tuple[Parsed | None, int]]:
-    """Records with the numbers of their lines; None where the input makes a pause.
+    """Records with their line numbers; None when the input pauses.
 
     Blank lines of JSON and control records are left out.
 
     Raises:
-        BadInputError: with the number of the line; the records before it were given out.
+        BadInputError: a line is malformed. It names the line; earlier records were yielded.
     """
     number = 0
     try:
@@ -53,9 +53,9 @@ def records_as_they_come(
 
 
 def lines_as_they_come(stream: Any) -> Iterator[list[bytes]]:
-    """Lists of whole lines without their newline; an empty list where the input makes a pause.
+    """Lists of whole lines without their newline; an empty list when the input pauses.
 
-    ``stream`` is a buffered binary one. What follows the last newline is a line too, if anything.
+    ``stream`` is buffered and binary. Bytes after the last newline are a line too.
 
     Raises:
         BadInputError: a line is longer than 64 MiB.
@@ -85,7 +85,7 @@ def parse_line(line: bytes, separator: bytes | None) -> Parsed:
     """A value, or with ``separator`` a key and a value, as Kafka's console producer takes them.
 
     Raises:
-        BadInputError: there is no separator in the line.
+        BadInputError: the line has no separator.
     """
     if separator is None:
         return Parsed(None, line)

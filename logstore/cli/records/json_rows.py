@@ -50,7 +50,7 @@ def _text(data: bytes | None) -> str | None:
 def read_json_rows(path: str) -> Iterator[pa.RecordBatch]:
     """
     Raises:
-        BadInputError: with the number of the line.
+        BadInputError: a line is malformed; it names the line.
     """
     rows: list[tuple[Any, ...]] = []
     number = 0

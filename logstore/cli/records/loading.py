@@ -18,26 +18,26 @@ from logstore.log import ReplicaLog
 
 _BATCH_BYTES = 1_000_000  # below max.message.bytes, 1 MiB
 _BATCH_RECORDS = 5_000
-_RECORD_OVERHEAD = 32  # more than the lengths and deltas of a record take
+_RECORD_OVERHEAD = 32  # an upper bound for the lengths and deltas of a record
 
 
 class ImportFailedError(LogstoreError):
-    """A log does not take a record of the file, or does not hold all of them."""
+    """A log refused a record of the file, or does not have all of them afterwards."""
 
 
 @dataclass(slots=True)
 class Content:
-    """What a file holds: how many rows of each partition, of which topics."""
+    """The content of a file: its topics, and the number of rows of each partition."""
 
     topics: set[str] = field(default_factory=set)
     rows: Counter[int] = field(default_factory=Counter)
 
 
 def survey(path: str, form: Format, interrupts: Interrupts) -> Content:
-    """Read all of the file once, so that damage is found before anything is written.
+    """Read the whole file once, so that damage is found before anything is written.
 
     Raises:
-        ExportFileError: it is damaged, or a row has no topic, partition or timestamp.
+        ExportFileError: the file is damaged, or a row lacks topic, partition or timestamp.
     """
     found = Content()
     for rows in read_rows(path, form):
@@ -54,13 +54,16 @@ def survey(path: str, form: Format, interrupts: Interrupts) -> Content:
 
 
 def load_rows(
-    path: str, form: Format, logs: Mapping[int, ReplicaLog], compression: str,
+    path: str,
+    form: Format,
+    logs: Mapping[int, ReplicaLog],
+    compression: str,
     interrupts: Interrupts,
-) -> None:  # fmt: skip
+) -> None:
     """Append all rows of the file, each to the log of its partition.
 
     Raises:
-        ImportFailedError: a log refused a record; those before it were appended.
+        ImportFailedError: a log refused a record. Earlier records were appended.
         KeyboardInterrupt: between two batches.
     """
     for rows in read_rows(path, form):
@@ -71,7 +74,7 @@ def load_rows(
 
 
 def _by_partition(rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Stretches of rows of one partition."""
+    """Divide rows into consecutive rows of one partition."""
     start = 0
     for partition, same in groupby(rows.column("partition").to_pylist()):
         count = sum(1 for _ in same)
@@ -125,9 +128,12 @@ def _header(pair: Any) -> tuple[str, bytes | None]:
 def _append(log: ReplicaLog, batch: _Batch, compression: str) -> None:
     try:
         log.append_columns(
-            batch.values, batch.keys, batch.timestamps,
-            batch.headers if any(batch.headers) else None, compression=compression,
-        )  # fmt: skip
+            batch.values,
+            batch.keys,
+            batch.timestamps,
+            batch.headers if any(batch.headers) else None,
+            compression=compression,
+        )
     except LogstoreError as error:
         span = f"offsets {batch.offsets[0]} to {batch.offsets[-1]} of the file"
         raise ImportFailedError(f"{log.name}: {span}: {type(error).__name__}: {error}") from None

@@ -1,4 +1,4 @@
-"""Places in a log as people write them: offsets, counts from the end, moments."""
+"""Positions in a log as users write them: offsets, counts from the end, times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Note = Callable[[str], None]
 
 
 def begin(reader: PartitionReader, text: str, option: str, note: Note) -> int:
-    """The offset of ``text`` in one log; not below its first. -N: the last N records."""
+    """The offset of ``text`` in one log, at least its first. -N means the last N records."""
     if text == "earliest":
         return reader.earliest()
     if text == "latest":
@@ -37,7 +37,7 @@ def begin(reader: PartitionReader, text: str, option: str, note: Note) -> int:
 
 
 def end(reader: PartitionReader, text: str | None, option: str) -> int:
-    """Where to stop before; -N leaves the last N records out, None nothing."""
+    """The exclusive end offset. -N leaves out the last N records, None nothing."""
     if text is None:
         return MAX_OFFSET
     if text == "latest":
@@ -51,7 +51,7 @@ def end(reader: PartitionReader, text: str | None, option: str) -> int:
 
 
 def check(text: str | None, option: str) -> None:
-    """Refuse what is no place, before anything is read."""
+    """Refuse an invalid position before anything is read."""
     if text is None or text in ("earliest", "latest"):
         return
     if text.startswith("@"):
@@ -71,7 +71,7 @@ def _number(text: str, option: str) -> int:
 
 
 def moment(text: str, option: str) -> int:
-    """Milliseconds since 1970 of a number of them, or of a date and time of ISO 8601.
+    """Milliseconds since 1970, from that number or from an ISO 8601 date and time.
 
     Without a zone the time is UTC.
     """

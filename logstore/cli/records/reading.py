@@ -1,8 +1,8 @@
 """Records of a partition directory, read without its lock: for ``logstore read``.
 
-Only the ``.log`` files are read, and never mapped: the owner, a ``LogManager`` or a Kafka broker,
-may append, roll, delete and cut meanwhile. No index is needed nor trusted. What is seen ends before
-the first batch that is not whole yet, as an append under way leaves it.
+Only the ``.log`` files are read, and never mapped, because the owner, a ``LogManager`` or a Kafka
+broker, may append, roll, delete and cut at the same time. No index is needed or trusted. Reading
+ends before the first batch that is incomplete, as during an append.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def find_partitions(storage: Storage, log_dir: str, topic: str) -> list[int]:
 
 
 class Filled(NamedTuple, Generic[T]):
-    """What was made of a window from some position on.
+    """The result for a window from some position on.
 
-    ``position`` and ``status``: where to go on, and a ``DECODE_`` number; ``end``: the offset after
-    the last record of ``portion``; ``fault``: damage behind it.
+    ``position`` and ``status``: where to go on, and a ``DECODE_`` number. ``end``: the offset after
+    the last record of ``portion``. ``fault``: damage after it.
     """
 
     position: int
@@ -61,7 +61,7 @@ class Filled(NamedTuple, Generic[T]):
     fault: CorruptBatchError | None = None
 
 
-Fill: TypeAlias = Callable[[bytes, int, ReadOptions], Filled[T]]
+FillRows: TypeAlias = Callable[[bytes, int, ReadOptions], Filled[T]]
 
 
 def _fill_records(data: bytes, at: int, options: ReadOptions) -> Filled[list[Record]]:
@@ -75,10 +75,10 @@ def _fill_records(data: bytes, at: int, options: ReadOptions) -> Filled[list[Rec
 
 
 class PartitionReader:
-    """A cursor over one log. ``chunks`` reads to the end as it is; call it again for what is new.
+    """A cursor over one log. ``chunks`` reads to the present end; call it again for new records.
 
-    ``offset`` is where to begin, ``end_offset`` where to stop; set them before the first call.
-    ``note`` is told what whoever reads the records should know.
+    Set ``offset``, where to begin, and ``end_offset``, where to stop, before the first call.
+    ``note`` is called with notes for the reader of the records.
     """
 
     def __init__(self, storage: Storage, log_dir: str, tp: TopicPartition, note: Note) -> None:
@@ -92,18 +92,18 @@ class PartitionReader:
     # -- where to begin and to stop ------------------------------------------------------------
 
     def earliest(self) -> int:
-        """The log start offset: of the first segment, or above it after a deletion of records."""
+        """The log start offset: the base of the first segment, or above it after DeleteRecords."""
         return max([self._log_start(), *self._bases()[:1]])
 
     def latest(self) -> int:
-        """The offset of the next record, by the headers of the last segment."""
+        """The offset of the next record, from the headers of the last segment."""
         end = self._log_start()
         for base in self._bases()[-1:]:
             end = max(end, base, *(row.last_offset + 1 for row in self._rows(base)))
         return end
 
     def first_at(self, timestamp: int) -> int:
-        """The offset of the first record at or after ``timestamp`` ms; without one the end.
+        """The offset of the first record at or after ``timestamp`` ms, or the end.
 
         Reads the headers of all batches before it.
         """
@@ -117,8 +117,8 @@ class PartitionReader:
         return self.latest()
 
     def last(self, count: int) -> int:
-        """The offset of the record that has ``count - 1`` records behind it, of those that
-        ``chunks`` would give; where there are fewer, the first one's.
+        """The offset of the last ``count`` records that ``chunks`` would yield, or of the first if
+        there are fewer.
 
         Headers are read twice, from the last segment backwards; memory does not grow.
         """
@@ -131,16 +131,16 @@ class PartitionReader:
         return self.earliest()
 
     def _behind(self, base: int, skip: int, low: int) -> int:
-        """The offset of the record behind ``skip`` others of the segment."""
+        """The offset of the record after ``skip`` others of the segment."""
         for row in self._rows(base):
             held = self._wanted(base, row, low)
             if held > skip:
                 return self._offsets_of(base, row, low)[skip]
             skip -= held
-        return self.latest()  # the segment was cut meanwhile
+        return self.latest()  # the segment was cut since
 
     def _wanted(self, base: int, row: BatchRow, low: int) -> int:
-        """How many records of a batch are given out, by its header where that is enough."""
+        """How many records of a batch would be yielded, by its header if that is enough."""
         high = self.end_offset
         if row.record_count < 0:
             return len(self._offsets_of(base, row, low))
@@ -165,7 +165,7 @@ class PartitionReader:
     def keep_to_committed(self) -> None:
         """Leave out aborted transactions, and end before the first one that is still open.
 
-        Reads the headers of the whole log; what is appended from now on is not read.
+        Reads the headers of the whole log. Later appends are not read.
         """
         self.end_offset = min(self.end_offset, self.latest())
         aborted: list[Aborted] = []
@@ -190,12 +190,12 @@ class PartitionReader:
         """Lists of some thousands of records, checksums checked. Memory: 4 MiB or one batch.
 
         Raises:
-            CorruptBatchError: the bytes there are no batch; all records before were given out.
+            CorruptBatchError: a batch is damaged. All records before it were yielded.
         """
         return self.portions(_fill_records)
 
-    def portions(self, fill: Fill[T]) -> Iterator[T]:
-        """As ``chunks``, of what ``fill`` makes of windows of the log."""
+    def portions(self, fill: FillRows[T]) -> Iterator[T]:
+        """As ``chunks``, with what ``fill`` makes of windows of the log."""
         bases = self._bases()
         for at, base in enumerate(bases):
             end = bases[at + 1] if at + 1 < len(bases) else None
@@ -218,9 +218,9 @@ class PartitionReader:
                 file.close()
 
     def _on_deleted(self, base: int) -> None:
-        self.note(f"{self._place(base)}: deleted meanwhile; its records are left out")
+        self.note(f"{self._place(base)}: deleted during the read; its records are left out")
 
-    def _segment(self, file: File, end: int | None, fill: Fill[T]) -> Iterator[T]:
+    def _segment(self, file: File, end: int | None, fill: FillRows[T]) -> Iterator[T]:
         """The rest of one segment. ``end``: the base offset of the next, None for the last one."""
         aborted = [
             txn for txn in self._aborted if txn[2] >= self._base and (end is None or txn[1] < end)
@@ -236,11 +236,11 @@ class PartitionReader:
                     return  # preallocated, or left by a power cut
                 if end is not None or looked_twice:
                     raise error.located(file.path) from None
-                looked_twice = True  # it may just be written
+                looked_twice = True  # it may be being written
                 time.sleep(_SECOND_LOOK_SECONDS)
                 continue
             window = WINDOW_BYTES
-            if self._position == start:  # not one whole batch in the window
+            if self._position == start:  # no whole batch in the window
                 window = framed_size(data)
                 if window <= len(data) or window > file.size() - start:
                     if end is None:
@@ -251,9 +251,12 @@ class PartitionReader:
                     raise CorruptBatchError(file.path, start, reason)
 
     def _window(
-        self, data: bytes, aborted: Sequence[Aborted], fill: Fill[T]
+        self, data: bytes, aborted: Sequence[Aborted], fill: FillRows[T]
     ) -> Generator[T, None, int]:
-        """The whole batches of ``data``, which lies at ``_position``; returns why it ended."""
+        """Process the whole batches of ``data``, which lies at ``_position``.
+
+        Returns why it ended.
+        """
         start, at, status = self._position, 0, DECODE_FULL
         while status == DECODE_FULL:
             options = ReadOptions(self.offset, self.end_offset, aborted=aborted)
@@ -276,7 +279,7 @@ class PartitionReader:
         return printable(self._path(base, transition))
 
     def _open(self, base: int) -> File:
-        """The ``.log``, also of a segment that was rolled and waits for its final name."""
+        """Open the ``.log``, also of a rolled segment that waits for its final name."""
         for transition in ("", filenames.SWAP_SUFFIX):
             try:
                 return self._storage.open(self._path(base, transition), writable=False)
@@ -293,8 +296,10 @@ class PartitionReader:
         for base in roll_marks(names, 0):
             ends = [row.last_offset + 1 for row in self._rows(bases[-1])] if bases else []
             if base not in ends[-1:]:
-                self.note(f"{self._place(base, filenames.SWAP_SUFFIX)}: does not follow what is "
-                           "before it; left out, as by the next start")  # fmt: skip
+                self.note(
+                    f"{self._place(base, filenames.SWAP_SUFFIX)}: does not follow what is "
+                    "before it; left out, as by the next start"
+                )
                 break
             bases.append(base)
         return bases

@@ -1,1 +1,16 @@
-"""What all checks share: the rules and their explanations, findings, digests of ranges."""
+"""What all checks share: the rules and their explanations, findings, digests of ranges.
+
+Begin with ``rules``, the table of all that can be found, and ``batch_rules``, where they are
+checked.
+"""
+
+__all__ = [
+    "batch_rules",
+    "explanations",
+    "fingerprint",
+    "header_table",
+    "ranges",
+    "report",
+    "rules",
+    "text_files",
+]

@@ -1,7 +1,7 @@
 """Pure checks on batch headers, offsets, records and marks: values in, problems out.
 
-Nothing here reads a file or knows a partition, so that another walker, such as a Spark job over
-segments, can ask the same questions. What each rule means is in docs/verify.md.
+Nothing here reads a file or knows a partition, so a Spark job over segments can use the same
+checks. docs/verify.md says what each rule means.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
     @property
     def has_hole(self) -> bool:
-        """Compaction took records out of it, or set its delete horizon (F-92, F-95)."""
+        """Whether compaction removed records or set the delete horizon (F-92, F-95)."""
         return self.magic == MAGIC and (
             self.record_count != self.last_offset - self.base_offset + 1
             or bool(self.attributes & bits.DELETE_HORIZON)
@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def check_header(row: Row) -> Iterator[Problem]:
-    """Fields that contradict each other though the checksum is right (F-54 … F-75)."""
+    """Find fields that contradict each other although the checksum is right (F-54 … F-75)."""
     at = row.position, row.base_offset
     codec = row.attributes & bits.CODEC_MASK
     if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
@@ -87,8 +87,10 @@ def check_header(row: Row) -> Iterator[Problem]:
 
 
 def _check_producer(row: Row) -> Iterator[Problem]:
-    """Producer fields fit each other (F-75); a batch of the Raft metadata log is a control batch
-    without a producer."""
+    """The producer fields fit each other (F-75).
+
+    A control batch without a producer is allowed: the Raft metadata log has such batches.
+    """
     at = row.position, row.base_offset
     if row.producer_id >= 0:
         if row.producer_epoch < 0:
@@ -102,7 +104,7 @@ def _check_producer(row: Row) -> Iterator[Problem]:
 
 
 def check_records(row: Row, offsets: Sequence[int], timestamps: Sequence[int]) -> Iterator[Problem]:
-    """Offsets and timestamps of the decoded records against their header (F-55, F-57, F-75)."""
+    """Compare the decoded offsets and timestamps with their header (F-55, F-57, F-75)."""
     at = row.position, row.base_offset
     if not len(offsets):
         return
@@ -131,9 +133,10 @@ class Placed(NamedTuple):
 class OffsetOrder:
     """Offsets of consecutive batches of a segment ascend, inside its range (I-11).
 
-    Neither base offset nor order is under a checksum (F-62): which of two batches is wrong is told
-    by the one that follows. ``expected`` is the next offset, −1 when damage has hidden it. Gaps
-    are kept in ``gaps``, since only compaction makes them normal: ``(position, offset, missing)``.
+    No checksum covers the base offset or the order of batches (F-62). Where two batches disagree,
+    the one that follows decides which is wrong. ``expected`` is the next offset, −1 when damage has
+    hidden it. ``gaps`` holds ``(position, offset, missing)`` of each gap, because only compaction
+    makes gaps normal.
     """
 
     segment_base: int
@@ -145,7 +148,7 @@ class OffsetOrder:
     gaps_kept: int = 100
 
     def advance(self, end: int, gap_count: int, gaps: Iterable[tuple[int, int, int]]) -> None:
-        """Past batches that ascend inside the segment, up to the offset ``end``."""
+        """Pass batches that ascend inside the segment, up to the offset ``end``."""
         self.gap_count += gap_count
         self.gaps.extend(islice(gaps, self.gaps_kept - len(self.gaps)))
         self.expected = end
@@ -182,7 +185,10 @@ class OffsetOrder:
         return error("log-base-offset", row.position, expected, message)
 
     def _in_range(self, row: Row) -> Iterator[Problem]:
-        """Inside ``[segment base, next base)``, told once: an overlap has many such batches."""
+        """Report the first batch outside ``[segment base, next base)``.
+
+        An overlap has many of them.
+        """
         base, position = row.base_offset, row.position
         relative = row.last_offset - self.segment_base
         if base < self.segment_base:
@@ -217,7 +223,7 @@ def check_epochs(
 ) -> Iterator[tuple[EpochRun, Problem]]:
     """Leader epochs never fall (I-8), and agree with ``leader-epoch-checkpoint`` (F-203).
 
-    ``cache`` is None when the file is of no use. Below its first entry it says nothing (F-255).
+    ``cache`` is None when the file cannot be used. It says nothing below its first entry (F-255).
     """
     highest = UNKNOWN
     known = [run for run in runs if run.epoch != UNKNOWN]
@@ -247,8 +253,10 @@ def check_epochs(
 
 
 def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> bool:
-    """Whether of a run and the lower one behind it the first is wrong: the third run decides, or
-    the number of offsets."""
+    """Whether a run is wrong, rather than the run of a lower epoch that follows it.
+
+    The third run decides, or else the number of offsets.
+    """
     if not following or not highest <= following[0].epoch < run.epoch:
         return False
     if len(following) > 1:
@@ -259,8 +267,8 @@ def _stands_out(run: EpochRun, following: Sequence[EpochRun], highest: int) -> b
 def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
     """The epoch that the checkpoint gives an offset; None below its first entry.
 
-    An epoch that begins inside a run is another one than the run's, at its first or its last
-    offset. Only the first entry may start inside: it moves with the log start.
+    An epoch that begins inside a run differs from the run's own epoch at its first or at its last
+    offset. Only the first entry may begin inside a run, because it moves with the log start.
     """
     at = bisect_right(cache or (), offset, key=lambda entry: entry[1])
     return cache[at - 1][0] if cache and at else None
@@ -269,10 +277,11 @@ def _cached(offset: int, cache: Sequence[tuple[int, int]] | None) -> int | None:
 def check_epoch_entries(
     entries: Sequence[tuple[int, int]], end_offset: int, *, closed: bool = False
 ) -> Iterator[Problem]:
-    """Entries ascend in both numbers and start inside the log (F-203, F-249); line numbers.
+    """Entries ascend in both numbers and start inside the log (F-203, F-249).
 
-    A log that is cut drops the entries above its end later, so that a crash leaves them to the next
-    start; unless it was ``closed`` cleanly.
+    Positions of the problems are line numbers. A truncation removes the entries above the new log
+    end later, so after a crash they are still there for the next start to remove, unless the log
+    was ``closed`` cleanly.
     """
     previous = (UNKNOWN, UNKNOWN)
     for line, (epoch, start) in enumerate(entries, 3):
@@ -289,9 +298,10 @@ def check_epoch_entries(
 def check_first_epoch(
     runs: Sequence[EpochRun], entries: Sequence[tuple[int, int]], log_start: int
 ) -> Iterator[Problem]:
-    """Of a log that was closed cleanly: the checkpoint begins where the log does.
+    """The checkpoint of a log that was closed cleanly begins where the log begins.
 
-    It is cut when the log start moves, and every batch with an epoch has got its entry before.
+    It is cut when the log start moves, and an epoch gets its entry before the first batch of that
+    epoch is written.
     """
     _, first = entries[0]
     if first < log_start:

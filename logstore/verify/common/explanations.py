@@ -1,7 +1,7 @@
 """What a finding of each rule means, what may have caused it, and what to do about it.
 
-One text for all readers: ``logstore explain``, ``logstore verify --explain`` and the HTML report.
-Whoever adds a row to `rules` adds one here.
+``logstore explain``, ``logstore verify --explain`` and the HTML report show the same text. A new
+row in `rules` needs a text here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _RESTORE = (
 
 _REPLICA = (
     "With another replica: stop the broker, move the partition directory away and let the broker "
-    "fetch it anew. Without one: `logstore rescue SRC… --to DST` salvages what can be read. Then "
+    "fetch it again. Without one: `logstore rescue SRC… --to DST` salvages what can be read. Then "
     "check the disk."
 )
 _REBUILD_INDEX = (
     "The records are not concerned. Stop the broker and delete the index files of this segment: "
-    "the next start builds them anew."
+    "the next start builds them again."
 )
 _NEXT_START = "Nothing to do: the next start of the broker settles it."
 _LOOK = "Find out who wrote it. The records can be read as they are; nothing need be repaired."
@@ -57,64 +57,77 @@ EXPLANATIONS = {
     "log-base-offset": _E(
         "The base offset in the header of a batch is wrong: its neighbours leave room for another "
         "one only. A consumer would get its records under wrong offsets, twice or not at all.",
-        _HEADER, _REPLICA,
+        _HEADER,
+        _REPLICA,
     ),
     "log-length": _E(
         "The length in the header of a batch is wrong, so a reader loses its way here. Everything "
         "behind it in the segment is out of reach, and a recovery would cut it off.",
-        _HEADER, _REPLICA + " Do not let an unclean start recover this log before: it would cut.",
+        _HEADER,
+        _REPLICA + " Do not let an unclean start recover this log before: it would cut.",
     ),
     "log-negative-epoch": _E(
         "A batch has a negative leader epoch. Followers and consumers compare epochs to find where "
         "logs part, and would cut at a wrong place.",
-        _HEADER, _REPLICA,
+        _HEADER,
+        _REPLICA,
     ),
     "log-magic": _E(
         "The byte that names the version of the format is wrong. A broker refuses the batch and "
         "what is behind it.",
-        _HEADER, _REPLICA,
+        _HEADER,
+        _REPLICA,
     ),
     "log-checksum": _E(
         "The content of a batch is not what was written: its checksum does not match. A consumer "
         "stops here with an error, and a recovery that scans this segment cuts the log here.",
-        _BYTES, _REPLICA,
+        _BYTES,
+        _REPLICA,
     ),
     "log-record-offsets": _E(
-        "Records of a batch have offsets outside the range that its header claims.", _WRITER,
+        "Records of a batch have offsets outside the range that its header claims.",
+        _WRITER,
         _REPLICA,
     ),
     "log-max-timestamp": _E(
         "The largest timestamp in a header is not that of the records. Searches by time and "
         "retention by time go by the header, and may miss the batch or keep it too long.",
-        _WRITER, _LOOK,
+        _WRITER,
+        _LOOK,
     ),
     "log-producer-epoch": _E(
         "A batch names a producer id but no producer epoch: the broker cannot fence an old "
         "producer by it.",
-        _WRITER, _LOOK,
+        _WRITER,
+        _LOOK,
     ),
     "log-sequence": _E(
         "A batch of a producer lacks its sequence number, or a control batch has one. Duplicates "
         "of such a batch are not recognized.",
-        _WRITER, _LOOK,
+        _WRITER,
+        _LOOK,
     ),
     "log-record-count": _E(
         "A header claims more records than its offsets have room for, or other numbers that cannot "
         "be.",
-        _WRITER, _REPLICA,
+        _WRITER,
+        _REPLICA,
     ),
     "log-codec": _E(
-        "The batch names a compression codec that does not exist: nobody can unpack it.", _WRITER,
+        "The batch names a compression codec that does not exist, so it cannot be unpacked.",
+        _WRITER,
         _REPLICA,
     ),
     "log-transactional": _E(
         "A batch is marked as part of a transaction, and has no producer whose transaction it "
         "could be.",
-        _WRITER, _LOOK,
+        _WRITER,
+        _LOOK,
     ),
     "log-attributes": _E(
         "Attribute bits are set that no known version of the format gives a meaning.",
-        "A newer writer than this check knows, or one that writes the format wrongly.", _LOOK,
+        "A newer writer than this check knows, or one that writes the format wrongly.",
+        _LOOK,
     ),
     "log-empty-batch": _E(
         "A batch claims to hold no records, and has bytes behind its header.", _WRITER, _REPLICA
@@ -134,17 +147,19 @@ EXPLANATIONS = {
         "Find the producer, or the library it uses. The batch itself cannot be read; consumers "
         "have to seek past it.",
     ),
-    "log-timestamp": _E("A record has a negative timestamp that does not mean “none”.", _WRITER,
-        _LOOK),
+    "log-timestamp": _E(
+        "A record has a negative timestamp that does not mean “none”.", _WRITER, _LOOK
+    ),
     "log-control-record": _E(
-        "A control batch, which ends transactions or tells of leaders, holds no control record of "
-        "a known form. Readers of committed data may wait here for ever.",
-        _WRITER, _REPLICA,
+        "A control batch, which ends transactions or names leaders, holds no control record of "
+        "a known form. Readers of committed data may wait here forever.",
+        _WRITER,
+        _REPLICA,
     ),
     "log-compression": _E(
         "Compressed content cannot be unpacked to the records that the header counts, though the "
         "checksum matches. A consumer fails at this batch.",
-        "A producer, or a proxy that compresses anew, wrote it so; or memory failed before the "
+        "A producer, or a proxy that compresses again, wrote it; or memory failed before the "
         "checksum was made.",
         "Find the producer, or the library it uses. Another replica has the same bytes; consumers "
         "have to seek past them.",
@@ -152,7 +167,8 @@ EXPLANATIONS = {
     "log-legacy-checksum": _E(
         "The content of a message of an older format is not what was written: its checksum does "
         "not match.",
-        _BYTES, _REPLICA,
+        _BYTES,
+        _REPLICA,
     ),
     "log-legacy-message": _E(
         "A message of an older format, or what is wrapped in it, cannot be read.", _WRITER, _REPLICA
@@ -160,17 +176,20 @@ EXPLANATIONS = {
     "log-wrapper-offset": _E(
         "A compressed wrapper of an older format has another offset than its last message: its "
         "messages get wrong offsets.",
-        _HEADER, _REPLICA,
+        _HEADER,
+        _REPLICA,
     ),
     "log-wrapper-timestamp": _E(
         "A compressed wrapper of an older format has not the largest timestamp of its messages.",
-        "Some releases of Kafka wrote it so.", "Nothing to do, unless searches by time are wrong.",
+        "Some releases of Kafka wrote it so.",
+        "Nothing to do, unless searches by time are wrong.",
     ),
     # the .log: order, epochs, producers
     "log-epoch": _E(
         "The leader epoch of a batch is not the one that leader-epoch-checkpoint has for its "
         "offset. After the next election a follower may cut too much or too little.",
-        _HEADER + " Or: " + _RESTORE, _REPLICA,
+        _HEADER + " Or: " + _RESTORE,
+        _REPLICA,
     ),
     "log-offset-span": _E(
         "An offset lies so far above the base of its segment that no index entry can hold it.",
@@ -180,7 +199,8 @@ EXPLANATIONS = {
     ),
     "log-compacted-gap": _E(
         "Offsets are missing, as compaction leaves them: an older record of a key went away.",
-        "Compaction (cleanup.policy=compact).", "Nothing to do.",
+        "Compaction (cleanup.policy=compact).",
+        "Nothing to do.",
     ),
     "replicas-differ": _E(
         "Replicas of a partition differ where they must be equal, below the high watermark: "
@@ -188,13 +208,14 @@ EXPLANATIONS = {
         "comparison was left out, or another finding explains it.",
         "Damage on one replica; an unclean election; a broker that came back from an old backup.",
         "The finding names the replica that stands alone. Stop its broker, move the partition "
-        "directory away and let it fetch anew. With two replicas that both claim to be right, see "
+        "directory away and let it fetch again. With two replicas that both claim to be right, see "
         "what each has first: `logstore read DIR TOPIC --from OFFSET`.",
     ),
     "log-epoch-falls": _E(
         "Leader epochs fall within the log. They only ever rise, since a later leader has a higher "
         "one.",
-        _HEADER, _REPLICA,
+        _HEADER,
+        _REPLICA,
     ),
     "log-offset-order": _E(
         "Offsets go back, leave their segment, or have a gap. As an error a reader gets records "
@@ -232,12 +253,13 @@ EXPLANATIONS = {
     ),
     "log-start-offset": _E(
         "The log ends below its log start offset: nothing is left of it.",
-        _RESTORE + " Or segments were deleted by hand.", _REPLICA,
+        _RESTORE + " Or segments were deleted by hand.",
+        _REPLICA,
     ),
     "cleaner-offset": _E(
         "The log ends below the offset up to which the cleaner has worked, as it noted itself.",
         "The log was cut after a compaction, or: " + _RESTORE,
-        "Nothing, if a recovery cut the log: the cleaner starts anew. Else compare replicas.",
+        "Nothing, if a recovery cut the log: the cleaner starts again. Else compare replicas.",
     ),
     "high-watermark": _E(
         "The log ends below its own high watermark, or begins above it. What consumers were "
@@ -251,18 +273,22 @@ EXPLANATIONS = {
     "index-entry": _E(
         "An entry of the offset index leads to no batch, or to another one. Reads that begin there "
         "find the wrong place.",
-        _BYTES + " Or an index of another moment than its log.", _REBUILD_INDEX,
+        _BYTES + " Or an index of another moment than its log.",
+        _REBUILD_INDEX,
     ),
     "index-order": _E(
-        "The entries of an offset index do not ascend, so a search in it finds anything.", _BYTES,
+        "The entries of an offset index do not ascend, so a search in it finds anything.",
+        _BYTES,
         _REBUILD_INDEX,
     ),
     "timeindex-entry": _E(
         "An entry of the time index is wrong: a search by time begins too late and misses records.",
-        _BYTES + " Or an index of another moment than its log.", _REBUILD_INDEX,
+        _BYTES + " Or an index of another moment than its log.",
+        _REBUILD_INDEX,
     ),
     "timeindex-order": _E(
-        "The entries of a time index do not ascend, so a search in it finds anything.", _BYTES,
+        "The entries of a time index do not ascend, so a search in it finds anything.",
+        _BYTES,
         _REBUILD_INDEX,
     ),
     "index-skips-batches": _E(
@@ -271,19 +297,22 @@ EXPLANATIONS = {
         "Kafka before 4.1 made one entry for an append of several batches, as a follower's. Or the "
         "entries lead to an earlier batch than they should.",
         "Nothing to do. If the log was never written by a Kafka before 4.1, delete the index of "
-        "this segment while the broker is stopped: the next start builds it anew.",
+        "this segment while the broker is stopped: the next start builds it again.",
     ),
     "timeindex-last-entry": _E(
         "The time index of a finished segment lacks its last entry. Retention by time takes the "
         "largest timestamp from there, and may delete the segment too early or too late.",
-        "A crash between a roll and its index.", _REBUILD_INDEX,
+        "A crash between a roll and its index.",
+        _REBUILD_INDEX,
     ),
     "index-zeros": _E(
         "An index that takes no more entries still has zeros behind them: it was never trimmed.",
-        "The broker was killed; a start cuts the zeros off.", _NEXT_START,
+        "The broker was killed; a start cuts the zeros off.",
+        _NEXT_START,
     ),
-    "index-partial-entry": _E("An index ends in the middle of an entry, which is left out.",
-        _CRASH, _NEXT_START),
+    "index-partial-entry": _E(
+        "An index ends in the middle of an entry, which is left out.", _CRASH, _NEXT_START
+    ),
     "index-without-log": _E(
         "An index has no .log beside it, so there are no records to which it leads.",
         "A deletion that a crash interrupted; or the .log was lost.",
@@ -292,26 +321,31 @@ EXPLANATIONS = {
     ),
     "log-without-index": _E(
         "A log with data lacks an index. Reads of this segment would have to go through all of it.",
-        "Somebody deleted it, or a crash came before it was made.", _NEXT_START,
+        "Somebody deleted it, or a crash came before it was made.",
+        _NEXT_START,
     ),
     # producers and transactions
     "txnindex-offsets": _E(
         "An entry of the transaction index has other offsets than the log: readers of committed "
         "data would get records of an aborted transaction, or miss committed ones.",
-        _BYTES + " Or an index of another moment than its log.", _REBUILD_INDEX,
+        _BYTES + " Or an index of another moment than its log.",
+        _REBUILD_INDEX,
     ),
     "txnindex-entries": _E(
         "An aborted transaction is missing in the transaction index, or it has one that the log "
         "does not: readers of committed data get wrong records.",
-        _BYTES + " Or an index of another moment than its log.", _REBUILD_INDEX,
+        _BYTES + " Or an index of another moment than its log.",
+        _REBUILD_INDEX,
     ),
     "txnindex-form": _E(
         "A transaction index has an entry of an unknown version, or ends in the middle of one.",
-        _CRASH + " Of an unknown version: a newer release, or damaged bytes.", _REBUILD_INDEX,
+        _CRASH + " Of an unknown version: a newer release, or damaged bytes.",
+        _REBUILD_INDEX,
     ),
     "snapshot-form": _E(
         "A snapshot of the producers is damaged. The broker deletes it and reads the log instead.",
-        _BYTES, _NEXT_START,
+        _BYTES,
+        _NEXT_START,
     ),
     "snapshot-producer": _E(
         "A snapshot has another last batch of a producer than the log. A broker that trusts it "
@@ -326,18 +360,19 @@ EXPLANATIONS = {
         "Batches were lost, or written twice, below the broker: a restored or edited file, records "
         "lost in an unclean election. Or a broker that had forgotten the producer.",
         "Compare with another replica. What is missing here may be there; what is doubled has to "
-        "be told apart by whoever reads it.",
+        "be distinguished by a reader.",
     ),
     "snapshot-transaction": _E(
         "A snapshot has another open transaction of a producer than the log. Readers of committed "
-        "data may wait for ever, or read too far.",
+        "data may wait forever, or read too far.",
         _RESTORE,
         "Stop the broker and delete the .snapshot files of the partition: the next start replays "
         "the log.",
     ),
     "snapshot-above-log": _E(
         "A snapshot of the producers lies above the end of the log.",
-        "The log was cut, by a recovery or by hand, and the snapshot stayed.", _NEXT_START,
+        "The log was cut, by a recovery or by hand, and the snapshot stayed.",
+        _NEXT_START,
     ),
     # epochs and checkpoints
     "snapshot-missing": _E(
@@ -350,7 +385,8 @@ EXPLANATIONS = {
     "checkpoint-form": _E(
         "A checkpoint of offsets cannot be read, or has two entries for a partition. The broker "
         "treats all its entries as absent.",
-        _HAND, _REWRITE_BY_BROKER,
+        _HAND,
+        _REWRITE_BY_BROKER,
     ),
     "epochs-form": _E(
         "`leader-epoch-checkpoint` cannot be read. Without it a follower cannot tell where "
@@ -367,11 +403,12 @@ EXPLANATIONS = {
     ),
     "checkpoint-deleted": _E(
         "A checkpoint has an entry of a partition whose deletion is under way.",
-        "A deletion just now, or one before a crash.", _NEXT_START,
+        "A deletion just now, or one before a crash.",
+        _NEXT_START,
     ),
     "epochs-start": _E(
         "`leader-epoch-checkpoint` is missing or lacks the first epochs of the log. Below its "
-        "first entry nothing tells a follower where logs part.",
+        "first entry a follower cannot find where logs diverge.",
         "The file was deleted or restored; or the log is of a release that had none.",
         "Nothing, if the log has one epoch only. Else a start of logstore, or `logstore recover "
         "DIR` before that of a broker, takes the epochs from the batches.",
@@ -403,15 +440,18 @@ EXPLANATIONS = {
     "file-name": _E(
         "A file looks like one of a segment, but its name is not 20 digits of an offset. No broker "
         "opens it.",
-        "A copy or a rename by hand.", "Rename it back, if it belongs here; else move it away.",
+        "A copy or a rename by hand.",
+        "Rename it back, if it belongs here; else move it away.",
     ),
     "leftover": _E(
         "Files of a deletion, a compaction or a roll that is not finished; as a warning, a roll "
         "that does not follow what is before it.",
-        "A crash, or the work is under way just now.", _NEXT_START,
+        "A crash, or the work is under way just now.",
+        _NEXT_START,
     ),
-    "temporary-file": _E("There is a temporary file of a write that was not finished.", _CRASH,
-        _NEXT_START),
+    "temporary-file": _E(
+        "There is a temporary file of a write that was not finished.", _CRASH, _NEXT_START
+    ),
     "partition-metadata": _E(
         "`partition.metadata` cannot be read. The broker does not know to which topic the "
         "partition belongs, and refuses it.",
@@ -427,11 +467,13 @@ EXPLANATIONS = {
     "meta-form": _E(
         "`meta.properties` cannot be read, or has keys or values that no release writes. The "
         "broker does not start on an unreadable one.",
-        _HAND, "Write it anew, with the ids of the broker and the cluster.",
+        _HAND,
+        "Write it again, with the ids of the broker and the cluster.",
     ),
     "other-cluster": _E(
         "A directory is of another cluster than the first one: its partitions were not compared.",
-        "Directories of two clusters were given.", "Check each cluster by itself.",
+        "Directories of two clusters were given.",
+        "Check each cluster by itself.",
     ),
     "clean-marker": _E(
         "The marker of a clean shutdown has a content that no known release writes.",
@@ -439,24 +481,27 @@ EXPLANATIONS = {
         "If in doubt whether the stop was clean, delete the file: the next start recovers.",
     ),
     "file-vanished": _E(
-        "A file or directory went away while it was looked at.", "A broker is using the directory.",
+        "A file or directory went away while it was looked at.",
+        "A broker is using the directory.",
         "Nothing to do.",
     ),
     # this library's own files, and what is left out
     "text-form": _E(
         "A small file has the right content in an unusual form, such as a number with leading "
         "zeros: neither logstore nor Kafka wrote it so.",
-        _HAND, "Nothing, if you know who edited it. Else compare it with a backup.",
+        _HAND,
+        "Nothing, if you know who edited it. Else compare it with a backup.",
     ),
     "cursor": _E(
         "A cursor, the place that a service has reached, does not fit the log: the log was cut or "
-        "made anew since, or the file is damaged.",
+        "created again since, or the file is damaged.",
         _RESTORE,
-        "The service is told so when it opens the cursor. Decide from where it goes on.",
+        "The service gets an error when it opens the cursor. Decide from where it goes on.",
     ),
     "clean-stop": _E(
         "`clean-stop`, by which a start decides what it need not scan, does not fit the log.",
-        _RESTORE, "Nothing to do: a start that does not believe it recovers instead.",
+        _RESTORE,
+        "Nothing to do: a start that does not believe it recovers instead.",
     ),
     "topic-properties": _E(
         "`topic.properties`, the configuration of a topic, cannot be read, has unknown keys, or is "
@@ -491,14 +536,14 @@ EXPLANATIONS = {
         "A batch of very well compressible data, or one made to exhaust the memory of its reader.",
         "Read the batch with a consumer that has the memory, or find the producer.",
     ),
-}  # fmt: skip
+}
 
 
 def explain(rule: str) -> list[tuple[str, str]]:
-    """Titles and texts about a rule, in the order to be read.
+    """The titles and texts about a rule, in reading order.
 
     Raises:
-        KeyError: there is no such rule.
+        KeyError: the rule does not exist.
     """
     found = EXPLANATIONS[rule]
     return [

@@ -2,9 +2,9 @@
 
 Each batch is hashed with murmur3 (128 bits) from byte 21 on, the part under its checksum, so that
 what differs between replicas (leader epoch, F-62) stays out. The hashes are folded in order as a
-polynomial, ``h = h · R + hash + offset · K`` modulo 2¹²⁸. Unlike one long stream this joins: two
-neighbouring pieces of a log can be hashed on different machines and put together in any order of
-work, which is what a parallel check needs. It finds accidents, not forgery.
+polynomial, ``h = h · R + hash + offset · K`` modulo 2¹²⁸. Two neighbouring parts of a log can be
+hashed on different machines and joined afterwards, so a check can work in parallel. The fingerprint
+finds accidents, not forgery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import mmh3
 
 from logstore.common.types import Buffer
 from logstore.kernels import fold_batches
-from logstore.verify.common.header_table import BatchTable
+from logstore.verify.common.header_table import HeaderTable
 
 _MASK = (1 << 128) - 1
 # Odd, so that multiplication loses nothing: the fractional digits of the golden ratio and of √2.
@@ -36,35 +36,36 @@ class Fingerprint:
     def of_batches(
         cls,
         view: memoryview,
-        table: BatchTable,
+        table: HeaderTable,
         bases: memoryview,
         first: int,
         end: int,
         heads: bool = False,
     ) -> Self:
-        """Rows ``[first, end)`` of a table, whose bytes lie in ``view``, with their base offsets.
+        """Fold rows ``[first, end)`` of a table whose bytes lie in ``view``, with their base
+        offsets.
 
-        One call to the hash for each batch; they are folded natively. ``heads``: hash the header
-        from its checksum on, which stands for the content once it was compared with it.
+        The hash is called once for each batch, and the fold is native. With ``heads`` only the
+        header is hashed, from its checksum on: a checksum that was verified stands for the content.
         """
         digest = mmh3.mmh3_x64_128_digest
         return cls(*fold_batches(digest, view, table.columns, bases, first, end, _R, _K, heads))
 
     @classmethod
     def of_pieces(cls, base_offset: int, content: Iterable[Buffer]) -> Self:
-        """One batch, its bytes in pieces, for batches too large for one buffer."""
+        """Fold one batch whose bytes come in pieces, because it is too large for one buffer."""
         hasher = mmh3.mmh3_x64_128()
         for piece in content:
             hasher.update(piece)
         return cls((hasher.uintdigest() + base_offset * _K) & _MASK, _R)
 
     def join(self, later: Self) -> None:
-        """Append what another fold saw right behind this one."""
+        """Append the fold of the batches that follow."""
         self.value = (self.value * later.scale + later.value) & _MASK
         self.scale = self.scale * later.scale & _MASK
 
     def joined(self, later: Self) -> Self:
-        """This fold with ``later`` behind it, as a new one."""
+        """A new fold: this one, then ``later``."""
         whole = type(self)(self.value, self.scale)
         whole.join(later)
         return whole

@@ -28,11 +28,12 @@ _ROW_CELLS = len(Row._fields) * ROWS
 assert SCAN_COLUMNS[: len(Row._fields)] == Row._fields
 
 
-class BatchTable:
-    """Up to ``ROWS`` batches that follow each other, valid each by itself.
+class HeaderTable:
+    """Up to ``ROWS`` consecutive batches, each valid by itself.
 
-    ``columns`` is what the kernels take: positions in it count from byte ``start`` of the log,
-    those of ``row`` from its beginning. Filling it anew overwrites what ``column`` gave out.
+    ``columns`` is what the kernels take: its positions count from byte ``start`` of the log, those
+    of ``row`` from the beginning of the log. Filling the table again overwrites what ``column``
+    returned.
     """
 
     __slots__ = ("columns", "count", "start")
@@ -42,17 +43,20 @@ class BatchTable:
         self.count = self.start = 0
 
     def fill(self, view: memoryview, at: int, start: int) -> tuple[int, int]:
-        """Scan from ``at``; ``view`` begins at byte ``start`` of the log.
+        """Scan ``view`` from ``at``. ``view`` begins at byte ``start`` of the log.
 
         Returns:
-            Where in ``view`` the first batch lies that was not taken; a ``SCAN_`` number.
+            Where the first batch that was not taken lies in ``view``, and a ``SCAN_`` number.
         """
         self.start = start
         self.count, done, status = scan_batches(view, at, self.columns)
         return done, status
 
     def fill_large(self, header: bytes, size: int, start: int) -> bool:
-        """One batch of ``size`` bytes that is known by its header alone; False if that is bad."""
+        """Take one batch of ``size`` bytes, known only by its header.
+
+        False if the header is bad.
+        """
         short = bytearray(header)  # as if it had no records: a scan wants whole batches
         short[8:12] = (len(header) - 12).to_bytes(4, "big")
         self.start = start
@@ -65,7 +69,7 @@ class BatchTable:
 
     @property
     def end(self) -> int:
-        """The byte of the log behind the last batch."""
+        """The byte of the log after the last batch."""
         last = self.count - 1
         return self.start + self.columns[last] + self.columns[SIZE * ROWS + last]
 

@@ -1,8 +1,8 @@
 """Digests of ranges of offsets, so that replicas of a partition can be compared piece by piece.
 
-Ranges begin at fixed offsets and know nothing of segments: replicas whose segments differ give
-the same digests for the same content. A range that a segment boundary cuts comes out of both
-segments, and is joined by whoever compares.
+Ranges begin at fixed offsets and ignore segments, so replicas with different segments give the same
+digests for the same content. A range that crosses a segment boundary has a part in each segment;
+`join_ranges` joins them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import groupby
 from logstore.common.types import Buffer
 from logstore.format.header import CRC_POSITION
 from logstore.verify.common.fingerprint import Fingerprint
-from logstore.verify.common.header_table import EPOCH, POSITION, SIZE, BatchTable
+from logstore.verify.common.header_table import EPOCH, POSITION, SIZE, HeaderTable
 
 
 @dataclass(frozen=True, slots=True)
 class CompareSpec:
     """What to digest: batches inside offsets ``[start, end)``, in ranges of ``span`` offsets.
 
-    The number of a range is ``base_offset // span`` of its batches: a batch lies in one range
-    only, that of its base offset. One that begins below ``start`` or reaches ``end`` is left out.
+    A batch belongs to the range with the number ``base_offset // span``, and to no other. A batch
+    that begins below ``start`` or reaches ``end`` is left out.
     """
 
     start: int
@@ -31,7 +31,7 @@ class CompareSpec:
     span: int
 
     def number(self, base: int, last: int) -> int:
-        """The range of a batch with these offsets; −1 when it is left out."""
+        """The number of the range of a batch with these offsets; −1 if the batch is left out."""
         return base // self.span if self.start <= base and last < self.end else -1
 
     def __post_init__(self) -> None:
@@ -44,8 +44,9 @@ class RangeDigest:
     """The batches of one range that one segment holds: ``[first_offset, end_offset)``.
 
     ``position`` is the byte of the first one in its segment, ``epoch`` its leader epoch.
-    ``bytes`` counts whole batches. ``fingerprint`` is that of docs/verify.md, over these alone;
-    when nobody asked for that of the log, one of headers with their checksums, for a sixth of it.
+    ``bytes`` counts whole batches. ``fingerprint`` is the one of docs/verify.md over these batches
+    alone. If the fingerprint of the log was not asked for, it covers only headers with their
+    checksums, which costs a sixth.
     """
 
     number: int
@@ -63,7 +64,7 @@ class RangeDigest:
         return (mine.value, self.batches, self.bytes) == (theirs.value, other.batches, other.bytes)
 
     def joined(self, later: RangeDigest) -> RangeDigest:
-        """This piece with the one right behind it, from the next segment."""
+        """This part and the part of the next segment as one."""
         return RangeDigest(
             self.number,
             self.first_offset,
@@ -77,7 +78,7 @@ class RangeDigest:
 
 
 def join_ranges(pieces: Iterable[RangeDigest]) -> Iterator[RangeDigest]:
-    """Whole ranges out of the pieces of consecutive segments, in order of offsets."""
+    """Join the parts of consecutive segments to whole ranges, in order of offsets."""
     before: RangeDigest | None = None
     for piece in pieces:
         if before is None:
@@ -95,8 +96,9 @@ class ContentDigests:
     """Fingerprints of a segment's content, as a whole and by ranges, with one hash for each batch.
 
     Args:
-        whole: whether that of all batches is wanted; else those outside of ranges are not hashed.
-        compare: the ranges, None for no ranges.
+        whole: whether to fingerprint all batches; otherwise batches outside of ranges are not
+        hashed.
+        compare: the ranges; None for none.
     """
 
     def __init__(self, whole: bool, compare: CompareSpec | None) -> None:
@@ -107,12 +109,12 @@ class ContentDigests:
     def add(
         self,
         view: memoryview,
-        table: BatchTable,
+        table: HeaderTable,
         bases: memoryview,
         lasts: memoryview,
         in_order: bool,
     ) -> None:
-        """The batches of a table, whose bytes lie in ``view``. ``in_order``: offsets ascend."""
+        """Add the batches of a table whose bytes lie in ``view``. ``in_order``: offsets ascend."""
         if not self._whole and self._compare is None:
             return
         for number, first, end in self._pieces(bases, lasts, in_order):
@@ -125,11 +127,11 @@ class ContentDigests:
         self,
         head: bytes,
         content: Iterable[Buffer],
-        table: BatchTable,
+        table: HeaderTable,
         bases: memoryview,
         lasts: memoryview,
     ) -> None:
-        """The only batch of a table: its header, and the bytes under its checksum in pieces."""
+        """Add the only batch of a table: its header, and the bytes under its checksum in pieces."""
         compare = self._compare
         number = -1 if compare is None else compare.number(bases[0], lasts[0])
         if number >= 0 or self._whole:
@@ -140,7 +142,9 @@ class ContentDigests:
     def _pieces(
         self, bases: memoryview, lasts: memoryview, in_order: bool
     ) -> Iterator[tuple[int, int, int]]:
-        """``(range number, first row, end)`` of rows that lie in one range, or in none: −1."""
+        """``(range number, first row, end)`` of rows in one range; the number is −1 outside all
+        ranges.
+        """
         compare, count = self._compare, len(bases)
         if compare is None:
             yield -1, 0, count
@@ -165,7 +169,7 @@ class ContentDigests:
     def _take(
         self,
         number: int,
-        table: BatchTable,
+        table: HeaderTable,
         base: int,
         last: int,
         first: int,

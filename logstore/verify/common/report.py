@@ -14,12 +14,14 @@ UNKNOWN = -1
 """Stands for a position, offset or partition that a finding does not have."""
 
 LISTED_MAX = 1000
-"""Leader epochs, and segments, that the report of one partition lists."""
+"""How many leader epochs and how many segments the report of one partition lists at most."""
 
 
 class Severity(StrEnum):
-    """``ERROR``: bytes are wrong or missing. ``WARNING``: suspicious, or a crash left it and the
-    next start repairs it. ``INFO``: worth knowing, nothing is wrong.
+    """``ERROR``: bytes are wrong or missing.
+
+    ``WARNING``: suspicious, or left by a crash and repaired by the next start. ``INFO``: worth
+    knowing, nothing is wrong.
     """
 
     ERROR = "error"
@@ -28,7 +30,7 @@ class Severity(StrEnum):
 
 
 class Problem(NamedTuple):
-    """A finding before its file is known: what the pure rules return."""
+    """A finding whose file is not known yet, as the pure rules return it."""
 
     severity: Severity
     rule: str
@@ -53,11 +55,10 @@ def info(rule: str, position: int, offset: int, message: str) -> Problem:
 class Finding:
     """One fault, or one thing worth knowing.
 
-    ``position`` is a byte of ``file``, in a text file a line number; ``offset`` that of the record
-    or batch concerned; each is −1 where there is none. ``rule`` is the id of a row
-    of docs/verify.md, such as ``log-checksum``.
-    ``broker`` is the id in meta.properties, else the path of the log directory; empty where a
-    partition stands alone.
+    ``position`` is a byte of ``file``, or a line number of a text file. ``offset`` is the offset of
+    the record or batch. Both are −1 where there is none. ``rule`` is the id of a row of
+    docs/verify.md, such as ``log-checksum``. ``broker`` is the id in meta.properties, or else the
+    path of the log directory. It is empty for a partition without a log directory around it.
     """
 
     severity: Severity
@@ -81,14 +82,17 @@ class Finding:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What one partition holds. ``[log_start_offset, log_end_offset)`` goes by the files alone.
+    """What one partition holds.
 
-    ``fingerprint`` is 32 hex digits over the content in order of offsets, the same on every
-    replica whatever its segment boundaries; empty when it was not asked for. ``epochs`` has an
-    epoch with its first and last offset, ``segment_sizes`` a base offset with bytes and records,
-    each at most `LISTED_MAX` of them, from the oldest on. Timestamps are the smallest and largest
-    of the batches, in ms. Offsets ``[compared_from, compared_end)`` were compared with another
-    replica. `UNKNOWN` stands for what nothing tells: a checkpoint without an entry, no replica.
+    ``[log_start_offset, log_end_offset)`` is derived from the files alone.
+
+    ``fingerprint`` is 32 hex digits over the content in order of offsets. It is the same on every
+    replica, whatever its segment boundaries, and empty if it was not asked for. ``epochs`` lists
+    (epoch, first offset, last offset), ``segment_sizes`` (base offset, bytes, records); each has at
+    most `LISTED_MAX` entries, the oldest first. Timestamps are the smallest and largest of the
+    batches, in ms. Offsets ``[compared_from, compared_end)`` were compared with another replica.
+    `UNKNOWN` stands for a value that no file gives, such as a high watermark without an entry in
+    its checkpoint.
     """
 
     directory: str
@@ -111,7 +115,7 @@ class PartitionReport:
     compared_from: int = UNKNOWN
     compared_end: int = UNKNOWN
     unreadable: int = 0
-    """Records of damaged batches, as far as offsets and headers tell how many there were."""
+    """Records of damaged batches, as far as offsets and headers show their number."""
 
 
 @dataclass(slots=True)
@@ -123,21 +127,21 @@ class VerifyReport:
     unusable: list[str] = field(default_factory=list)
     files: int = 0
     suppressed: int = 0
-    """Findings left out because their file had too many."""
+    """How many findings were left out because their file had too many."""
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity is severity for finding in self.findings)
 
     @property
     def clean(self) -> bool:
-        """Nothing worse than an info, and everything could be read."""
+        """Whether everything could be read, and nothing is worse than an info."""
         return not self.unusable and not any(
             finding.severity is not Severity.INFO for finding in self.findings
         )
 
     @property
     def unreadable(self) -> int:
-        """Records that cannot be read, of all partitions."""
+        """How many records of all partitions cannot be read."""
         return sum(partition.unreadable for partition in self.partitions)
 
     def refuse(self, path: str, reason: object) -> None:

@@ -1,7 +1,8 @@
-"""Small text files against the form in which they are written, which is narrower than what is read.
+"""Small text files, checked against the form in which they are written.
 
-Readers are lenient: they skip key names, pass over blanks and take the last of two entries. A byte
-that they do not look at may have been flipped all the same. Values in, problems out.
+A reader is lenient: it skips key names and blanks, and takes the last of two entries. A byte that
+it does not look at may still have been flipped, so the form is checked here more strictly than
+readers do. Values in, problems out.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ _MARKER_FIELDS = ("version", "brokerEpoch")
 
 
 class ReadOnce:
-    """Gives a reader of one small file its bytes, and keeps them: what is compared with what was
-    parsed must not be a newer version of the file."""
+    """Gives a reader of one small file its bytes, and keeps them.
+
+    Bytes and parsed values are compared later, and must be of the same version of the file.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -43,7 +46,7 @@ class ReadOnce:
 
 
 def check_form(data: bytes, written: bytes, rule: str = "text-form") -> Iterator[Problem]:
-    """The first line that a writer of the same content writes otherwise."""
+    """Report the first line that a writer of the same content would write otherwise."""
     lines, expected = data.replace(b"\r\n", b"\n").split(b"\n"), written.split(b"\n")
     for number, (line, right) in enumerate(zip(lines, expected, strict=False), 1):
         if line != right:
@@ -53,7 +56,7 @@ def check_form(data: bytes, written: bytes, rule: str = "text-form") -> Iterator
 
 
 def check_offsets(path: str, data: bytes, offsets: dict[TopicPartition, int]) -> Iterator[Problem]:
-    """A partition has one entry; lines are as they are written (F-31)."""
+    """A partition has one entry, and lines have the form in which they are written (F-31)."""
     if not data:
         return
     seen: set[bytes] = set()
@@ -75,7 +78,7 @@ def check_epoch_form(data: bytes, entries: Sequence[tuple[int, int]]) -> Iterato
 
 
 def check_metadata(data: bytes, metadata: PartitionMetadata) -> Iterator[Problem]:
-    """Names of keys are not looked at by a start; only version 0 is known (F-36)."""
+    """A start ignores the names of keys; only version 0 is known (F-36)."""
     if metadata.version:
         message = f"version {metadata.version}, only 0 is known"
         yield warning("partition-metadata", 1, UNKNOWN, message)
@@ -84,7 +87,7 @@ def check_metadata(data: bytes, metadata: PartitionMetadata) -> Iterator[Problem
 
 
 def check_clean_marker(data: bytes) -> Iterator[Problem]:
-    """The content decides nothing, but is known (F-46); older releases wrote an empty file."""
+    """The content decides nothing, but it is known (F-46). Older releases wrote an empty file."""
     if not data:
         return
     try:
@@ -105,7 +108,9 @@ def check_clean_marker(data: bytes) -> Iterator[Problem]:
 
 
 def check_meta(path: str, data: bytes, version: int) -> Iterator[Problem]:
-    """Keys that no release writes, values that are no text, a last line that was cut (F-39)."""
+    """Report keys that no release writes, values that are no text, and a last line that was cut
+    (F-39).
+    """
     for key, (value, line, _) in parse_properties(path, data).items():
         if key not in _META_KEYS[version]:
             message = f"key '{printable(key, 200)}' is unknown in version {version}"

@@ -1,9 +1,9 @@
 """A verification as one HTML file that needs nothing else: no network, no fonts, no plot library.
 
-``write_report`` writes it, ``render`` gives it as text. The page names no other resource and its
-content policy forbids all of them; scripts and styles run only with the checksums that are written
-into the page, so that nothing in a topic, a path or a message can become one. Without scripts
-everything is there but sorting and filtering. Needs jinja2: the extra ``report``.
+``write_report`` writes it, ``render`` gives it as text. The page names no other resource, and its
+content policy forbids all of them. Scripts and styles run only with the checksums that are written
+into the page, so nothing in a topic, a path or a message can become a script. Without scripts
+everything is there except sorting and filtering. Needs jinja2: the extra ``report``.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def render(
     settings: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> str:
-    """The page: 1 to 3 MB at most, whatever the report holds; what is left out is counted in it.
+    """The page, of at most 1 to 3 MB whatever the report holds. It counts what is left out.
 
-    ``settings`` are told under "How this was made", beside version and time: what was asked for
-    (paths, depth) and what carried it out.
+    "How this was made" shows ``settings`` beside version and time: what was asked for (paths,
+    depth) and what carried it out.
     """
     style, script = Markup(_read("report.css")), Markup(_read("report.js"))
     page = pages.Page(report)
@@ -94,7 +94,7 @@ def _read(name: str) -> str:
 
 
 def _hash(source: str) -> str:
-    """As a content security policy names an inline element."""
+    """The hash by which a content security policy names an inline element."""
     return "sha256-" + b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 

@@ -1,7 +1,7 @@
 """What the page says, apart from how it looks: a report cut to a size that a browser can show.
 
-A report has no bound, a page must have one. Whatever is left out is counted, and the page says
-so: where the worst stands first, nobody takes a part for the whole.
+A report has no bound, but a page must have one. The page shows the worst first, counts what it
+leaves out and says so, so that no reader takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ _RANKS = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 @dataclass(slots=True)
-class Replica:
-    """One broker's copy of a partition, with its findings; ``lag`` is behind the longest copy.
+class ReplicaRow:
+    """One broker's copy of a partition, with its findings.
 
-    ``lag`` is `UNKNOWN` where there is no other copy, ``uncommitted`` (offsets from the high
-    watermark to the log end) where no high watermark is on file.
+    ``lag`` counts offsets behind the longest copy, and is `UNKNOWN` where there is no other copy.
+    ``uncommitted`` counts offsets from the high watermark to the log end, and is `UNKNOWN` where no
+    high watermark is on file.
     """
 
     partition: PartitionReport
@@ -59,7 +60,7 @@ class Replica:
 
     @property
     def order(self) -> tuple[str, int, str, str]:
-        """As people look for it: by topic, partition, broker."""
+        """The order in which people look for it: by topic, partition, broker."""
         held = self.partition
         return held.topic, held.partition, held.broker, held.directory
 
@@ -80,7 +81,7 @@ class RuleCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReportVerdict:
     """``level`` is ``clean``, ``warning``, ``error``, or ``partial``: not all was checked."""
 
     level: str
@@ -89,13 +90,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Page:
-    """A report with its parts in order and its sums; see the module for what is left out."""
+    """A report with its parts in order and its sums. The module says what is left out."""
 
     report: VerifyReport
 
     @cached_property
-    def replicas(self) -> list[Replica]:
-        """All of them, each with its own findings, by topic, partition and broker."""
+    def replicas(self) -> list[ReplicaRow]:
+        """All replicas by topic, partition and broker, each with its own findings."""
         replicas = self._replicas
         for finding in self.report.findings:
             home = self._home_of(finding)
@@ -109,15 +110,15 @@ class Page:
         return sorted(replicas, key=lambda replica: replica.order)
 
     @cached_property
-    def _replicas(self) -> list[Replica]:
-        return [Replica(partition) for partition in self.report.partitions]
+    def _replicas(self) -> list[ReplicaRow]:
+        return [ReplicaRow(partition) for partition in self.report.partitions]
 
     @cached_property
-    def _homes(self) -> dict[str, Replica]:
-        """By directory, where findings find them."""
+    def _homes(self) -> dict[str, ReplicaRow]:
+        """The replica of each directory, so that a finding is added to its row."""
         return {_location(replica.partition.directory): replica for replica in self._replicas}
 
-    def _home_of(self, finding: Finding) -> Replica | None:
+    def _home_of(self, finding: Finding) -> ReplicaRow | None:
         file = _location(finding.file)
         return self._homes.get(file.rpartition("/")[0]) or self._homes.get(file)
 
@@ -126,26 +127,26 @@ class Page:
         return Counter((replica.name, replica.partition.broker) for replica in self.replicas)
 
     def file_of(self, finding: Finding) -> str:
-        """The bare name where partition and broker tell the directory, else all below `root`."""
+        """The bare name if partition and broker name the directory, else the path below `root`."""
         home = self._home_of(finding)
         if home is not None and self._labels[home.name, home.partition.broker] == 1:
             return _location(finding.file).rpartition("/")[2]
         return finding.file.removeprefix(self.root)
 
     @cached_property
-    def listed(self) -> list[Replica]:
-        """The replicas of the table."""
+    def listed(self) -> list[ReplicaRow]:
+        """The replicas that the table shows."""
         return _most_urgent(self.replicas, REPLICAS_MAX)
 
     @cached_property
-    def plotted(self) -> list[Replica]:
+    def plotted(self) -> list[ReplicaRow]:
         return _most_urgent(self.replicas, PLOTTED_MAX)
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """Worst first, then in order of files; at most `FINDINGS_MAX`.
+        """At most `FINDINGS_MAX` findings, the worst first, then in order of files.
 
-        Files take turns when not all find room, so that one bad file does not hide another.
+        Files take turns when not all findings fit, so that one bad file does not hide another.
         """
         ordered = sorted(
             self.report.findings, key=lambda f: (_RANKS[f.severity], f.file, f.position)
@@ -165,7 +166,7 @@ class Page:
 
     @cached_property
     def rules(self) -> list[RuleCount]:
-        """All findings, also those without a row of their own, by severity and rule."""
+        """Counts of all findings by severity and rule, also of those without a row."""
         found: defaultdict[tuple[Severity, str], list[Finding]] = defaultdict(list)
         for finding in self.report.findings:
             found[finding.severity, finding.rule].append(finding)
@@ -183,7 +184,7 @@ class Page:
 
     @cached_property
     def root(self) -> str:
-        """What the paths of all files have in common, with a slash at the end; or nothing."""
+        """What the paths of all files have in common, ending in a slash, or ""."""
         paths = [finding.file for finding in self.findings]
         paths += [replica.partition.directory + "/" for replica in self.replicas]
         folders = zip(*(path.split("/")[:-1] for path in paths), strict=False)
@@ -192,25 +193,25 @@ class Page:
 
     @cached_property
     def unplaced(self) -> int:
-        """How many findings belong to no place in a log: to no partition, or to no offset."""
+        """How many findings have no place in a log, because they have no partition or no offset."""
         return sum(self._home_of(f) is None or place_of(f) < 0 for f in self.report.findings)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReportVerdict:
         report = self.report
         if report.unusable:
-            return Verdict("partial", "Not everything could be checked")
+            return ReportVerdict("partial", "Not everything could be checked")
         if report.count(Severity.ERROR):
-            return Verdict("error", "Errors were found")
+            return ReportVerdict("error", "Errors were found")
         if report.count(Severity.WARNING):
-            return Verdict("warning", "Warnings were found")
+            return ReportVerdict("warning", "Warnings were found")
         if not report.files and not report.partitions:
-            return Verdict("warning", "Nothing was there to check")
-        return Verdict("clean", "Clean")
+            return ReportVerdict("warning", "Nothing was there to check")
+        return ReportVerdict("clean", "Clean")
 
     @property
     def counts(self) -> list[str]:
-        """``3 errors``, ``1 warning``: those that there are."""
+        """Such as ``3 errors`` and ``1 warning``. A severity without findings is left out."""
         numbers = ((severity, self.report.count(severity)) for severity in Severity)
         return [plural(number, severity) for severity, number in numbers if number]
 
@@ -223,11 +224,13 @@ class Page:
         return len({replica.partition.broker for replica in self.replicas} - {""})
 
     def total(self, what: str) -> int:
-        """The sum of one number of all partitions: ``bytes``, ``batches``, ``segments`` …"""
+        """The sum over all partitions of ``bytes``, ``batches``, ``segments`` …"""
         return sum(getattr(partition, what) for partition in self.report.partitions)
 
-    def epochs(self) -> list[tuple[Replica, int, int, int]]:
-        """Epoch, first and last offset of the plotted replicas, as many as the table may have."""
+    def epochs(self) -> list[tuple[ReplicaRow, int, int, int]]:
+        """(replica, epoch, first offset, last offset) of the plotted replicas, up to the table's
+        limit.
+        """
         rows = [(replica, *run) for replica in self.plotted for run in replica.partition.epochs]
         return rows[:EPOCHS_MAX]
 
@@ -236,23 +239,23 @@ class Page:
 
 
 def place_of(finding: Finding) -> int:
-    """The offset that a finding is about, else where its segment begins; or `UNKNOWN`."""
+    """The offset of a finding, or else the base of its segment, or else `UNKNOWN`."""
     return finding.offset if finding.offset >= 0 else finding.segment_base
 
 
-def copies_of(replicas: Iterable[Replica]) -> list[list[Replica]]:
+def copies_of(replicas: Iterable[ReplicaRow]) -> list[list[ReplicaRow]]:
     """Replicas of the same partition side by side, in the order given."""
     return list(_partitions(replicas).values())
 
 
-def _partitions(replicas: Iterable[Replica]) -> dict[str, list[Replica]]:
-    partitions: defaultdict[str, list[Replica]] = defaultdict(list)
+def _partitions(replicas: Iterable[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
+    partitions: defaultdict[str, list[ReplicaRow]] = defaultdict(list)
     for replica in replicas:
         partitions[replica.name].append(replica)
     return partitions
 
 
-def _most_urgent(replicas: Sequence[Replica], limit: int) -> list[Replica]:
+def _most_urgent(replicas: Sequence[ReplicaRow], limit: int) -> list[ReplicaRow]:
     if len(replicas) <= limit:
         return list(replicas)
     chosen = sorted(replicas, key=lambda replica: replica.urgency)[:limit]
@@ -260,5 +263,5 @@ def _most_urgent(replicas: Sequence[Replica], limit: int) -> list[Replica]:
 
 
 def _location(path: str) -> str:
-    """The path without what a URI has behind it, such as an endpoint."""
+    """The path without the query of a URI, such as an endpoint."""
     return path.partition("?")[0].rstrip("/")

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from logstore.verify.common.report import UNKNOWN, Finding, Severity
-from logstore.verify.html.page import Page, Replica, copies_of, place_of
+from logstore.verify.html.page import Page, ReplicaRow, copies_of, place_of
 from logstore.verify.html.text import count, plural, size
 
 PLACES = 120
-"""Places on a line where marks of one severity are told apart; nearer ones become one."""
+"""How many places of a line can show marks of one severity. Nearer marks become one."""
 
 TONES = 6
 _NARROWEST = 0.5
-"""Percent of the width below which neighbouring epochs are drawn as one."""
+"""Neighbouring epochs that are narrower than this percentage of the width are drawn as one."""
 
 _LANE_PIXELS = 240
 """The width of a line on the narrowest screen: a label must fit its span there too."""
@@ -35,13 +35,13 @@ class Axis(NamedTuple):
     end: int
 
     def place(self, offset: int) -> float:
-        """Percent of the width; an offset beyond the axis stands at its edge."""
+        """The place in percent of the width. An offset beyond the axis stands at its edge."""
         inside = min(max(offset, self.start), self.end) - self.start
         return 100 * inside / max(self.end - self.start, 1)
 
 
 class Bar(NamedTuple):
-    replica: Replica
+    replica: ReplicaRow
     length: float
     text: str
 
@@ -52,16 +52,16 @@ class BarPlot(NamedTuple):
     bars: list[Bar]
 
 
-class Mark(NamedTuple):
+class PlotMark(NamedTuple):
     x: float
     severity: Severity
     text: str
 
 
 class Span(NamedTuple):
-    """Batches of one leader epoch; of several where they are too short to be seen.
+    """Batches of one leader epoch, or of several that are too short to be seen apart.
 
-    The narrow ones are drawn wider than they are, so each must lie above the one that follows.
+    A narrow span is drawn wider than it is, so each span must lie above the one that follows.
     """
 
     x: float
@@ -75,11 +75,11 @@ class Span(NamedTuple):
 class Lane:
     """The line of one replica."""
 
-    replica: Replica
+    replica: ReplicaRow
     x: float
     width: float
     segments: list[float] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[PlotMark] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     high_watermark: float = UNKNOWN
 
@@ -113,7 +113,7 @@ def _bars(
     page: Page,
     title: str,
     note: str,
-    value_of: Callable[[Replica], int],
+    value_of: Callable[[ReplicaRow], int],
     text_of: Callable[[int], str],
     missing: str = "",
 ) -> BarPlot:
@@ -131,13 +131,13 @@ def _bars(
 
 
 def finding_lanes(page: Page) -> list[Lanes]:
-    """The partitions with findings that have an offset: where in the log each one lies."""
+    """The findings that have an offset, placed on the lines of their partitions."""
     partitions = [_lanes(copies, _finding_lane) for copies in copies_of(page.plotted)]
     return [held for held in partitions if any(lane.marks for lane in held.lanes)]
 
 
 def epoch_lanes(page: Page) -> list[Lanes]:
-    """The partitions whose batches have leader epochs: which offsets belong to which."""
+    """The offsets of each leader epoch, for the partitions whose batches have one."""
     return [
         _lanes(copies, _epoch_lane)
         for copies in copies_of(page.plotted)
@@ -145,7 +145,7 @@ def epoch_lanes(page: Page) -> list[Lanes]:
     ]
 
 
-def _lanes(copies: list[Replica], lane_of: Callable[[Replica, Axis], Lane]) -> Lanes:
+def _lanes(copies: list[ReplicaRow], lane_of: Callable[[ReplicaRow, Axis], Lane]) -> Lanes:
     axis = Axis(
         min(replica.partition.log_start_offset for replica in copies),
         max(replica.partition.log_end_offset for replica in copies),
@@ -153,12 +153,12 @@ def _lanes(copies: list[Replica], lane_of: Callable[[Replica, Axis], Lane]) -> L
     return Lanes(copies[0].name, axis, [lane_of(replica, axis) for replica in copies])
 
 
-def _extent(replica: Replica, axis: Axis) -> tuple[float, float]:
+def _extent(replica: ReplicaRow, axis: Axis) -> tuple[float, float]:
     x = axis.place(replica.partition.log_start_offset)
     return x, axis.place(replica.partition.log_end_offset) - x
 
 
-def _finding_lane(replica: Replica, axis: Axis) -> Lane:
+def _finding_lane(replica: ReplicaRow, axis: Axis) -> Lane:
     held = replica.partition
     together: defaultdict[tuple[Severity, int], list[tuple[int, Finding]]] = defaultdict(list)
     for finding in replica.findings:
@@ -178,19 +178,21 @@ def _finding_lane(replica: Replica, axis: Axis) -> Lane:
     )
 
 
-def _mark(severity: Severity, found: list[tuple[int, Finding]], axis: Axis) -> Mark:
+def _mark(severity: Severity, found: list[tuple[int, Finding]], axis: Axis) -> PlotMark:
     offsets = sorted(offset for offset, _ in found)
     where = axis.place(offsets[0])
     if len(found) > 1:
         text = f"{plural(len(found), str(severity))}, offsets {offsets[0]:,} to {offsets[-1]:,}"
-        return Mark(where, severity, text)
+        return PlotMark(where, severity, text)
     finding = found[0][1]
     text = f"{finding.rule} at offset {offsets[0]:,}: {finding.message}"
-    return Mark(where, severity, text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 1] + "…")
+    return PlotMark(where, severity, text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 1] + "…")
 
 
 def _spread(places: Iterable[float]) -> list[float]:
-    """Only those that the eye can tell apart, so that a thousand segments are not a thousand."""
+    """Only the places that the eye can tell apart: a thousand segments need not be a thousand
+    marks.
+    """
     kept: list[float] = []
     for place in places:
         if not kept or place - kept[-1] >= 100 / PLACES:
@@ -198,7 +200,7 @@ def _spread(places: Iterable[float]) -> list[float]:
     return kept
 
 
-def _epoch_lane(replica: Replica, axis: Axis) -> Lane:
+def _epoch_lane(replica: ReplicaRow, axis: Axis) -> Lane:
     spans = [_span(runs, axis) for runs in _visible_runs(replica.partition.epochs, axis)]
     return Lane(replica, *_extent(replica, axis), spans=spans)
 
@@ -206,7 +208,7 @@ def _epoch_lane(replica: Replica, axis: Axis) -> Lane:
 def _visible_runs(
     epochs: Iterable[tuple[int, int, int]], axis: Axis
 ) -> Iterator[list[tuple[int, int, int]]]:
-    """Runs of batches; neighbours too narrow to be seen are joined with each other."""
+    """Runs of batches. Neighbours that are too narrow to be seen are joined."""
     narrow: list[tuple[int, int, int]] = []
     for run in epochs:
         if axis.place(run[2] + 1) - axis.place(run[1]) >= _NARROWEST:

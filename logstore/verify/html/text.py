@@ -1,4 +1,4 @@
-"""Numbers, sizes and times for people; and text of strangers, made safe to look at."""
+"""Numbers, sizes and times for people, and text from outside made safe to show."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def visible(value: Any) -> Any:
-    """Every value that a template prints goes through this, before HTML is escaped.
+    """Make a value safe to show. Every value that a template prints goes through this first.
 
-    A topic, a path or a message may hold control characters, direction marks that turn a line
-    around, or halves of surrogate pairs (file names that are no UTF-8), which no file can be
-    written with: they are shown as escapes. The key of an object store, which a URI may carry
-    as ``s3://key:secret@bucket``, does not belong into a file that is passed on.
+    HTML is escaped after that. A topic, a path or a message may hold control characters, direction
+    marks that turn a line around, or halves of surrogate pairs (file names that are not UTF-8),
+    which cannot be written to a file: they are shown as escapes. The key of an object store, which
+    a URI may carry as ``s3://key:secret@bucket``, is removed, since the file may be passed on.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
@@ -33,12 +33,12 @@ def visible(value: Any) -> Any:
 
 
 def count(value: int) -> str:
-    """``12,345``; nothing for `UNKNOWN`."""
+    """Such as ``12,345``; "" for `UNKNOWN`."""
     return "" if value == UNKNOWN else f"{value:,}"
 
 
 def size(value: int) -> str:
-    """``1.50 GiB``: three significant digits, powers of 1,024."""
+    """Such as ``1.50 GiB``: three significant digits, powers of 1,024."""
     scaled, power = float(value), 0
     while scaled >= 999.5 and power < len(_UNITS) - 1:
         scaled, power = scaled / 1024, power + 1
@@ -47,7 +47,7 @@ def size(value: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """UTC to the second; the bare number where no calendar reaches; nothing for `UNKNOWN`."""
+    """UTC to the second, the bare number beyond the years of a calendar, "" for `UNKNOWN`."""
     if milliseconds == UNKNOWN:
         return ""
     try:

@@ -48,9 +48,10 @@ _CREATIONS_MAX = 1000
 
 @dataclass(slots=True)
 class LogDirCheck:
-    """Reads the files of one log directory, before its partitions are looked at.
+    """Reads the files of one log directory, before its partitions are checked.
 
-    A running broker only moves these offsets up, after the log has grown.
+    That order is safe beside a running broker: it raises these offsets only after the log has
+    grown.
     """
 
     storage: Storage
@@ -63,7 +64,7 @@ class LogDirCheck:
     cluster_id: str = ""
     findings_max: int = 1000
     suppressed: int = 0
-    """Findings left out because their file had ``findings_max`` of them."""
+    """How many findings were left out because their file already had ``findings_max``."""
     _told: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -72,7 +73,7 @@ class LogDirCheck:
     def read(self) -> None:
         """
         Raises:
-            OSError: the medium refused.
+            OSError: a file cannot be read.
         """
         try:
             self._read_marker()
@@ -91,9 +92,17 @@ class LogDirCheck:
         topic, partition = tp or ("", UNKNOWN)
         path = os.path.join(self.path, name)
         finding = Finding(
-            severity, rule, path, message, topic, partition, UNKNOWN, position, offset,
+            severity,
+            rule,
+            path,
+            message,
+            topic,
+            partition,
+            UNKNOWN,
+            position,
+            offset,
             self.broker,
-        )  # fmt: skip
+        )
         self.findings.append(finding)
 
     def _read_marker(self) -> None:
@@ -151,7 +160,10 @@ class LogDirCheck:
         )
 
     def check_entries(self, partitions: set[TopicPartition], leaving: set[TopicPartition]) -> None:
-        """Entries of partitions that are not here; they go with the next write (F-289, S-55)."""
+        """Report entries of partitions that are not here.
+
+        The next write drops them (F-289, S-55).
+        """
         for name, offsets in self.offsets.items():
             others = [tp for tp in offsets if tp not in partitions]
             for tp in sorted(others, key=leaving.__contains__):  # what matters before what is cut
@@ -163,7 +175,7 @@ class LogDirCheck:
                     self._find(name, warning("checkpoint-stray", UNKNOWN, offsets[tp], message), tp)
 
     def check_names(self, entries: list[FileInfo]) -> None:
-        """Leftovers beside the known files (F-24, F-26)."""
+        """Report leftovers beside the known files (F-24, F-26)."""
         for entry in entries:
             if not (entry.is_file or entry.is_dir) and entry.name not in _READ:
                 message = "is no regular file, or a link to none"
@@ -173,7 +185,7 @@ class LogDirCheck:
                 self._find(entry.name, info("temporary-file", UNKNOWN, UNKNOWN, message))
 
     def check_creations(self, entries: list[FileInfo], here: Mapping[str, TopicPartition]) -> None:
-        """Topics whose creation was interrupted, against the partitions that are here."""
+        """Report topics whose creation was interrupted, going by the partitions that are here."""
         names = [e.name for e in entries if e.name.startswith(_CREATION_PREFIX) and not e.is_dir]
         names = [n for n in names if not n.endswith(filenames.TEMPORARY_SUFFIX)][:_CREATIONS_MAX]
         ids = self._topic_ids(here) if names else {}
@@ -209,7 +221,7 @@ class LogDirCheck:
         found = {}
         for name, tp in here.items():
             path = os.path.join(self.path, name, PARTITION_METADATA)
-            with suppress(MalformedCheckpointError, CheckpointFailedError):  # told of by its own
+            with suppress(MalformedCheckpointError, CheckpointFailedError):  # has its own finding
                 metadata = PartitionMetadataFile(path, self.storage).read()
                 if metadata is not None:
                     found[tp] = metadata.topic_id
@@ -224,5 +236,5 @@ class LogDirCheck:
 
 
 def _shown(tp: TopicPartition) -> str:
-    """Whole if it can be the name of a directory: a checkpoint has topics of any length."""
+    """The whole name if a directory can have it. A checkpoint may hold a topic of any length."""
     return printable(str(tp), filenames.MAX_DIR_NAME)

@@ -1,4 +1,4 @@
-"""Where a log ends: what may lie behind its last batch, and what other files say of it."""
+"""The end of a log: what may follow its last batch, and what other files say about it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from logstore.verify.segment.segment_check import SegmentResult
 
 @dataclass(frozen=True, slots=True)
 class LogDirFacts:
-    """What the log directory says of one partition; −1 where it says nothing.
+    """What the log directory says about one partition; −1 where it says nothing.
 
-    ``clean`` is None when there is no log directory around, only the partition's own. ``broker`` is
-    the id in meta.properties, else the directory; ``cluster_id`` is empty when it is not known.
+    ``clean`` is None for a partition directory without a log directory around it. ``broker`` is the
+    id in meta.properties, or else the directory. ``cluster_id`` is empty if it is not known.
     """
 
     broker: str = ""
     cluster_id: str = ""
     clean: bool | None = None
     points_known: bool = True  # the file with the recovery points could be read
-    marks_known: bool = True  # that with the high watermarks, too
+    marks_known: bool = True  # the file with the high watermarks could be read
     recovery_point: int = UNKNOWN
     log_start: int = UNKNOWN
     high_watermark: int = UNKNOWN
@@ -32,15 +32,17 @@ class LogDirFacts:
 
 @dataclass(slots=True)
 class TailFound:
-    """Whether the log ends with what is no batch, and that was told of; as an error it explains why
-    committed records are missing."""
+    """Whether a finding says that the log ends with bytes that are no batch.
+
+    If that finding is an error, it explains why committed records are missing.
+    """
 
     found: bool = False
     explains: bool = False
 
 
 def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> Problem:
-    """What the place in the log makes of a tail that holds no whole batch (S-29 … S-31)."""
+    """Judge a tail that holds no whole batch by its place in the log (S-29 … S-31)."""
     position, end = result.tail_position, result.tail_offset
     what = f"{result.tail} of {result.size - position} bytes"
     rule = "log-zero-end" if result.tail == ZEROS else "log-torn-end"
@@ -67,7 +69,9 @@ def tail_problem(result: SegmentResult, facts: LogDirFacts, *, active: bool) -> 
 def check_rolls(
     results: Iterable[SegmentResult], rolled: frozenset[int], facts: LogDirFacts
 ) -> Iterator[tuple[int, Problem]]:
-    """A start takes a roll in where the segment before it ends, and sets aside any other."""
+    """A start accepts a roll that begins where the segment before it ends, and sets aside any
+    other.
+    """
     end, is_known = max(facts.log_start, 0), True
     for result in results:
         is_late = result.base > max(facts.log_start, 0) and result.base != end
@@ -82,10 +86,10 @@ def check_rolls(
 def check_checkpoints(
     facts: LogDirFacts, end: int, tail: TailFound, is_settled: Callable[[], bool], *, is_empty: bool
 ) -> Iterator[Problem]:
-    """Offsets that the log directory has on file for this partition (F-222, F-264, I-5).
+    """Check the offsets that the log directory has for this partition (F-222, F-264, I-5).
 
-    A crash leaves checkpoints of any age, hence below the log start (I-16); a clean shutdown
-    writes all of them anew.
+    A crash leaves checkpoints of any age, so they may lie below the log start (I-16). A clean
+    shutdown writes all of them again.
     """
     if facts.recovery_point > end and not tail.explains:
         message = f"ends at offset {end}, below the recovery point {facts.recovery_point}"

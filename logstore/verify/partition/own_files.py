@@ -1,12 +1,12 @@
 """Files in a partition directory that Kafka does not know: cursors, ``clean-stop`` and
-``topic.properties``, compared with the log that they speak of."""
+``topic.properties``, compared with the log that they describe."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from checkpoints.checkpoint_file import MAX_I64, frame, load_file, parse_entries, parse_number
 from checkpoints.errors import CheckpointFailedError, MalformedCheckpointError
@@ -18,20 +18,17 @@ from logstore.format import filenames
 from logstore.storage.base import FileInfo, Storage
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
 from logstore.verify.common.text_files import check_form
+from logstore.verify.partition.producer_files import Find
 from logstore.verify.segment.segment_check import SegmentResult
 
 _CURSOR_SUFFIX = ".cursor"
 _ABSENT = b"-"
 _SIZE_MAX = 4096
 _CURSORS_MAX = 10_000
-_LINE = 3  # the only entry behind version and count
+_LINE = 3  # the only entry, after version and count
 
 
-class Find(Protocol):
-    def __call__(self, name: str, problem: Problem) -> None: ...
-
-
-class Cursor(NamedTuple):
+class CursorFile(NamedTuple):
     """``base_offset`` and ``crc`` are those of the batch before ``position``; −1 if unknown."""
 
     position: int
@@ -40,8 +37,8 @@ class Cursor(NamedTuple):
     crc: int
 
 
-class CleanStop(NamedTuple):
-    """How the last owner left the log; the last three are of its last segment."""
+class CleanStopFile(NamedTuple):
+    """How the last owner left the log. The last three fields are about the last segment."""
 
     log_start_offset: int
     log_end_offset: int
@@ -56,14 +53,14 @@ def is_own_file(name: str) -> bool:
 
 @dataclass(slots=True)
 class OwnFiles:
-    """Read with the other small files of a partition, judged when its segments are done."""
+    """Reads the own files with the other small files, and judges them after the segments."""
 
     storage: Storage
     directory: str
     find: Find
-    cursors: dict[str, Cursor] = field(default_factory=dict)
-    clean_stop: CleanStop | None = None
-    """None unless it is there and fits the last segment: only then would a start believe it."""
+    cursors: dict[str, CursorFile] = field(default_factory=dict)
+    clean_stop: CleanStopFile | None = None
+    """None unless the file exists and fits the last segment: only then does a start believe it."""
     properties: TopicProperties | None = None
 
     def read(self, files: Iterable[FileInfo]) -> None:
@@ -85,13 +82,13 @@ class OwnFiles:
 
     @property
     def wanted(self) -> list[int]:
-        """Offsets of which the batch is compared with a cursor, sorted."""
+        """Offsets whose batch is compared with a cursor, sorted."""
         return sorted({c.position - 1 for c in self.cursors.values() if c.base_offset >= 0})
 
     # -- reading -------------------------------------------------------------------------------
 
     def _entry(self, name: str, rule: str, width: int) -> list[bytes] | None:
-        """The fields of a file with one entry; None, and told of, if it has another form."""
+        """The fields of a file with one entry. Another form is reported, and gives None."""
         path = os.path.join(self.directory, name)
         try:
             data = load_file(self.storage, path, _SIZE_MAX)
@@ -101,7 +98,7 @@ class OwnFiles:
             self.find(name, error(rule, line, UNKNOWN, failure.reason))
             return None
         if data is None:
-            return None  # vanished meanwhile
+            return None  # vanished since it was listed
         if len(entries) != 1:
             self.find(name, error(rule, UNKNOWN, UNKNOWN, f"{len(entries)} entries, not one"))
             return None
@@ -111,7 +108,7 @@ class OwnFiles:
         return fields
 
     def _read_cursor(self, name: str) -> None:
-        fields = self._entry(name, "cursor", len(Cursor._fields))
+        fields = self._entry(name, "cursor", len(CursorFile._fields))
         if fields is None:
             return
         position, base, crc = (parse_number(fields[n], MAX_I64) for n in (0, 2, 3))
@@ -120,7 +117,7 @@ class OwnFiles:
             self.find(name, error("cursor", _LINE, UNKNOWN, "not the position of a cursor"))
             return
         topic_id = fields[1].decode("latin-1")
-        cursor = Cursor(position, topic_id, *((-1, -1) if unknown else (base or 0, crc or 0)))
+        cursor = CursorFile(position, topic_id, *((-1, -1) if unknown else (base or 0, crc or 0)))
         if fields[1] != _ABSENT and not _is_topic_id(topic_id):
             self.find(name, error("cursor", _LINE, position, f"{topic_id!r} is not a topic id"))
         elif cursor.base_offset >= position:
@@ -131,14 +128,14 @@ class OwnFiles:
 
     def _read_clean_stop(self, infos: Mapping[str, FileInfo]) -> None:
         name = filenames.CLEAN_STOP
-        fields = self._entry(name, "clean-stop", len(CleanStop._fields))
+        fields = self._entry(name, "clean-stop", len(CleanStopFile._fields))
         if fields is None:
             return
         numbers = [number for f in fields if (number := parse_number(f, MAX_I64)) is not None]
         if len(numbers) < len(fields):
             self.find(name, error("clean-stop", _LINE, UNKNOWN, "not five numbers"))
             return
-        stop = CleanStop(*numbers)
+        stop = CleanStopFile(*numbers)
         last = max((n for n in infos if n.endswith(filenames.LOG_SUFFIX)), default="")
         if last != filenames.segment_file_name(stop.base_offset, filenames.LOG_SUFFIX):
             message = f"of a log whose last segment is {stop.base_offset}: the next start recovers"
@@ -170,20 +167,23 @@ class OwnFiles:
     def check_cursors(
         self, topic_id: str, start: int, end: int, results: Iterable[SegmentResult]
     ) -> None:
-        """Against the log ``[start, end)`` and, where it was seen, the batch before each."""
+        """Compare each cursor with the log ``[start, end)``, and with the batch before it where
+        that was read.
+        """
         batches = {offset: b for result in results for offset, b in result.batches_at.items()}
         for name, cursor in self.cursors.items():
             for problem in _check_cursor(cursor, topic_id, start, end, batches):
                 self.find(name, problem)
 
     def check_clean_stop(self, first_base: int, start_on_file: int, end: int) -> None:
-        """Offsets that a start would believe, against those of the log and of its checkpoint.
+        """Compare the offsets that a start would believe with the log and its checkpoint.
 
-        ``start_on_file`` is −1 where no log start is on file, as for one at the first segment.
+        ``start_on_file`` is −1 if no log start is on file, which is normal for a log that starts
+        with its first segment.
         """
         stop, path = self.clean_stop, os.path.join(self.directory, filenames.CLEAN_STOP)
         if stop is None or self.storage.info(path) is None:
-            return  # opened meanwhile
+            return  # opened since
         if stop.log_end_offset != end:
             message = f"log end {stop.log_end_offset}, the log ends at {end}"
             self.find(filenames.CLEAN_STOP, error("clean-stop", _LINE, end, message))
@@ -194,7 +194,7 @@ class OwnFiles:
 
 
 def _check_cursor(
-    cursor: Cursor, topic_id: str, start: int, end: int, batches: Mapping[int, tuple[int, int]]
+    cursor: CursorFile, topic_id: str, start: int, end: int, batches: Mapping[int, tuple[int, int]]
 ) -> Iterator[Problem]:
     position = cursor.position
     if cursor.topic_id != _ABSENT.decode() and topic_id not in ("", cursor.topic_id):

@@ -1,8 +1,9 @@
-"""One partition directory: which segments it has, and what they say together.
+"""One partition directory: which segments it has, and how their results are joined.
 
 ``PartitionCheck`` lists the directory and reads its small files first, because a running broker
 writes them after the log; then come the segments, in any order; ``finish`` joins their results.
-A segment that could not be read proves nothing: what its neighbours say is told all the same.
+A segment that could not be read proves nothing. The findings of its neighbours are reported all the
+same.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from logstore.verify.partition.ends import (
     tail_problem,
 )
 from logstore.verify.partition.own_files import OwnFiles, is_own_file
-from logstore.verify.partition.producer_files import ProducerFiles, Stretch
+from logstore.verify.partition.producer_files import CheckedSegments, ProducerFiles
 from logstore.verify.segment.producers import ProducerFacts, check_snapshot
 from logstore.verify.segment.segment_check import (
     SegmentJob,
@@ -67,20 +68,22 @@ from logstore.verify.segment.segment_check import (
     file_name,
 )
 
+_OF_COORDINATORS = frozenset(("__consumer_offsets", "__transaction_state"))
 _NO_END = 2**63 - 1
 _EXTRA_SUFFIXES = (filenames.TEMPORARY_SUFFIX, ".cut", ".aside")
 _ALMOST = re.compile(r"\.(log|index|timeindex|txnindex|snapshot)$")
 _SIZED = (filenames.LOG_SUFFIX, filenames.INDEX_SUFFIX, filenames.TIME_INDEX_SUFFIX)
 SIZE_MAX = 2**31 - 1
-"""Bytes of a log, whose positions are i32, and of what can be set aside for an index."""
+"""The largest log in bytes, whose positions are i32, and the largest preallocated index."""
 
 
 @dataclass(slots=True)
 class PartitionCheck:
-    """See the module. ``only``: base offset of the one segment that is wanted, −1 for all.
+    """The check of one partition directory; the module says in what order.
 
-    ``sizes`` are those of the ``.log`` files of ``jobs`` when the directory was listed. ``uri``
-    opens the storage on another machine.
+    ``only`` is the base offset of the one segment that is wanted, −1 for all. ``sizes`` are the
+    sizes of the ``.log`` files of ``jobs`` when the directory was listed. ``uri`` opens the storage
+    on another machine.
     """
 
     storage: Storage
@@ -96,16 +99,16 @@ class PartitionCheck:
     suppressed: int = 0
     metadata: PartitionMetadata | None = None
     epochs: list[tuple[int, int]] | None = None
-    """The entries of leader-epoch-checkpoint; None when they are of no use."""
+    """The entries of leader-epoch-checkpoint; None if they cannot be used."""
     own: OwnFiles | None = None
     _where: TopicPartition | None = None
     _snapshots: list[int] = field(default_factory=list)
     _rolled: frozenset[int] = frozenset()
-    """Bases of segments that wait, as ``.log.swap``, for the one before them."""
+    """Bases of the segments that wait as ``.log.swap`` for the segment before them."""
     _last_settled: int = UNKNOWN
-    """Base of the last segment but rolls: from it on a crash may have torn the log."""
+    """Base of the last segment that is not a roll. From there on a crash may have torn the log."""
     _refused: set[tuple[int, str]] = field(default_factory=set)
-    """Bases and suffixes of files that are there, and were told of instead of being read."""
+    """Bases and suffixes of files that were reported instead of read."""
     _listed: dict[str, FileInfo] = field(default_factory=dict)
     _epochs_missing: bool = False
     _tail: TailFound = field(default_factory=TailFound)
@@ -147,28 +150,37 @@ class PartitionCheck:
                 continue
             trimmed = base < self._last_settled or self.facts.clean is True
             job = SegmentJob(
-                self.directory, base, end, frozenset(segments[base]),
-                _inside(self._snapshots, base, end), trimmed, _inside(starts, base - 1, end),
-                wanted=_inside(wanted, base - 1, end), floor=self._floor,
+                self.directory,
+                base,
+                end,
+                frozenset(segments[base]),
+                _inside(self._snapshots, base, end),
+                trimmed,
+                _inside(starts, base - 1, end),
+                wanted=_inside(wanted, base - 1, end),
+                floor=self._floor,
                 is_roll=base in self._rolled,
-            )  # fmt: skip
+            )
             self.jobs.append(job)
             self.sizes.append(segments[base][filenames.LOG_SUFFIX].size)
 
     @property
     def whole(self) -> bool:
-        """Whether no segment was refused: else a part would pass for all, and be compared."""
+        """Whether no segment was refused.
+
+        Otherwise a part of the replica would be compared as the whole.
+        """
         return all(suffix != filenames.LOG_SUFFIX for _, suffix in self._refused)
 
     @property
     def first_offset(self) -> int:
-        """From where on this replica should have what the others have; known once prepared."""
+        """The offset from which on this replica should equal the others. Known after `prepare`."""
         facts = self.facts
         return max(self.jobs[0].base, facts.log_start, facts.cleaner_offset)
 
     @property
     def _floor(self) -> int:
-        """The log start, as far as it is known; 0 stands for the first segment's base, too."""
+        """The log start as far as it is known. 0 may also mean the base of the first segment."""
         stop = self.own.clean_stop if self.own else None
         return max(self.facts.log_start, stop.log_start_offset if stop else 0, 0)
 
@@ -176,15 +188,16 @@ class PartitionCheck:
 
     @property
     def suspects(self) -> bool:
-        """Whether there is a finding that is worth a second look."""
+        """Whether any finding is worth a second look."""
         return any(finding.severity is not Severity.INFO for finding in self.findings)
 
     def is_disturbed(self) -> bool:
-        """Whether segments were replaced, cut or deleted since they were listed, as by the cleaner
-        of a running broker: files of two moments may have been compared.
+        """Whether segments were replaced, cut or deleted since they were listed.
+
+        The cleaner of a running broker does that. Then files of two moments may have been compared.
 
         Raises:
-            OSError: the directory cannot be listed any more.
+            OSError: the directory can no longer be listed.
         """
         now = {entry.name: entry for entry in self.storage.scan_dir(self.directory)}
         active = max((job.base for job in self.jobs), default=UNKNOWN)
@@ -204,11 +217,12 @@ class PartitionCheck:
         names = (filenames.parse_segment_file(name) for name in now.keys() - self._listed.keys())
         return any(
             new.suffix == filenames.LOG_SUFFIX and new.offset < active and new.offset not in bases
-            for new in names if new is not None and not new.transition
-        )  # fmt: skip
+            for new in names
+            if new is not None and not new.transition
+        )
 
     def again(self) -> PartitionCheck:
-        """The same check from the start, prepared; it counts, and compares, as this one.
+        """A new check of the same directory, prepared, which counts and compares as this one.
 
         Raises:
             OSError: the directory cannot be listed.
@@ -258,10 +272,13 @@ class PartitionCheck:
     # -- files ---------------------------------------------------------------------------------
 
     def _tell_irregular(self, entry: FileInfo) -> None:
-        """What is no regular file is not opened; a directory may have any name but a file's."""
+        """Report what is not a regular file, and do not open it.
+
+        A directory may have any name except that of a file.
+        """
         parsed = filenames.parse_segment_file(entry.name)
         if entry.name in (PARTITION_METADATA, LEADER_EPOCH):
-            return  # told of where it is read
+            return  # reported where it is read
         if self.only >= 0 and (parsed is None or parsed.offset != self.only):
             return
         known = parsed is not None or is_own_file(entry.name)
@@ -274,7 +291,7 @@ class PartitionCheck:
             self._find(entry.name, warning("not-a-file", UNKNOWN, UNKNOWN, f"is {what}"))
 
     def _sort_out(self, infos: Iterable[FileInfo]) -> dict[int, dict[str, FileInfo]]:
-        """Segment base → suffix → file; leftovers and odd names are told of (F-16, F-24, S-53)."""
+        """Segment base → suffix → file. Leftovers and odd names are reported (F-16, F-24, S-53)."""
         segments: dict[int, dict[str, FileInfo]] = {}
         self._rolled = frozenset(roll_marks((file.name for file in infos), 0))
         for file in infos:
@@ -316,7 +333,7 @@ class PartitionCheck:
         return named and file.offset in self._rolled
 
     def _orphans(self, segments: dict[int, dict[str, FileInfo]]) -> None:
-        """Indexes without a log, and logs without an index (F-241, F-242)."""
+        """Report indexes without a log, and logs without an index (F-241, F-242)."""
         for base, found in sorted(segments.items()):
             if self.only not in (UNKNOWN, base):
                 continue
@@ -351,7 +368,7 @@ class PartitionCheck:
                 self._find(PARTITION_METADATA, problem)
 
     def _read_epochs(self) -> list[tuple[int, int]] | None:
-        """The leader epochs on file; None when they cannot be compared with the batches."""
+        """The leader epochs on file; None if they cannot be compared with the batches."""
         path = os.path.join(self.directory, LEADER_EPOCH)
         once = ReadOnce(self.storage)
         try:
@@ -394,11 +411,17 @@ class PartitionCheck:
                 ):
                     self._find(last, problem)
                 self._check_own(report, results)
-        stretch = Stretch(
-            self.jobs, results, self.only <= 0, compacted, end_offset, self._tail.found,
+        stretch = CheckedSegments(
+            self.jobs,
+            results,
+            self.only <= 0,
+            compacted,
+            end_offset,
+            self._tail.found,
             self._floor,
             self.only < 0 and ends and self._closed_cleanly(),
-        )  # fmt: skip
+            self._where is None or self._where.topic not in _OF_COORDINATORS,
+        )
         self._producer_files().check(stretch, self._snapshots)
         return report
 
@@ -406,9 +429,13 @@ class PartitionCheck:
         facts = self.facts
         topic, partition = self._where or ("", UNKNOWN)
         report = PartitionReport(
-            self.directory, topic, partition, broker=facts.broker,
-            high_watermark=facts.high_watermark, recovery_point=facts.recovery_point,
-        )  # fmt: skip
+            self.directory,
+            topic,
+            partition,
+            broker=facts.broker,
+            high_watermark=facts.high_watermark,
+            recovery_point=facts.recovery_point,
+        )
         fingerprint = Fingerprint()
         for result in results:
             report.segments += 1
@@ -429,9 +456,9 @@ class PartitionCheck:
         return report
 
     def _tell(self, result: SegmentResult, active: bool) -> int:
-        """The findings of a segment; how many records its torn end has lost."""
+        """Add the findings of a segment. Returns how many records its torn end has lost."""
         for suffix in result.vanished:
-            message = "vanished meanwhile: deleted by its broker"
+            message = "vanished during the check: deleted by its broker"
             self._find_in(result.base, suffix, info("file-vanished", UNKNOWN, UNKNOWN, message))
         for suffix in sorted(result.problems, key=filenames.SEGMENT_SUFFIXES.index):
             for problem in result.problems[suffix]:
@@ -446,7 +473,10 @@ class PartitionCheck:
         return 0
 
     def _join(self, results: list[SegmentResult], compacted: bool) -> None:
-        """Gaps inside and between segments; only compaction makes them normal (I-11, F-307)."""
+        """Report gaps inside and between segments.
+
+        Only compaction makes them normal (I-11, F-307).
+        """
         for result in results:
             for position, expected, missing in result.gaps if not compacted else ():
                 message = f"{missing} offsets are missing before this batch"
@@ -520,18 +550,21 @@ class PartitionCheck:
             self.own.check_clean_stop(results[0].base, self.facts.log_start, end)
 
     def _is_settled(self) -> bool:
-        """Whether a clean stop wrote an entry of this directory: of one that is moving it has
-        none."""
+        """Whether a clean stop wrote an entry for this directory.
+
+        It writes none for a directory that is moving.
+        """
         plain = self._where is not None and not self.directory.endswith(filenames.DIR_SUFFIXES)
         return plain and self._closed_cleanly(CLEAN_SHUTDOWN)
 
     def _closed_cleanly(self, marker: str = "") -> bool:
-        """Whether it still is: who opens the log takes the marker away before the log changes.
+        """Whether the log is still as a clean stop left it.
 
-        ``marker`` asks for that of the log directory; else the log's own is as good.
+        Opening a log removes the marker before the log changes. ``marker`` asks for the marker of
+        the log directory; without it the log's own marker counts too.
         """
         name = os.path.basename(absolute(self.directory))
-        if not self.facts.clean or name == filenames.CLUSTER_METADATA_DIR:  # has no part in it
+        if not self.facts.clean or name == filenames.CLUSTER_METADATA_DIR:  # never marked as clean
             return False
         parent = os.path.dirname(absolute(self.directory))
         paths = [os.path.join(parent, CLEAN_SHUTDOWN)]
@@ -549,12 +582,12 @@ def partition_of(directory: str) -> TopicPartition | None:
 
 
 def absolute(path: str) -> str:
-    """Without ``.`` and ``..`` where it is a local path; a URI is absolute as it is."""
+    """A local path without ``.`` and ``..``. A URI is absolute already."""
     return path.rstrip("/") if "://" in path else os.path.abspath(path)
 
 
 def _inside(offsets: list[int], base: int, end: int) -> tuple[int, ...]:
-    """Those of sorted ``offsets`` in ``(base, end]``; ``end`` −1 has no bound."""
+    """The sorted ``offsets`` that lie in ``(base, end]``; ``end`` −1 means no bound."""
     first = bisect_right(offsets, base)
     return tuple(offsets[first : bisect_right(offsets, end) if end >= 0 else None])
 
@@ -579,7 +612,7 @@ def _epochs_of(results: Iterable[SegmentResult]) -> tuple[tuple[int, int, int], 
 
 
 def malformed(rule: str, failure: MalformedCheckpointError) -> Problem:
-    """A text file breaks its format; the position is a line number."""
+    """The problem of a text file that breaks its format. Its position is a line number."""
     line = failure.line_number or UNKNOWN
     shown = f": '{printable(failure.line, 200)}'" if failure.line_number else ""
     return error(rule, line, UNKNOWN, failure.reason + shown)

@@ -1,4 +1,4 @@
-"""Snapshots of producers, and transaction indexes: the files that a replay of the log proves."""
+"""Producer snapshots and transaction indexes, compared with a replay of the log."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from logstore.verify.segment.producers import (
 )
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
 
-_JUMPS_MAX = 100  # told of, per segment
+_JUMPS_MAX = 100  # reported for each segment
 _OFFSETS_MAX = 2**31  # of a segment (F-243)
 _SNAPSHOT_BYTES_MAX = 10 + 46 * PRODUCERS_MAX
 
 
 class Find(Protocol):
-    """Told of a problem in a file of the partition, with the base of its segment, if any."""
+    """Takes a problem in a file of the partition, with the base of its segment if it has one."""
 
     def __call__(self, name: str, problem: Problem, base: int = UNKNOWN) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class CheckedSegments:
     """The segments that were checked. ``from_start``: the log's first one among them. ``torn``: the
     last one ends with what is no batch. ``floor``: the log start. ``closed``: cleanly, and still.
+    ``of_clients``: producers wrote them, and not a coordinator, which does not count its batches.
     """
 
     jobs: Sequence[SegmentJob]
@@ -52,18 +53,19 @@ class Stretch:
     torn: bool
     floor: int
     closed: bool
+    of_clients: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerFiles:
-    """Those of one partition directory."""
+    """The producer files of one partition directory."""
 
     storage: Storage
     directory: str
     find: Find
 
-    def check(self, stretch: Stretch, snapshot_offsets: Sequence[int]) -> None:
-        """Tell of everything that contradicts the batches.
+    def check(self, stretch: CheckedSegments, snapshot_offsets: Sequence[int]) -> None:
+        """Report everything that contradicts the batches.
 
         Raises:
             OSError: the medium refused.
@@ -75,7 +77,7 @@ class ProducerFiles:
         replay, end, gapless = Replay(floor), 0, True
         states: dict[int, tuple[dict[int, ProducerFact], bool]] = {}
         for job, result in zip(jobs, results, strict=True):
-            if result.base > end and not compacted:  # the first one, or behind a hole
+            if result.base > end and not compacted:  # the first one, or after a hole
                 before = snapshots.get(result.base)
                 replay = Replay(floor, known=before is not None)
                 replay.seed(before or ())
@@ -84,20 +86,20 @@ class ProducerFiles:
             overlaps, end = result.base < end, max(end, result.end_offset)
             if filenames.LOG_SUFFIX not in result.vanished:
                 self._check_txn_index(job, result, replay, compacted)
-            if not compacted and not overlaps and gapless:
+            if stretch.of_clients and not compacted and not overlaps and gapless:
                 log = os.path.basename(job.path(filenames.LOG_SUFFIX))
                 for jump in islice(replay.jumps(result.producers), _JUMPS_MAX):
                     self.find(log, jump.problem, job.base)
             for offset, facts in result.producers.marks.items():
                 if result.producers.complete:
                     states[offset] = replay.joined(facts), replay.known
-            gapless = gapless and not result.gap_count  # else sequences may be missing, too
+            gapless = gapless and not result.gap_count  # otherwise sequences may be missing, too
             replay.advance(result.producers)
         for offset, entries in snapshots.items():
             name = filenames.segment_file_name(offset, filenames.SNAPSHOT_SUFFIX)
             if offset > stretch.end_offset:
                 if stretch.torn:
-                    continue  # told of already: it covers what is torn
+                    continue  # reported already: it covers what is torn
                 message = f"lies above the end of the log, {stretch.end_offset}"
                 self.find(name, warning("snapshot-above-log", UNKNOWN, offset, message))
                 continue
@@ -106,7 +108,7 @@ class ProducerFiles:
                 self.find(name, problem)
 
         end = stretch.end_offset
-        newest = max(snapshots, default=UNKNOWN)  # above the end it is told of already
+        newest = max(snapshots, default=UNKNOWN)  # above the end it is reported already
         if stretch.closed and results and not stretch.torn and newest < end > start:
             name = filenames.segment_file_name(end, filenames.SNAPSHOT_SUFFIX)
             message = "missing behind a clean shutdown: the next start may not know all producers"
@@ -121,7 +123,7 @@ class ProducerFiles:
             what = f"more than {PRODUCERS_MAX} producers"
             self.find(name, self._unusable(path, failure, SNAPSHOT_SIZE_MAX, what))
         except FileNotFoundError:
-            message = "vanished meanwhile: deleted by its broker"
+            message = "vanished during the check: deleted by its broker"
             self.find(name, info("file-vanished", UNKNOWN, offset, message))
         except CorruptSnapshotError as failure:
             problem = error("snapshot-form", failure.position, offset, failure.reason)
@@ -129,7 +131,7 @@ class ProducerFiles:
         return None
 
     def _unusable(self, path: str, failure: UnusableFileError, most: int, what: str) -> Problem:
-        """Too large to be looked at is no fault up to ``most`` bytes, which it may have."""
+        """Judge a file that is too large to read. Up to ``most`` bytes it may be as it should."""
         if failure.errno != errno.EFBIG:
             return error("not-a-file", UNKNOWN, UNKNOWN, failure.reason)
         there = self.storage.info(path)
@@ -158,7 +160,7 @@ class ProducerFiles:
     def _read_aborted(
         self, job: SegmentJob, result: SegmentResult
     ) -> list[AbortedTransaction] | None:
-        """The entries, when they are sane by themselves (F-122, F-124)."""
+        """The entries, if they are consistent with each other (F-122, F-124)."""
         path = job.path(filenames.TXN_INDEX_SUFFIX)
         name = os.path.basename(path)
         limit = TXN_ENTRY.size * PRODUCERS_MAX
@@ -171,7 +173,7 @@ class ProducerFiles:
             self.find(name, self._unusable(path, failure, most, what), job.base)
             return None
         except FileNotFoundError:
-            message = "vanished meanwhile: deleted by its broker"
+            message = "vanished during the check: deleted by its broker"
             self.find(name, info("file-vanished", UNKNOWN, UNKNOWN, message), job.base)
             return None
         except CorruptIndexError as failure:
@@ -188,7 +190,7 @@ class ProducerFiles:
             most = job.base + _OFFSETS_MAX
             is_late = result.end_offset <= entry.last_offset <= most
             if is_late and (result.grew or result.tail):
-                continue  # aborted since the log was read, or told of with the tail
+                continue  # aborted since the log was read, or reported with the tail
             wrong = ""
             if not (entry.first_offset < entry.last_offset and previous < entry.last_offset):
                 wrong = f"does not follow {previous}"

@@ -3,3 +3,5 @@
 ``replicas`` joins the digests, ``compare`` finds ranges that differ, ``range_diff`` reads those
 again down to the record, ``verdict`` says which replica is wrong.
 """
+
+__all__ = ["replicas"]

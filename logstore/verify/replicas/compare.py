@@ -1,12 +1,13 @@
 """Replicas of one partition against each other: below their high watermarks they are equal (I-4).
 
-One replica, the one that has most of what is committed, is the reference. Each other one is
-compared with it up to its own high watermark: two that equal a third are equal. While segments are
-checked, their batches are folded into digests of ranges of offsets (``ranges.py``), on whatever
-machine; here the digests meet. Only where two differ is a range read again (``narrow.py``).
+The replica that has most of the committed records is the reference. Each other replica is compared
+with it, up to that replica's own high watermark. Two replicas that equal the reference equal each
+other. While segments are checked, on any machine, their batches are folded into digests of ranges
+of offsets (``ranges.py``). Here the digests are compared. Only a range whose digests differ is read
+again (``range_diff.py``).
 
-Equality is not asked for below the highest log start, nor where compaction has been: each broker
-compacts when it likes, so that what is left of one replica differs from the others.
+Replicas may differ below the highest log start, and where compaction has been: each broker compacts
+at its own time.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import NamedTuple
 from logstore.verify.common.ranges import CompareSpec
 from logstore.verify.common.report import Finding, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
-from logstore.verify.replicas.compared_replica import Replica, Side, name_sides
-from logstore.verify.replicas.range_diff import Difference, Extent, narrow
+from logstore.verify.replicas.compared_replica import ComparedReplica, Side, assign_side_names
+from logstore.verify.replicas.range_diff import DiffBounds, Difference, narrow
 from logstore.verify.replicas.verdict import Disagreement, judge
 from logstore.verify.segment.segment_check import VerifyOptions
 
 _SPAN = 65_536
 _RANGES_MAX = 4096
-"""Ranges of a partition: each costs a small object per replica."""
+"""How many ranges a partition has at most: each costs a small object for every replica."""
 
 _READ_MAX = 8
-"""Ranges of two replicas that are read again; what differs beyond is told as ranges."""
+"""How many ranges of two replicas are read again. Further differences are reported as ranges."""
 
 _NO_END = 2**63 - 1
 
@@ -37,9 +38,9 @@ _NO_END = 2**63 - 1
 def plan_ranges(checks: Iterable[PartitionCheck]) -> None:
     """Have the jobs of replicas digest the offsets that all of them should have in common.
 
-    They end at the highest high watermark, so that a replica whose own is behind does not hide what
-    the others disagree about: of its range in which that one lies a part is not committed there,
-    for which ``narrow`` has the last word.
+    The ranges end at the highest high watermark, so that a replica whose own high watermark lags
+    does not hide a difference between the others. On such a replica the last range is only partly
+    committed, and ``narrow`` decides which records count.
     """
     checks = [check for check in checks if check.jobs]
     checks = list(filter(_of_topic(checks), checks))
@@ -61,8 +62,8 @@ def plan_ranges(checks: Iterable[PartitionCheck]) -> None:
         ]
 
 
-def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding]:
-    """What replicas have differently; fills in how far their reports were compared.
+def compare(replicas: Sequence[ComparedReplica], options: VerifyOptions) -> list[Finding]:
+    """The differences between replicas. Also notes in their reports how far they were compared.
 
     Raises:
         OSError: the medium refused.
@@ -73,7 +74,7 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
     sides = [Side(replica) for replica in replicas if replica.ends and of_topic(replica.check)]
     if spec is None or len(sides) < 2:
         return []
-    name_sides(sides)
+    assign_side_names(sides)
     known = [side.mark for side in sides if side.mark >= 0]
     reference = max(sides, key=lambda side: (min(side.mark, side.end), side.end))
     others = [side for side in sides if side is not reference]
@@ -99,8 +100,9 @@ def compare(replicas: Sequence[Replica], options: VerifyOptions) -> list[Finding
 
 
 def _left_behind(side: Side, sides: Sequence[Side]) -> Iterator[Finding]:
-    """A replica with nothing committed, by a checkpoint of its own clean stop, though it has all
-    that another one knows to be committed: its high watermark had time to follow."""
+    """Report a replica whose high watermark is 0 after a clean stop, although it has all records
+    that another replica knows to be committed. Its high watermark had time to follow.
+    """
     reached = max(other.mark for other in sides)
     if side.mark < reached <= side.end:
         message = f"high watermark {side.mark} behind a clean shutdown, another replica has "
@@ -109,14 +111,16 @@ def _left_behind(side: Side, sides: Sequence[Side]) -> Iterator[Finding]:
 
 
 def _of_topic(checks: Iterable[PartitionCheck]) -> Callable[[PartitionCheck], bool]:
-    """Tells those of another topic of this name apart (F-37): by the id that most of them have."""
+    """Which checks belong to the topic, and not to another one of its name (F-37): those with the
+    id that most of them have.
+    """
     ids = Counter(check.metadata.topic_id for check in checks if check.metadata)
     usual = {topic_id for topic_id, _ in ids.most_common(1)}
     return lambda check: check.metadata is None or check.metadata.topic_id in usual
 
 
 def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]]:
-    """From where on equality is asked for: above what retention and compaction took meanwhile."""
+    """The offset from which on replicas must be equal, above what was deleted or compacted."""
     start = max(spec.start, *(side.vanished_end for side in sides))
     if not any(side.compacted for side in sides):
         return start, []
@@ -126,7 +130,7 @@ def _start(spec: CompareSpec, sides: Sequence[Side]) -> tuple[int, list[Finding]
 
 
 class _Unequal(NamedTuple):
-    """A range whose digests differ; ``follows``: so do those of the range before it."""
+    """A range whose digests differ. ``follows``: so do the digests of the range before it."""
 
     number: int
     follows: bool
@@ -158,7 +162,7 @@ class _Pair(NamedTuple):
     # -- content -------------------------------------------------------------------------------
 
     def _content(self) -> list[Difference]:
-        """What differs: of the first unequal ranges exactly, of more as the digests say."""
+        """The differences: exact for the first unequal ranges, by digests for the rest."""
         found: list[Difference] = []
         unequal = list(self._unequal())
         for number, follows in unequal[:_READ_MAX]:
@@ -191,22 +195,24 @@ class _Pair(NamedTuple):
 
     def _narrow(self, number: int) -> list[Difference]:
         low, high = number * self.spec.span, (number + 1) * self.spec.span
-        extent = Extent(self.start, self.end, high)
-        mine, theirs = (side.pieces_of(number) for side in (self.side, self.reference))
+        extent = DiffBounds(self.start, self.end, high)
+        mine, theirs = (side.starts_of(number) for side in (self.side, self.reference))
         try:
             found = narrow(mine, theirs, extent, self.options.unpacked_max)
         except FileNotFoundError:
-            found = []  # deleted meanwhile, as retention does: the digests have seen it
+            found = []  # deleted since, as retention does: the digests have seen it
         # Digests that go beyond what is compared may well differ there.
         inside = self.start <= max(low, self.spec.start) and min(high, self.spec.end) <= self.end
-        told = self.side.explains(low, high) or self.reference.explains(low, high)
+        told = self.side.reports_unreadable(low, high) or self.reference.reports_unreadable(
+            low, high
+        )
         if found or told or not inside:
             return found
         note = "so say the digests of this range; when read again, nothing was found"
         return [Difference(max(low, self.start), min(high, self.end), None, None, note)]
 
     def _parting(self, difference: Difference) -> str:
-        """The epoch up to which both have the same history."""
+        """The last epoch up to which both have the same history."""
         mine, theirs = difference.mine, difference.theirs
         if mine is None or theirs is None:
             return ""
@@ -233,8 +239,10 @@ class _Pair(NamedTuple):
             low = max(one.first_offset, other.first_offset, self.start)
             high = min(one.last_offset + 1, other.last_offset + 1, self.end)
             differ = low < high and one.epoch != other.epoch
-            if differ and not (self.side.blames_epoch(one) or self.reference.blames_epoch(other)):
-                places = self.side.epoch_place(one), self.reference.epoch_place(other)
+            if differ and not (
+                self.side.finds_epoch_wrong(one) or self.reference.finds_epoch_wrong(other)
+            ):
+                places = self.side.epoch_range(one), self.reference.epoch_range(other)
                 return Difference(low, high, *places)
             at, there = (
                 at + (one.last_offset <= other.last_offset),

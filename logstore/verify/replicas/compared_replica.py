@@ -1,4 +1,4 @@
-"""One replica of those compared: its digests joined over segments, and findings in its name."""
+"""One of the compared replicas: its digests joined over segments, and its findings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from logstore.verify.common.batch_rules import EpochRun
 from logstore.verify.common.ranges import RangeDigest
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity
 from logstore.verify.partition.partition_check import PartitionCheck
-from logstore.verify.replicas.range_diff import Piece, Place
+from logstore.verify.replicas.range_diff import DiffRange, RangeStart
 from logstore.verify.segment.segment_check import SegmentResult
 
 _EPOCH_RULES = frozenset(("log-negative-epoch", "log-epoch", "log-no-epoch", "log-epoch-falls"))
 
 
 @dataclass(slots=True)
-class Replica:
-    """What was found of one replica, whose segments could all be read."""
+class ComparedReplica:
+    """The results of one replica whose segments could all be read."""
 
     check: PartitionCheck
     report: PartitionReport
@@ -28,37 +28,37 @@ class Replica:
 
     @property
     def ends(self) -> bool:
-        """Whether its last segment is still there: others, retention may have deleted meanwhile."""
+        """Whether its last segment is still there. Retention may have deleted the others since."""
         return bool(self.results) and filenames.LOG_SUFFIX not in self.results[-1].vanished
 
 
 class Side:
-    """A replica, its digests by number of their range."""
+    """A replica with its digests by the number of their range."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: ComparedReplica) -> None:
         self.check, self.report = replica.check, replica.report
         self.results = replica.results
         self.name = self.report.directory
         self.end, self.mark = self.report.log_end_offset, self.check.facts.high_watermark
         self.epochs = [run for result in self.results for run in result.epochs]
         self.ranges: dict[int, RangeDigest] = {}
-        self._pieces: dict[int, list[Piece]] = {}
+        self._range_starts: dict[int, list[RangeStart]] = {}
         for job, result in zip(self.check.jobs, self.results, strict=True):
             path = job.path(filenames.LOG_SUFFIX)
             for digest in result.ranges:
                 before = self.ranges.get(digest.number)
                 self.ranges[digest.number] = before.joined(digest) if before else digest
-                pieces = self._pieces.setdefault(digest.number, [])
-                if not pieces or pieces[-1].path != path:
-                    pieces.append(Piece(self.check.storage, path, digest.position))
+                starts = self._range_starts.setdefault(digest.number, [])
+                if not starts or starts[-1].path != path:
+                    starts.append(RangeStart(self.check.storage, path, digest.position))
 
     @property
     def closed(self) -> bool:
         """Whether its broker stopped cleanly."""
         return self.check.facts.clean is True
 
-    def pieces_of(self, number: int) -> Sequence[Piece]:
-        return self._pieces.get(number, ())
+    def starts_of(self, number: int) -> Sequence[RangeStart]:
+        return self._range_starts.get(number, ())
 
     def compared(self, start: int, end: int) -> None:
         """Note that offsets ``[start, end)`` were compared with another replica."""
@@ -76,13 +76,15 @@ class Side:
 
     @property
     def compacted_end(self) -> int:
-        """Behind the last segment with gaps: what a leader has compacted comes to its followers so,
-        whose own cleaner need not have run."""
+        """The end of the last segment with gaps.
+
+        A follower receives what its leader has compacted, even if its own cleaner has never run.
+        """
         return self._behind(r.base for r in self.results if r.holes or r.gap_count)
 
     @property
     def vanished_end(self) -> int:
-        """Behind the last segment that was deleted meanwhile."""
+        """The end of the last segment that was deleted since it was listed."""
         return self._behind(r.base for r in self.results if filenames.LOG_SUFFIX in r.vanished)
 
     def _behind(self, bases: Iterable[int]) -> int:
@@ -93,25 +95,37 @@ class Side:
     # -- findings ------------------------------------------------------------------------------
 
     def finding(
-        self, severity: Severity, rule: str, message: str, offset: int = UNKNOWN,
-        place: Place | None = None,
-    ) -> Finding:  # fmt: skip
-        """Without a place, at the segment that holds ``offset`` or should."""
+        self,
+        severity: Severity,
+        rule: str,
+        message: str,
+        offset: int = UNKNOWN,
+        place: DiffRange | None = None,
+    ) -> Finding:
+        """A finding at ``place``, or else at the segment that should hold ``offset``."""
         base = self._base_of(offset)
         name = "" if base < 0 else self.check.file_name(base, filenames.LOG_SUFFIX)
         here = os.path.join(self.check.directory, name) if name else self.check.directory
         path = place.path if place else here
         return Finding(
-            severity, rule, path, message, self.report.topic, self.report.partition, base,
-            place.position if place else UNKNOWN, offset, self.report.broker,
-        )  # fmt: skip
+            severity,
+            rule,
+            path,
+            message,
+            self.report.topic,
+            self.report.partition,
+            base,
+            place.position if place else UNKNOWN,
+            offset,
+            self.report.broker,
+        )
 
     def _base_of(self, offset: int) -> int:
         at = bisect_right(self.check.jobs, offset, key=lambda job: job.base)
         return self.check.jobs[max(at - 1, 0)].base if offset >= 0 else UNKNOWN
 
-    def explains(self, start: int, end: int) -> bool:
-        """Whether a batch that could not be read was told of at offsets ``[start, end)``."""
+    def reports_unreadable(self, start: int, end: int) -> bool:
+        """Whether a finding already reports an unreadable batch at offsets ``[start, end)``."""
         return any(
             finding.severity is Severity.ERROR
             and finding.file.removesuffix(filenames.SWAP_SUFFIX).endswith(filenames.LOG_SUFFIX)
@@ -119,22 +133,22 @@ class Side:
             for finding in self.check.findings
         )
 
-    def blames_epoch(self, run: EpochRun) -> bool:
-        """Whether the leader epoch of a run was found wrong by the replica's own files."""
+    def finds_epoch_wrong(self, run: EpochRun) -> bool:
+        """Whether the replica's own files show that the leader epoch of a run is wrong."""
         return any(
             finding.rule in _EPOCH_RULES and finding.offset == run.first_offset
             for finding in self.check.findings
         )
 
-    def epoch_place(self, run: EpochRun) -> Place:
+    def epoch_range(self, run: EpochRun) -> DiffRange:
         name = self.check.file_name(run.segment_base, filenames.LOG_SUFFIX)
         path = os.path.join(self.check.directory, name)
         text = f"leader epoch {run.epoch} at offsets {run.first_offset}…{run.last_offset}"
-        return Place(path, run.position, run.first_offset, run.last_offset, run.epoch, text)
+        return DiffRange(path, run.position, run.first_offset, run.last_offset, run.epoch, text)
 
 
-def name_sides(sides: Sequence[Side]) -> None:
-    """By broker id where these tell the sides apart, else by directory."""
+def assign_side_names(sides: Sequence[Side]) -> None:
+    """Name the sides by broker id if the ids differ, else by directory."""
     brokers = [side.report.broker for side in sides]
     if len(set(brokers)) == len(brokers):
         for side in sides:

@@ -1,7 +1,6 @@
-"""A range in which two replicas differ, read again: from a digest to the batch and the record.
+"""Read a range again in which two replicas differ, and find the batch and the record.
 
-A range is a few megabytes, and few ranges differ: that is what makes it affordable to look at the
-batches of one as objects.
+A range is a few megabytes, and few ranges differ. So its batches may become Python objects here.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ _COLUMNS = [
 ]
 
 
-class Extent(NamedTuple):
-    """Which batches are meant: inside offsets ``[start, end)``, and beginning below ``bound``."""
+class DiffBounds(NamedTuple):
+    """The batches to compare: inside offsets ``[start, end)``, and beginning below ``bound``."""
 
     start: int
     end: int
     bound: int
 
 
-class Piece(NamedTuple):
-    """Where the batches of a range begin in one segment; a range may lie in several."""
+class RangeStart(NamedTuple):
+    """Where the batches of a range begin in one segment. A range may lie in several segments."""
 
     storage: Storage
     path: str
     position: int
 
 
-class Place(NamedTuple):
+class DiffRange(NamedTuple):
     """What one replica has at offsets ``[first_offset, last_offset]``, and how to show it."""
 
     path: str
@@ -60,21 +59,23 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Offsets ``[offset, end_offset)`` differ. ``mine`` and ``theirs`` are what the replica and its
-    reference have at ``offset``, None for nothing. ``from_start``, ``to_end``: the range that was
-    read has no equal batch before, or behind.
+    """Offsets ``[offset, end_offset)`` differ.
+
+    ``mine`` and ``theirs`` are what the replica and its reference have at ``offset``, None for
+    nothing. ``from_start`` and ``to_end`` say that the range that was read has no equal batch
+    before, or after, the difference.
     """
 
     offset: int
     end_offset: int
-    mine: Place | None
-    theirs: Place | None
+    mine: DiffRange | None
+    theirs: DiffRange | None
     note: str = ""
     from_start: bool = False
     to_end: bool = False
 
 
-class _Batch(NamedTuple):
+class _DiffBatch(NamedTuple):
     base_offset: int
     last_offset: int
     position: int
@@ -82,93 +83,98 @@ class _Batch(NamedTuple):
     epoch: int
     records: int
     content: int
-    piece: Piece
+    source: RangeStart
 
-    def same(self, other: _Batch) -> bool:
+    def same(self, other: _DiffBatch) -> bool:
         return self[:2] == other[:2] and self.content == other.content
 
 
-class _Stretch(NamedTuple):
-    """Batches of each side between two that both have, or the start or end of the range."""
+class _UnmatchedRange(NamedTuple):
+    """The batches of each side between two batches that both sides have, or an end of the range."""
 
-    mine: list[_Batch]
-    theirs: list[_Batch]
+    mine: list[_DiffBatch]
+    theirs: list[_DiffBatch]
     from_start: bool
     to_end: bool = False
 
 
 def narrow(
-    mine: Sequence[Piece], theirs: Sequence[Piece], extent: Extent, unpacked_max: int
+    mine: Sequence[RangeStart], theirs: Sequence[RangeStart], bounds: DiffBounds, unpacked_max: int
 ) -> list[Difference]:
-    """The stretches of a range in which two replicas differ, in order.
+    """Where two replicas differ inside a range, in order.
 
-    Memory: the headers of one range, and for each stretch the records of two batches, each of
-    which may unpack to ``unpacked_max`` bytes.
+    Takes memory for the headers of one range, and for the records of two batches at a time, each of
+    at most ``unpacked_max`` bytes when unpacked.
 
     Raises:
         OSError: the medium refused.
     """
-    stretches = _stretches(list(_read(mine, extent)), list(_read(theirs, extent)))
-    return [_difference(stretch, unpacked_max) for stretch in stretches]
+    unmatched_ranges = _unmatched_ranges(list(_read(mine, bounds)), list(_read(theirs, bounds)))
+    return [_difference(unmatched, unpacked_max) for unmatched in unmatched_ranges]
 
 
-def _difference(stretch: _Stretch, unpacked_max: int) -> Difference:
-    batches = [*stretch.mine, *stretch.theirs]
+def _difference(unmatched: _UnmatchedRange, unpacked_max: int) -> Difference:
+    batches = [*unmatched.mine, *unmatched.theirs]
     offset = min(batch.base_offset for batch in batches)
     end_offset = max(batch.last_offset for batch in batches) + 1
     one, other = (
         side[0] if side and side[0].base_offset == offset else None
-        for side in (stretch.mine, stretch.theirs)
+        for side in (unmatched.mine, unmatched.theirs)
     )
     note = ""
     if one and other:
         offset, note = _first_record(one, other, unpacked_max)
-    mine, theirs = (_place(batch) if batch else None for batch in (one, other))
-    return Difference(offset, end_offset, mine, theirs, note, *stretch[2:])
+    mine, theirs = (_shown(batch) if batch else None for batch in (one, other))
+    return Difference(offset, end_offset, mine, theirs, note, *unmatched[2:])
 
 
-def _stretches(mine: list[_Batch], theirs: list[_Batch]) -> Iterator[_Stretch]:
+def _unmatched_ranges(
+    mine: list[_DiffBatch], theirs: list[_DiffBatch]
+) -> Iterator[_UnmatchedRange]:
     at, there = 0, 0
-    stretch = _Stretch([], [], True)
+    unmatched = _UnmatchedRange([], [], True)
     while at < len(mine) or there < len(theirs):
         one = mine[at] if at < len(mine) else None
         other = theirs[there] if there < len(theirs) else None
         if one and other and one.same(other):
-            if stretch.mine or stretch.theirs:
-                yield stretch
-            stretch = _Stretch([], [], False)
+            if unmatched.mine or unmatched.theirs:
+                yield unmatched
+            unmatched = _UnmatchedRange([], [], False)
             at, there = at + 1, there + 1
             continue
-        # The one that ends first cannot have its like any more.
+        # No later batch of the other side can equal the one that ends first.
         if one and (not other or one.last_offset <= other.last_offset):
-            stretch.mine.append(one)
+            unmatched.mine.append(one)
             at += 1
         if other and (not one or other.last_offset <= one.last_offset):
-            stretch.theirs.append(other)
+            unmatched.theirs.append(other)
             there += 1
-    if stretch.mine or stretch.theirs:
-        yield stretch._replace(to_end=True)
+    if unmatched.mine or unmatched.theirs:
+        yield unmatched._replace(to_end=True)
 
 
 # -- reading -----------------------------------------------------------------------------------
 
 
-def _read(pieces: Sequence[Piece], extent: Extent) -> Iterator[_Batch]:
-    for piece in pieces:
-        file = open_log(piece.storage, piece.path)
+def _read(sources: Sequence[RangeStart], bounds: DiffBounds) -> Iterator[_DiffBatch]:
+    for source in sources:
+        file = open_log(source.storage, source.path)
         try:
-            for batch in _batches(file, piece):
-                if batch.base_offset >= extent.bound:
+            for batch in _batches(file, source):
+                if batch.base_offset >= bounds.bound:
                     break
-                if batch.base_offset >= extent.start and batch.last_offset < extent.end:
+                if batch.base_offset >= bounds.start and batch.last_offset < bounds.end:
                     yield batch
         finally:
             file.close()
 
 
-def _batches(file: File, piece: Piece) -> Iterator[_Batch]:
-    """The readable batches from ``piece`` on; one that is not is left out, and was told of."""
-    size, position, window = file.size(), piece.position, _WINDOW
+def _batches(file: File, source: RangeStart) -> Iterator[_DiffBatch]:
+    """The readable batches from ``source`` on.
+
+    Unreadable ones are skipped; they are reported already.
+    """
+    size, position, window = file.size(), source.position, _WINDOW
     columns = array("q", bytes(8 * len(SCAN_COLUMNS) * _ROWS))
     while position < size:
         with file.view(position, min(window, size - position)) as view:
@@ -176,7 +182,9 @@ def _batches(file: File, piece: Piece) -> Iterator[_Batch]:
             table = [columns[c * _ROWS : c * _ROWS + rows].tolist() for c in _COLUMNS]
             for base, last, start, length, epoch, records in zip(*table, strict=True):
                 content = mmh3.mmh3_x64_128_uintdigest(view[start + CRC_FROM : start + length])
-                yield _Batch(base, last, position + start, length, epoch, records, content, piece)
+                yield _DiffBatch(
+                    base, last, position + start, length, epoch, records, content, source
+                )
         position += done
         if done:
             window = _WINDOW
@@ -190,26 +198,26 @@ def _batches(file: File, piece: Piece) -> Iterator[_Batch]:
             return
 
 
-def _bytes(batch: _Batch, size: int) -> bytes:
-    file = open_log(batch.piece.storage, batch.piece.path)
+def _bytes(batch: _DiffBatch, size: int) -> bytes:
+    file = open_log(batch.source.storage, batch.source.path)
     try:
         return file.read_at(batch.position, min(size, batch.size))
     finally:
         file.close()
 
 
-def _place(batch: _Batch) -> Place:
+def _shown(batch: _DiffBatch) -> DiffRange:
     head = _bytes(batch, CRC_FROM)
     crc = int.from_bytes(head[17:21] if head[16] == MAGIC else head[12:16], "big")
     text = f"epoch {batch.epoch}, offsets {batch.base_offset}…{batch.last_offset}, "
     text += f"{batch.records} records in {batch.size} bytes, checksum {crc:#010x}"
-    return Place(
-        batch.piece.path, batch.position, batch.base_offset, batch.last_offset, batch.epoch, text
+    return DiffRange(
+        batch.source.path, batch.position, batch.base_offset, batch.last_offset, batch.epoch, text
     )
 
 
-def _first_record(one: _Batch, other: _Batch, unpacked_max: int) -> tuple[int, str]:
-    """The first offset at which two batches with one base offset differ, and in what."""
+def _first_record(one: _DiffBatch, other: _DiffBatch, unpacked_max: int) -> tuple[int, str]:
+    """The first offset at which two batches with the same base offset differ, and how."""
     try:
         mine, theirs = (_records(batch, unpacked_max) for batch in (one, other))
     except CorruptBatchError as failure:
@@ -225,9 +233,9 @@ def _first_record(one: _Batch, other: _Batch, unpacked_max: int) -> tuple[int, s
     return one.base_offset, "the records are the same, their batches are not"
 
 
-def _records(batch: _Batch, unpacked_max: int) -> list[Record]:
+def _records(batch: _DiffBatch, unpacked_max: int) -> list[Record]:
     data = _bytes(batch, batch.size)
     parsed = parse_batch(data)
     if parsed is None:
-        raise CorruptBatchError(batch.piece.path, batch.position, "cut meanwhile")
+        raise CorruptBatchError(batch.source.path, batch.position, "cut during the check")
     return batch_records(data, parsed, check_crc=False, decompressed_limit=unpacked_max)

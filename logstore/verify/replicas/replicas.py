@@ -14,7 +14,7 @@ from logstore.storage.base import Storage
 from logstore.verify.common.report import UNKNOWN, Finding, PartitionReport, Severity, VerifyReport
 from logstore.verify.partition.partition_check import PartitionCheck, partition_of
 from logstore.verify.replicas.compare import compare, plan_ranges
-from logstore.verify.replicas.compared_replica import Replica
+from logstore.verify.replicas.compared_replica import ComparedReplica
 from logstore.verify.segment.scan import Progress, verify_segment
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
@@ -23,9 +23,9 @@ _LOOKS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a segment could not be read; ``name`` is that of the file, if it was not its log.
+    """Why a segment could not be read. ``name`` is the file, if it was not the log.
 
-    The directory is left out: an executor may have it under another name.
+    The directory is left out, because an executor may know it by another name.
     """
 
     reason: str
@@ -35,7 +35,7 @@ class Failure:
 def run_job(
     storage: Storage, job: SegmentJob, options: VerifyOptions, progress: Progress | None = None
 ) -> SegmentResult | Failure:
-    """``verify_segment``, where one segment that cannot be read does not stop the others."""
+    """Run `verify_segment`, and return a failure as a value so that the other segments go on."""
     try:
         return verify_segment(storage, job, options, progress)
     except OSError as failure:
@@ -46,8 +46,10 @@ def run_job(
 
 
 def _incoherent(check: PartitionCheck, results: Sequence[SegmentResult]) -> bool:
-    """Whether what was read may be of two moments: a finding, or a segment that vanished behind one
-    that did not, and files that were replaced meanwhile. Retention deletes from the start on.
+    """Whether the results may mix two moments of the directory.
+
+    That is so if files were replaced since they were listed, and there is either a finding or a
+    segment that vanished after one that did not. Retention deletes from the start on.
 
     Raises:
         OSError: the directory cannot be listed any more.
@@ -59,13 +61,13 @@ def _incoherent(check: PartitionCheck, results: Sequence[SegmentResult]) -> bool
 def _look_again(
     check: PartitionCheck, report: VerifyReport
 ) -> tuple[PartitionCheck, PartitionReport | None, list[SegmentResult]]:
-    """Check a partition anew whose segments were replaced while they were looked at.
+    """Check a partition again whose segments were replaced during the check.
 
-    Where they are replaced each time there is no report, which is told, and no finding but those
-    that were there each time.
+    If they are replaced each time there is no report, and the report of the run says so. Only
+    findings of every attempt are kept.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the partition cannot be read.
     """
     always = set(map(_identity, check.findings))
     for _ in range(_LOOKS_MAX):
@@ -86,9 +88,9 @@ def _identity(finding: Finding) -> tuple[str, str, int, int]:
 
 
 def _vanished(check: PartitionCheck) -> Finding:
-    """The directory was there when its log directory was listed (F-288)."""
+    """The finding that a directory vanished after its log directory was listed (F-288)."""
     tp = partition_of(check.directory) or ("", UNKNOWN)
-    message = "vanished meanwhile: deleted or moved by its broker"
+    message = "vanished during the check: deleted or moved by its broker"
     return Finding(
         Severity.INFO, "file-vanished", check.directory, message, *tp, broker=check.facts.broker
     )
@@ -109,7 +111,7 @@ class TopicIds:
     _first: dict[tuple[str, str], tuple[str, object]] = field(default_factory=dict)
     _properties: dict[tuple[str, str], tuple[str, TopicProperties]] = field(default_factory=dict)
     _without: dict[tuple[str, str], list[PartitionCheck]] = field(default_factory=dict)
-    """Partitions that have no properties, of topics of which none was seen that has."""
+    """Partitions without properties, of topics where no partition with properties was seen."""
 
     def check(self, cluster: str, check: PartitionCheck) -> Finding | None:
         tp = partition_of(check.directory)
@@ -145,13 +147,13 @@ class TopicIds:
             message = f"missing, and there is {self._properties[key][0]}"
             for other in self._without.pop(key, ()):
                 missing = os.path.join(other.directory, TOPIC_PROPERTIES)
-                if other.storage.info(missing) is None:  # else it was told of, or is new
+                if other.storage.info(missing) is None:  # otherwise it is reported already, or new
                     yield _differs(other, message)
 
 
 @dataclass(slots=True)
 class ReplicaSet:
-    """The directories among those given that hold one partition; often it is one."""
+    """The given directories that hold one partition, often just one."""
 
     cluster: str
     options: VerifyOptions
@@ -197,17 +199,17 @@ class ReplicaSet:
             except OSError as failure:
                 report.refuse(check.directory, failure)
             else:
-                # Else a part of the counts would pass for all.
+                # Otherwise a part of the counts would pass for all.
                 if partition is not None and len(results) == len(own) and check.whole:
                     report.partitions.append(partition)
-                    replicas.append(Replica(check, partition, results))
+                    replicas.append(ComparedReplica(check, partition, results))
             report.files += check.files
             report.suppressed += check.suppressed
             report.extend(check.findings)
         if self.options.compare and len(replicas) > 1:
             self._compare(replicas, report)
 
-    def _compare(self, replicas: Sequence[Replica], report: VerifyReport) -> None:
+    def _compare(self, replicas: Sequence[ComparedReplica], report: VerifyReport) -> None:
         try:
             report.extend(compare(replicas, self.options))
         except OSError as failure:

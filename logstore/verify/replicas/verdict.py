@@ -1,7 +1,8 @@
-"""Which of several replicas is told of a difference, and in what words.
+"""Which of several replicas is wrong where they differ, and how the finding says it.
 
-Two sides that differ do not say who is right. A third one does: a replica that stands alone with
-what it has is the odd one, the reference too. Between two, the one that lacks something is told of.
+Two replicas that differ cannot show which one is right. A third one can: the replica that disagrees
+with the two others is the odd one, even if it is the reference. Between two replicas, the one that
+lacks something gets the finding.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from logstore.verify.common.report import UNKNOWN, Finding, Severity
 from logstore.verify.replicas.compared_replica import Side
-from logstore.verify.replicas.range_diff import Difference, Place
+from logstore.verify.replicas.range_diff import Difference, DiffRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,11 @@ def judge(
         at = group[0].difference.offset
         apart = {d.side for d in told if d.difference.offset <= at < d.difference.end_offset}
         agreeing = [side for side in others if side not in apart and side.compared_at(at)]
-        yield from _tell(group, [reference, *agreeing])
+        yield from _report(group, [reference, *agreeing])
 
 
-def _tell(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
-    """``beside``: the reference, and who was found to have the same as it."""
+def _report(group: Sequence[Disagreement], beside: Sequence[Side]) -> Iterator[Finding]:
+    """Report a difference. ``beside`` is the reference and the replicas that equal it there."""
     first, reference = group[0].difference, beside[0]
     lacking = first.theirs is None and first.mine is not None
     if len(group) > len(beside) or (len(group) == len(beside) and lacking):
@@ -63,8 +64,8 @@ def _finding(
     severity: Severity,
     odd: Side,
     names: str,
-    here: Place | None,
-    there: Place | None,
+    here: DiffRange | None,
+    there: DiffRange | None,
 ) -> Finding:
     difference = found.difference
     offset, last = difference.offset, difference.end_offset - 1
@@ -72,7 +73,7 @@ def _finding(
         message = f"not as on {names}: here {here.text}; there {there.text}"
     elif here:
         message = f"not on {names}: {here.text}"
-    elif there and odd.explains(offset, difference.end_offset):
+    elif there and odd.reports_unreadable(offset, difference.end_offset):
         severity = Severity.INFO
         message = f"unreadable here, whole on {names}: {there.text}"
     elif there:

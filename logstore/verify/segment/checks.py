@@ -1,7 +1,7 @@
-"""All rules on the batches of one segment, a table of them at a time.
+"""All rules for the batches of one segment, a table of batches at a time.
 
-Kernels look at a whole table, and say where something is not as usual; only there the rules are
-asked batch by batch.
+Kernels look at a whole table and say where something is unusual. Only those batches are checked one
+by one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from logstore.verify.common.header_table import (
     PRODUCER,
     PRODUCER_EPOCH,
     SEQUENCE,
-    BatchTable,
+    HeaderTable,
 )
 from logstore.verify.common.header_table import (
     MAGIC as MAGIC_COLUMN,
@@ -48,7 +48,7 @@ from logstore.verify.segment.records import check_content
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult, VerifyOptions
 
 _EPOCH_RUNS_MAX = 50_000
-_JUMPS_MAX = 100  # told of, per segment
+_JUMPS_MAX = 100  # reported for each segment
 
 
 class SegmentChecks:
@@ -83,7 +83,7 @@ class SegmentChecks:
         self._wanted = list(job.wanted)
 
     def hidden(self, last_offset: int) -> None:
-        """A batch follows that cannot be read, but is known to be there."""
+        """Note that a batch follows which exists but cannot be read."""
         if self._hidden_from < 0:
             self._hidden_from = self.order.expected
         self._hidden_end = max(self._hidden_end, last_offset + 1)
@@ -92,14 +92,14 @@ class SegmentChecks:
         self.order.expected = UNKNOWN
 
     def _end_hidden(self, end: int) -> None:
-        """Offsets up to ``end`` could not be read, as far as it is known where that began."""
+        """Note that offsets up to ``end`` could not be read, if it is known where they begin."""
         if self._hidden_from >= 0:
             count = min(end, self.job.base + MAX_RELATIVE_OFFSET) - self._hidden_from
             self.result.unreadable += max(0, count)
         self._hidden_from = UNKNOWN
 
-    def take(self, view: memoryview, table: BatchTable) -> None:
-        """The next batches, whose bytes lie in ``view``."""
+    def take(self, view: memoryview, table: HeaderTable) -> None:
+        """Check the next batches, whose bytes lie in ``view``."""
         survey, bases, lasts, in_order = self._headers(table, view)
         self._note_wanted(view, table, bases, lasts)
         if survey.producers:
@@ -114,10 +114,10 @@ class SegmentChecks:
                 if row.position in broken:
                     self.result.unreadable += max(0, row.record_count)
 
-    def take_large(self, head: bytes, content: Iterator[memoryview], table: BatchTable) -> None:
-        """The next batch alone, too large for one piece: its header, the rest in several.
+    def take_large(self, head: bytes, content: Iterator[memoryview], table: HeaderTable) -> None:
+        """Check one batch that is too large for one buffer: its header, then the rest in pieces.
 
-        Its records stay unread, and its producer out of the replay.
+        Its records are not decoded, and its producer is not part of the replay.
         """
         survey, bases, lasts, _ = self._headers(table, None)
         self._note_wanted(memoryview(head), table, bases, lasts)
@@ -131,10 +131,13 @@ class SegmentChecks:
             self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
 
     def _headers(
-        self, table: BatchTable, view: memoryview | None
+        self, table: HeaderTable, view: memoryview | None
     ) -> tuple[BatchSurvey, memoryview, memoryview, bool]:
-        """All rules that need no content, unless an index has an offset inside a batch. The offsets
-        of the batches, as their neighbours prove them, and whether they are in order."""
+        """Check everything that needs no content, unless an index names an offset inside a batch.
+
+        Returns the offsets of the batches as their neighbours prove them, and whether they are in
+        order.
+        """
         job, result = self.job, self.result
         self._end_hidden(table.column(BASE)[0])
         survey = survey_batches(
@@ -168,13 +171,16 @@ class SegmentChecks:
         return survey, bases, lasts, in_order
 
     def _reached(
-        self, view: memoryview | None, table: BatchTable, number: int, offset: int
+        self, view: memoryview | None, table: HeaderTable, number: int, offset: int
     ) -> bool:
-        """See ``indexes.Reached``. One batch is decoded at most once: entries ascend in time."""
+        """As `indexes.Reached` says.
+
+        A batch is decoded at most once, because time entries ascend.
+        """
         row = table.row(number)
         if row.magic != MAGIC:
             return True
-        if offset < row.base_offset:  # in a gap, which is told of by itself
+        if offset < row.base_offset:  # in a gap, which has its own finding
             return offset >= self.job.base
         if view is None or not self.options.deep:
             return True
@@ -186,16 +192,16 @@ class SegmentChecks:
                 batch, parse_header(batch), check_crc=False, decompressed_limit=limit
             )
         except CorruptBatchError:
-            return True  # told of as such
+            return True  # which has its own finding
         first = (r.offset for r in records if r.timestamp == row.max_timestamp)
         return next(first, UNKNOWN) == offset
 
     # -- offsets, epochs -----------------------------------------------------------------------
 
     def _advance(
-        self, table: BatchTable, survey: BatchSurvey, bases: memoryview, lasts: memoryview
+        self, table: HeaderTable, survey: BatchSurvey, bases: memoryview, lasts: memoryview
     ) -> bool:
-        """Past a table whose offsets ascend; False when its batches have to be placed singly."""
+        """Pass a table whose offsets ascend. False if its batches must be placed one by one."""
         gaps = survey.gaps
         if gaps is None:
             return False
@@ -214,7 +220,7 @@ class SegmentChecks:
         return True
 
     def _place(self, rows: list[Row]) -> tuple[memoryview, memoryview]:
-        """Offsets as the neighbours prove them; tells of those that are wrong."""
+        """The offsets as the neighbours prove them. Wrong ones are reported."""
         bases, lasts = array("q"), array("q")
         problems = self.result.problems_of(filenames.LOG_SUFFIX)
         for index, row in enumerate(rows):
@@ -233,19 +239,21 @@ class SegmentChecks:
 
     def _epochs(
         self,
-        table: BatchTable,
+        table: HeaderTable,
         changes: list[int],
         bases: memoryview,
         lasts: memoryview,
         in_order: bool,
     ) -> None:
-        """Runs of equal leader epochs; formats before magic 2 have none."""
+        """Add the runs of equal leader epochs. Formats before magic 2 have none."""
         runs, known = self.result.epochs, self._epoch_starts
         if in_order:
             known = known[bisect_left(known, bases[0]) : bisect_right(known, bases[-1])]
         epochs, magics, positions = (
-            table.column(EPOCH), table.column(MAGIC_COLUMN), table.column(POSITION),
-        )  # fmt: skip
+            table.column(EPOCH),
+            table.column(MAGIC_COLUMN),
+            table.column(POSITION),
+        )
         breaks = {bisect_left(bases, offset) for offset in known}
         starts = sorted({*changes, *(row for row in breaks if row < table.count)})
         for start, stop in zip(starts, [*starts[1:], table.count], strict=True):
@@ -265,18 +273,18 @@ class SegmentChecks:
     def _producers(
         self,
         view: memoryview,
-        table: BatchTable,
+        table: HeaderTable,
         survey: BatchSurvey,
         bases: memoryview,
         lasts: memoryview,
         in_order: bool,
     ) -> None:
-        """Feed the replay: between marks and markers only some batches of a producer matter."""
+        """Feed the replay. Between marks and markers only some batches of a producer matter."""
         facts = self.result.producers
         if self._sequences is not None and in_order and facts.complete:
             self._watch(self._sequences, table, (survey.gaps or [table.count])[0], bases)
         if not in_order or survey.gaps or not facts.complete:
-            self._sequences = None  # what is missing, or out of order, is told of as such
+            self._sequences = None  # what is missing or out of order has its own finding
         controls = set(survey.controls)
         starts = list(range(table.count))
         if in_order:
@@ -294,15 +302,17 @@ class SegmentChecks:
                 facts.add(row, marker)
 
     def _watch(
-        self, watch: SequenceWatch, table: BatchTable, count: int, bases: memoryview
+        self, watch: SequenceWatch, table: HeaderTable, count: int, bases: memoryview
     ) -> None:
         """The first ``count`` batches."""
         facts = self.result.producers
         firsts, jumps = watch.take(table.columns, count)
         producers, epochs, sequences, positions = (
-            table.column(PRODUCER), table.column(PRODUCER_EPOCH), table.column(SEQUENCE),
+            table.column(PRODUCER),
+            table.column(PRODUCER_EPOCH),
+            table.column(SEQUENCE),
             table.column(POSITION),
-        )  # fmt: skip
+        )
         for number in firsts:
             if sequences[number] >= 0:
                 row = producers[number], epochs[number], sequences[number]
@@ -313,9 +323,10 @@ class SegmentChecks:
             position = table.start + positions[number]
             facts.jumps.append(Jump(*row, due, previous, bases[number], position))
 
-    def _telling(self, table: BatchTable, start: int, stop: int, transactional: bool) -> list[int]:
-        """Rows of a stretch that decide what is known of its producers: the last of each, and the
-        first that opens a transaction."""
+    def _telling(self, table: HeaderTable, start: int, stop: int, transactional: bool) -> list[int]:
+        """The rows that decide what is known about the producers of rows ``[start, stop)``: the
+        last row of each, and the first that opens a transaction.
+        """
         producers = table.column(PRODUCER)[start:stop]
         rows = set(dict(zip(producers, range(start, stop), strict=True)).values())
         if transactional:
@@ -327,22 +338,22 @@ class SegmentChecks:
             rows.update(opening.values())
         return sorted(row for row in rows if producers[row - start] >= 0)
 
-    def _marker(self, view: memoryview, table: BatchTable, row: Row) -> tuple[bool, int] | None:
-        """That of a control batch; None for other types, and for one that was compacted away."""
+    def _marker(self, view: memoryview, table: HeaderTable, row: Row) -> tuple[bool, int] | None:
+        """The marker of a control batch; None for another type, or if compaction removed it."""
         if not row.record_count:
             return None
         at = row.position - table.start
         try:
             return parse_end_transaction_marker(view[at : at + row.size])
         except CorruptBatchError as failure:
-            if not self.options.deep:  # else the decoding of all records tells of it
+            if not self.options.deep:  # otherwise decoding all records reports it
                 problem = error("log-control-record", row.position, row.base_offset, failure.reason)
                 self.result.problems_of(filenames.LOG_SUFFIX).append(problem)
             self.result.producers.complete = False
             return None
 
     def _note_wanted(
-        self, view: memoryview, table: BatchTable, bases: memoryview, lasts: memoryview
+        self, view: memoryview, table: HeaderTable, bases: memoryview, lasts: memoryview
     ) -> None:
         while self._wanted and self._wanted[0] <= lasts[-1]:
             offset = self._wanted.pop(0)
@@ -355,7 +366,7 @@ class SegmentChecks:
     # -- end -----------------------------------------------------------------------------------
 
     def finish(self, size: int) -> None:
-        """The log is read up to byte ``size``."""
+        """Finish after the log was read up to byte ``size``."""
         result = self.result
         for offset in self._marks:
             result.producers.mark(offset)
@@ -367,7 +378,7 @@ class SegmentChecks:
         if self._offset_index is not None and self._offset_index.several:
             settled = closed and sound and not result.vanished
             self._offset_index.check_several(self._time_index.timestamps() if settled else None)
-        if result.tail:  # of a torn one what it claims; the place in the log says whether it counts
+        if result.tail:  # what a torn batch claims; its place in the log decides whether it counts
             if self._hidden_from >= 0:
                 result.tail_records = max(0, self._hidden_end - self._hidden_from)
         else:

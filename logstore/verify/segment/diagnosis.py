@@ -1,7 +1,7 @@
-"""What is wrong at a place where the scan of a ``.log`` stopped, and where it can go on (S-49).
+"""What is wrong where the scan of a ``.log`` stopped, and where it can go on (S-49).
 
-Four fields lie outside the checksum (F-62). A wrong one is told apart from wrong content by
-putting the right value in its place: when the checksum then matches, that field was it.
+Four fields lie outside the checksum (F-62). To distinguish a wrong field from wrong content, the
+right value is put in its place: if the checksum then matches, that field was wrong.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ TORN, ZEROS, GARBAGE = "torn tail", "zero tail", "garbage tail"
 
 
 class Diagnosis(NamedTuple):
-    """``resume`` is where the next batch starts, −1 if none was found. ``tail`` names what the
-    file ends with instead; then there is no problem yet: the place in the log decides."""
+    """``resume`` is where the next batch starts, −1 if none was found.
+
+    In that case ``tail`` names what the file ends with, and there is no problem yet: the place of
+    the segment in the log decides.
+    """
 
     problem: Problem | None
     resume: int
@@ -44,7 +47,7 @@ class Diagnosis(NamedTuple):
 def diagnose(file: File, size: int, position: int, status: int, expected: int) -> Diagnosis:
     """Look at the bytes at ``position``, where a scan of ``size`` bytes ended with ``status``.
 
-    ``expected`` is the offset due there, −1 if unknown.
+    ``expected`` is the offset that should follow, −1 if unknown.
     """
     if zero_from(file, position, size):
         return Diagnosis(None, UNKNOWN, tail=ZEROS)
@@ -89,7 +92,7 @@ def _search(
     length: int,
     last: int,
 ) -> Diagnosis:
-    """The length cannot be believed: find the next whole batch."""
+    """Find the next whole batch, since the length cannot be trusted."""
     after = find_batch(file, position + 1, size, offset)
     if after is not None:
         found, found_base = after
@@ -112,7 +115,7 @@ def _search(
 
 def zero_from(file: File, position: int, size: int) -> bool:
     """Whether all bytes from ``position`` on are zero, as preallocation leaves them (F-107)."""
-    step = 4096  # most tails that are not zero show it here
+    step = 4096  # most tails that are not zero end here
     zeros = bytes(step)
     while position < size:
         data = file.read_at(position, min(step, size - position))
@@ -139,7 +142,7 @@ def _starts_here(file: File, position: int, size: int, last: int) -> bool:
 
 
 def _claimed_last(head: bytes, expected: int) -> int:
-    """The last offset that a damaged batch may have had, going by its own header."""
+    """The last offset that a damaged batch may have had according to its own header."""
     if len(head) < HEADER_SIZE:
         return UNKNOWN
     base = int.from_bytes(head[:8], "big", signed=True)

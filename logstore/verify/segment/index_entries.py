@@ -19,7 +19,7 @@ from logstore.verify.common.report import Problem, error
 _PIECE_ENTRIES = 8192
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """``key`` is the byte position or the timestamp; ``place`` the byte in the index file."""
 
     place: int
@@ -28,9 +28,9 @@ class Entry(NamedTuple):
 
 
 def used_size(file: File, layout: struct.Struct) -> tuple[int, int]:
-    """Bytes before the zero tail, and of the whole file; one that ends in an entry of zeros.
+    """The bytes before the zero tail, and the bytes of the whole file.
 
-    The first time entry may be all zeros and real; see ``used_time_entries``.
+    A real first time entry may be all zeros; ``used_time_entries`` decides about it.
     """
     width, size = layout.size, file.size()
     step, end = width * _PIECE_ENTRIES, size // width * width
@@ -47,10 +47,10 @@ def used_size(file: File, layout: struct.Struct) -> tuple[int, int]:
 
 
 class IndexEntries:
-    """The entries before byte ``end`` of an index that ascend (F-114, F-118); it tells of others.
+    """The ascending entries before byte ``end`` of an index; others are reported (F-114, F-118).
 
-    Those at hand are ``first`` to ``end`` of ``data``, as in the file, judged as a whole. From the
-    first fault on there are none at hand: they come one by one, from ``peek``.
+    Loaded entries are ``first`` to ``end`` of ``data``, as in the file, and are judged as a whole.
+    From the first fault on no entries are loaded: ``peek`` gives them one by one.
 
     Args:
         file: None for an index that does not exist; ``end`` is then 0.
@@ -72,11 +72,11 @@ class IndexEntries:
         self._file, self._layout, self._file_end = file, layout, end
         self._problems, self._log_size = problems, log_size
         self._place = 0  # in the file, of data[0]
-        self._one_by_one: Iterator[Entry] | None = None
-        self._next: Entry | None = None
+        self._one_by_one: Iterator[IndexEntry] | None = None
+        self._next: IndexEntry | None = None
 
     def load(self) -> bool:
-        """Have entries at hand, if there are more that can be judged as a whole."""
+        """Load entries, if there are more that can be judged as a whole."""
         if self.first < self.end:
             return True
         if self._one_by_one is not None or self._file is None:
@@ -89,7 +89,7 @@ class IndexEntries:
         self.data = self._file.read_at(self._place, want)
         whole = len(self.data) // width
         sound = self._ascending()
-        # Whether the last one is right depends on those behind it, unless none are.
+        # Whether the last one is right depends on the entries after it, if there are any.
         last = self._place + want >= self._file_end or len(self.data) < want
         self.first, self.end = given, sound if last and sound == whole else sound - 1
         if self.first < self.end:
@@ -102,8 +102,8 @@ class IndexEntries:
             return ascending_offset_entries(self.data, self._log_size)
         return ascending_time_entries(self.data)
 
-    def _fall_back(self, given: int, previous: Entry | None) -> None:
-        """One by one from here on."""
+    def _fall_back(self, given: int, previous: IndexEntry | None) -> None:
+        """Give the entries one by one from here on."""
         self.first = self.end = 0
         self._one_by_one = _ascending_entries(
             self._inside(self._place + given * self._layout.size),
@@ -114,27 +114,27 @@ class IndexEntries:
         )
         self._next = next(self._one_by_one, None)
 
-    def entry(self, number: int) -> Entry:
-        """That of ``data`` with a number."""
+    def entry(self, number: int) -> IndexEntry:
+        """The entry of ``data`` with this number."""
         return self._entry(self.data, number * self._layout.size, self._place)
 
-    def _entry(self, data: bytes, at: int, place: int) -> Entry:
+    def _entry(self, data: bytes, at: int, place: int) -> IndexEntry:
         one, two = self._layout.unpack_from(data, at)
         relative, key = (one, two) if self._layout is OFFSET_ENTRY else (two, one)
-        return Entry(place + at, self.base + relative, key)
+        return IndexEntry(place + at, self.base + relative, key)
 
-    def peek(self) -> Entry | None:
+    def peek(self) -> IndexEntry | None:
         return self.entry(self.first) if self.load() else self._next
 
     def advance(self) -> None:
-        """Behind the entry that ``peek`` gave."""
+        """Pass the entry that ``peek`` gave."""
         if self.first < self.end:
             self.first += 1
         elif self._one_by_one is not None:
             self._next = next(self._one_by_one, None)
 
     def timestamps(self) -> set[int]:
-        """Those of all entries of a time index."""
+        """The timestamps of all entries of a time index."""
         found: set[int] = set()
         step = TIME_ENTRY.size * _PIECE_ENTRIES
         for place in range(0, self._file_end if self._file else 0, step):
@@ -145,14 +145,16 @@ class IndexEntries:
         return found
 
     def drain(self) -> None:
-        """To the end, for the sake of the order."""
+        """Read to the end, to check the order of the remaining entries."""
         while self.load():
             self.first = self.end
         while self._next is not None:
             self.advance()
 
-    def _inside(self, start: int) -> Iterator[Entry]:
-        """The entries from byte ``start`` of the file on, without positions outside the log."""
+    def _inside(self, start: int) -> Iterator[IndexEntry]:
+        """The entries from byte ``start`` of the file on, except those with a position outside the
+        log.
+        """
         assert self._file is not None
         width = self._layout.size
         step = width * _PIECE_ENTRIES
@@ -168,22 +170,22 @@ class IndexEntries:
 
 
 def _ascending_entries(
-    entries: Iterator[Entry],
+    entries: Iterator[IndexEntry],
     rule: str,
     problems: list[Problem],
     strict_offsets: bool,
-    previous: Entry | None,
-) -> Iterator[Entry]:
-    """Give out the entries that ascend from ``previous``, and tell of the others.
+    previous: IndexEntry | None,
+) -> Iterator[IndexEntry]:
+    """Yield the entries that ascend from ``previous``, and report the others.
 
-    Of two that contradict each other the first is at fault when the next two both do without it.
+    If two entries contradict each other, the first is at fault if the next two agree without it.
     """
     slack = 0 if strict_offsets else 1
 
-    def before(one: Entry, two: Entry) -> bool:
+    def before(one: IndexEntry, two: IndexEntry) -> bool:
         return one.key < two.key and one.offset < two.offset + slack
 
-    def blame(entry: Entry, other: Entry) -> None:
+    def blame(entry: IndexEntry, other: IndexEntry) -> None:
         message = f"{entry.offset}→{entry.key} does not ascend beside {other.offset}→{other.key}"
         problems.append(error(rule, entry.place, entry.offset, message))
 

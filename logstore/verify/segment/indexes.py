@@ -1,7 +1,7 @@
 """Offset and time index of a segment, compared with its batches while they pass by.
 
-Where entries are as they should be, a kernel compares all those of a table of batches at once.
-What it stops at is judged here, entry by entry.
+A kernel compares all entries of a table of batches at once. Where it stops, the entries are judged
+here one by one.
 """
 
 from __future__ import annotations
@@ -12,21 +12,28 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from logstore.kernels import match_offset_entries, match_time_entries
-from logstore.verify.common.header_table import MAGIC, MAX_TIMESTAMP, POSITION, BatchTable
+from logstore.verify.common.header_table import MAGIC, MAX_TIMESTAMP, POSITION, HeaderTable
 from logstore.verify.common.report import UNKNOWN, Problem, error, info, warning
-from logstore.verify.segment.index_entries import Entry, IndexEntries
+from logstore.verify.segment.index_entries import IndexEntries, IndexEntry
 
 Reached = Callable[[int, int], bool]
-"""Whether the record at an offset is the first that has the largest timestamp of its batch, a row
-of the table: some releases name it in place of the last one. True where that cannot be told."""
+"""Called with a row of the table and an offset: whether the record there is the first with the
+largest timestamp of its batch. Some releases name that record in place of the last one. True where
+it cannot be known.
+"""
 
 _SEVERAL_MAX = 100_000
-"""Entries of several batches that are compared with the time index: all of a segment of 400 MB."""
+"""How many entries of several batches are compared with the time index: enough for a segment of 400
+MB.
+"""
 
 
 @dataclass(slots=True)
 class Skipped:
-    """Stretches of the ``.log`` that could not be read: entries that lead there prove nothing."""
+    """Byte ranges of the ``.log`` that could not be read.
+
+    Entries that point there prove nothing.
+    """
 
     ranges: list[tuple[int, int]]
 
@@ -38,18 +45,18 @@ class Skipped:
 
 
 class Several(NamedTuple):
-    """An entry that covers several batches, as Kafka before 4.1 made for an append of them (F-132).
+    """An entry for several batches. Kafka before 4.1 wrote one for an append of several (F-132).
     ``largest`` is the largest timestamp up to its offset."""
 
-    entry: Entry
+    entry: IndexEntry
     largest: int
 
 
 class OffsetIndexCheck:
-    """Every entry leads to the start of a batch, and names the last offset of one there (F-113).
+    """Every entry points to the start of a batch and names the last offset of an append (F-113).
 
-    What one covers, from its batch to the one with its offset, was appended at once: the next one
-    begins behind. The first append to a segment makes none (F-131).
+    The batches from that position to that offset were appended at once, so the next entry begins
+    after them. The first append to a segment makes no entry (F-131).
     """
 
     def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
@@ -57,21 +64,24 @@ class OffsetIndexCheck:
         self._problems = problems
         self._begun = False
         self._covered = UNKNOWN
-        """Where the last batch begins that an entry covers; ``_before`` is that entry."""
-        self._before: Entry | None = None
+        """Where the last batch of the entry ``_before`` begins."""
+        self._before: IndexEntry | None = None
         self.several: list[Several] = []
         self.several_count = 0
 
     def take(
         self,
-        table: BatchTable,
+        table: HeaderTable,
         lasts: Sequence[int],
         in_order: bool,
         skipped: Skipped,
         largest: int,
     ) -> None:
-        """Compare with batches whose last offsets are ``lasts``: those of the table itself when
-        they are ``in_order``. ``largest`` is the largest timestamp before them."""
+        """Compare with batches whose last offsets are ``lasts``.
+
+        These are the offsets of the table itself if they are ``in_order``. ``largest`` is the
+        largest timestamp before the batches.
+        """
         while True:
             if in_order and not self._begun:
                 self._match(table, largest)
@@ -79,14 +89,21 @@ class OffsetIndexCheck:
             if entry is None or not self._judge(entry, table, lasts, skipped, largest):
                 return
 
-    def _match(self, table: BatchTable, largest: int) -> None:
+    def _match(self, table: HeaderTable, largest: int) -> None:
         entries = self._entries
         while entries.load():
             first = entries.first
             entries.first, self._covered, several = match_offset_entries(
-                entries.data, first, entries.end, table.columns, table.count, table.start,
-                entries.base, largest, self._covered,
-            )  # fmt: skip
+                entries.data,
+                first,
+                entries.end,
+                table.columns,
+                table.count,
+                table.start,
+                entries.base,
+                largest,
+                self._covered,
+            )
             for number, stamp in several:
                 self._note(entries.entry(number), stamp)
             if entries.first > first:
@@ -94,20 +111,20 @@ class OffsetIndexCheck:
             if entries.first < entries.end:
                 return
 
-    def _note(self, entry: Entry, largest: int) -> None:
+    def _note(self, entry: IndexEntry, largest: int) -> None:
         self.several_count += 1
         if len(self.several) < _SEVERAL_MAX:
             self.several.append(Several(entry, largest))
 
     def _judge(
         self,
-        entry: Entry,
-        table: BatchTable,
+        entry: IndexEntry,
+        table: HeaderTable,
         lasts: Sequence[int],
         skipped: Skipped,
         largest: int,
     ) -> bool:
-        """Whether the entry is done with; else it waits for the next table."""
+        """Whether the entry is judged. Otherwise it waits for the next table."""
         positions = table.column(POSITION)
         low = 0
         if not self._begun:
@@ -145,16 +162,21 @@ class OffsetIndexCheck:
         return True
 
     def finish(self, end: int, skipped: Skipped) -> None:
-        """The log is read up to byte ``end``; entries beyond belong to a tail told of already."""
+        """Finish after the log was read up to byte ``end``.
+
+        Entries beyond it belong to the tail, which is reported already.
+        """
         entry = self._entries.peek()
         if self._begun and entry is not None and not skipped.touches(entry.key, end):
             self._blame(entry, f"offset {entry.offset} is above the end of the log")
-        self._entries.drain()  # order alone: what they lead to is unreadable
+        self._entries.drain()  # only their order: what they point to is unreadable
 
     def check_several(self, timestamps: Container[int] | None) -> None:
-        """The time index got an entry together with each of them, unless it had one with the
-        largest timestamp up to there already (F-117, F-131). ``timestamps`` are those of all its
-        entries, None when it cannot be asked."""
+        """Check that the time index has an entry for each entry of several batches (F-117, F-131).
+
+        It needs none if it already had one with the largest timestamp up to there. ``timestamps``
+        are the timestamps of all time entries, None if the time index cannot be used.
+        """
         for entry, largest in self.several:
             if timestamps is not None and largest >= 0 and largest not in timestamps:
                 message = f"offset {entry.offset} is not that of the batch at byte {entry.key}; of "
@@ -166,12 +188,12 @@ class OffsetIndexCheck:
             message += "wrote of an append of several, and a search finds the same"
             self._problems.append(info("index-skips-batches", UNKNOWN, UNKNOWN, message))
 
-    def _blame(self, entry: Entry, message: str) -> None:
+    def _blame(self, entry: IndexEntry, message: str) -> None:
         self._problems.append(error("index-entry", entry.place, entry.offset, message))
 
 
 class TimeIndexCheck:
-    """Up to an entry's offset no timestamp is larger, and its own is reached there (F-117)."""
+    """An entry has the largest timestamp of all records up to its offset (F-117)."""
 
     def __init__(self, entries: IndexEntries, problems: list[Problem]) -> None:
         self._entries = entries
@@ -181,16 +203,17 @@ class TimeIndexCheck:
 
     def take(
         self,
-        table: BatchTable,
+        table: HeaderTable,
         lasts: Sequence[int],
         in_order: bool,
         largest: int,
         trusted: bool,
         reached: Reached,
     ) -> None:
-        """Compare with a table whose largest timestamp is ``largest``; see ``OffsetIndexCheck``.
+        """Compare with a table whose largest timestamp is ``largest``, as `OffsetIndexCheck` does.
 
-        Not ``trusted``: a batch before or in it could not be read, so an entry may be right.
+        Without ``trusted`` a batch before or in the table could not be read, so an entry may be
+        right.
         """
         timestamps = table.column(MAX_TIMESTAMP)
         done = 0
@@ -222,21 +245,28 @@ class TimeIndexCheck:
             self._entries.advance()
         self.largest = max(self.largest, largest)
 
-    def _match(self, table: BatchTable, trusted: bool, done: int) -> int:
+    def _match(self, table: HeaderTable, trusted: bool, done: int) -> int:
         entries = self._entries
         while entries.load():
             first = entries.first
             entries.first, done, self.largest = match_time_entries(
-                entries.data, first, entries.end, table.columns, table.count, entries.base,
-                trusted, done, self.largest,
-            )  # fmt: skip
+                entries.data,
+                first,
+                entries.end,
+                table.columns,
+                table.count,
+                entries.base,
+                trusted,
+                done,
+                self.largest,
+            )
             if entries.first > first:
                 self._last_key = entries.entry(entries.first - 1).key
             if entries.first < entries.end:
                 break
         return done
 
-    def _blame(self, entry: Entry, own: int) -> None:
+    def _blame(self, entry: IndexEntry, own: int) -> None:
         if self.largest != entry.key:
             message = f"timestamp {entry.key} up to offset {entry.offset}, "
             message += f"the log has {self.largest}"
@@ -247,11 +277,11 @@ class TimeIndexCheck:
             self._problems.append(warning("timeindex-entry", entry.place, entry.offset, message))
 
     def timestamps(self) -> set[int] | None:
-        """Those of all entries; None when there is something wrong with them."""
+        """The timestamps of all entries; None if something is wrong with them."""
         return None if self._problems else self._entries.timestamps()
 
     def finish(self, closed: bool, trusted: bool) -> None:
-        """``closed``: rolled or cleanly shut down, hence with a final entry (F-135)."""
+        """``closed``: rolled or cleanly shut down, so there is a final entry (F-135)."""
         while (entry := self._entries.peek()) is not None:
             if trusted:
                 message = f"offset {entry.offset} is above the end of the log"

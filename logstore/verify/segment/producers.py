@@ -1,11 +1,11 @@
 """A small replay of producers and transactions, segment by segment.
 
-Segments are read apart from each other: each gives its own ``ProducerFacts``, and ``Replay`` joins
-them in order. A second telling of F-182 … F-197, on purpose apart from the log's own.
+Each segment is read by itself and gives its own ``ProducerFacts``, and ``Replay`` joins them in
+order. This is a second implementation of F-182 … F-197, on purpose independent of the log's own.
 
-A log that is opened replays its producers from its log start on, so it may have forgotten what only
-batches below say: of that the files of its producers say one thing or the other. The *floor* is the
-log start; ``late`` is what a log remembers of a transaction that began below it.
+A log that is opened replays its producers from its log start on. It may have forgotten what only
+batches below the log start say, so its producer files may be right with or without that. The
+*floor* is the log start. ``late`` is what a log remembers about a transaction that began below it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from logstore.verify.common.batch_rules import Row
 from logstore.verify.common.report import UNKNOWN, Problem, error, warning
 
 PRODUCERS_MAX = 50_000
-"""Producers, and aborted transactions, kept per segment: what bounds the memory of a check."""
+"""How many producers and aborted transactions are kept for a segment, to bound memory."""
 
 _NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerFact:
-    """What a stretch of the log tells of one producer. ``last`` is its last data batch: (last
-    sequence, last offset, offset delta); None when it has none, or a marker began a new epoch.
+    """What a part of the log says about one producer.
 
-    ``transaction_late``: its first batch of the open transaction that reaches the floor.
-    ``loose``: a marker came since ``last`` that ended nothing, so that the producer may have been
-    forgotten before (F-199).
+    ``last`` is (last sequence, last offset, offset delta) of its last data batch. It is None if
+    there is none, or if a marker began a new epoch. ``transaction_late`` is the first batch of its
+    open transaction that reaches the floor. ``loose`` means that a marker after ``last`` ended
+    nothing, so the producer may have been forgotten before (F-199).
     """
 
     epoch: int
@@ -48,9 +48,12 @@ class ProducerFact:
 
 
 class Abort(NamedTuple):
-    """An ABORT marker. ``first_offset`` is −1 when the transaction began in an earlier segment or
-    nowhere; ``other_first`` is that of the oldest other one open then, as far as was seen; ``late``
-    and ``other_late`` are the same for a log that begins at the floor.
+    """An ABORT marker.
+
+    ``first_offset`` is where the transaction began, −1 if that was in an earlier segment or
+    nowhere. ``other_first`` is where the oldest other transaction began that was open at the
+    marker, as far as the segment shows. ``late`` and ``other_late`` are the same for a log that
+    begins at the floor.
     """
 
     producer_id: int
@@ -62,10 +65,11 @@ class Abort(NamedTuple):
     position: int
 
 
-class Wanted(NamedTuple):
-    """What the transaction index may have of an ABORT marker: offsets between two, each included.
+class ExpectedAborted(NamedTuple):
+    """What the transaction index may say about an ABORT marker: offsets in inclusive bounds.
 
-    ``may_lack``: no entry at all. ``next_first``: begins behind the marker, in another transaction.
+    ``may_lack`` allows that there is no entry. ``next_first`` is where another transaction begins
+    after the marker.
     """
 
     abort: Abort
@@ -78,15 +82,16 @@ class Wanted(NamedTuple):
 
     @property
     def entry(self) -> AbortedTransaction:
-        """Of a log that remembers everything."""
+        """The entry that a log writes which remembers everything."""
         abort = self.abort
         return AbortedTransaction(abort.producer_id, self.first, abort.last_offset, self.stable)
 
     def allows(self, entry: AbortedTransaction, *, exact: bool) -> bool:
-        """Unless ``exact``, transactions may have begun before all that was read.
+        """Whether the index may have this entry.
 
-        A follower takes several batches at once, and counts transactions that begin behind the
-        marker among the open ones (F-123).
+        Unless ``exact``, transactions may have begun before everything that was read. A follower
+        appends several batches at once, and counts a transaction that begins after the marker among
+        the open ones (F-123).
         """
         if entry.producer_id != self.abort.producer_id:
             return False
@@ -109,7 +114,7 @@ class First(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """A data batch whose sequence is not the one due behind ``previous``, an offset."""
+    """A data batch whose sequence does not continue that of the batch at offset ``previous``."""
 
     producer_id: int
     epoch: int
@@ -128,7 +133,7 @@ class Jump(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerFacts:
-    """What one segment tells. ``marks``: the state at offsets where a snapshot wants comparing."""
+    """The producer facts of one segment. ``marks`` holds the state at the offsets of snapshots."""
 
     floor: int = 0
     producers: dict[int, ProducerFact] = field(default_factory=dict)
@@ -140,17 +145,20 @@ class ProducerFacts:
     firsts: list[First] = field(default_factory=list)
     jumps: list[Jump] = field(default_factory=list)
     complete: bool = True
-    """False when a batch was unreadable, or there were more than ``PRODUCERS_MAX``."""
+    """False if a batch was unreadable, or if there were more than ``PRODUCERS_MAX``."""
     _open: dict[int, tuple[int, int]] = field(default_factory=dict)
     _waiting: list[Abort] = field(default_factory=list)
-    """Those that wait for a transaction of another producer; ``_only``: whose all of them are."""
+    """Aborts that wait for a transaction of another producer.
+
+    ``_only`` is the producer of all of them, if it is the same.
+    """
     _only: int = UNKNOWN
 
     def mark(self, offset: int) -> None:
         self.marks[offset] = dict(self.producers)
 
     def add(self, row: Row, marker: tuple[bool, int] | None) -> None:
-        """Take in one batch with a producer; ``marker`` is (is commit, coordinator epoch)."""
+        """Add one batch with a producer. ``marker`` is (is commit, coordinator epoch)."""
         if not self.complete:
             return
         if row.is_control:
@@ -199,10 +207,14 @@ class ProducerFacts:
         if not is_commit:
             others = self._open.values()
             abort = Abort(
-                producer_id, first, late, row.last_offset,
+                producer_id,
+                first,
+                late,
+                row.last_offset,
                 min((one for one, _ in others), default=UNKNOWN),
-                min((one for _, one in others if one >= 0), default=UNKNOWN), row.position,
-            )  # fmt: skip
+                min((one for _, one in others if one >= 0), default=UNKNOWN),
+                row.position,
+            )
             self.aborts.append(abort)
             self._only = producer_id if self._only == producer_id or not self._waiting else UNKNOWN
             self._waiting.append(abort)
@@ -227,19 +239,24 @@ class Replay:
         self.floor = floor
         self.producers: dict[int, ProducerFact] = {}
         self.known = known
-        """False when transactions that began before what was read may be open (F-196)."""
+        """False if transactions may be open that began before everything that was read (F-196)."""
 
     def seed(self, entries: Iterable[ProducerSnapshotEntry]) -> None:
         """Start from the snapshot at the base of the first segment."""
         for e in entries:
             first = e.current_txn_first_offset
             self.producers[e.producer_id] = ProducerFact(
-                e.producer_epoch, e.timestamp, _last_of(e), True, e.coordinator_epoch,
-                first, first if first >= self.floor else UNKNOWN,
-            )  # fmt: skip
+                e.producer_epoch,
+                e.timestamp,
+                _last_of(e),
+                True,
+                e.coordinator_epoch,
+                first,
+                first if first >= self.floor else UNKNOWN,
+            )
 
     def joined(self, facts: dict[int, ProducerFact]) -> dict[int, ProducerFact]:
-        """The state after a stretch that told ``facts``."""
+        """The state after a part of the log with these ``facts``."""
         state = dict(self.producers)
         for producer_id, fact in facts.items():
             before = state.get(producer_id)
@@ -249,9 +266,10 @@ class Replay:
                 if before.transaction_first >= 0 and not fact.ended_transaction:
                     late = before.transaction_late
                     fact = replace(
-                        fact, transaction_first=before.transaction_first,
+                        fact,
+                        transaction_first=before.transaction_first,
                         transaction_late=late if late >= 0 else fact.transaction_late,
-                    )  # fmt: skip
+                    )
                 if fact.coordinator_epoch < 0:
                     fact = replace(fact, coordinator_epoch=before.coordinator_epoch)
             state[producer_id] = fact
@@ -262,10 +280,10 @@ class Replay:
         self.known = self.known and facts.complete
 
     def jumps(self, facts: ProducerFacts) -> Iterator[Jump]:
-        """Sequences of a segment that do not follow those before; call it before ``advance``.
+        """Sequences of a segment that do not continue those before. Call it before ``advance``.
 
-        Only batches from the floor on prove what is due: an older one may have been forgotten, and
-        then any sequence is taken (F-184).
+        Only a batch at or above the floor proves which sequence is due. An older batch may have
+        been forgotten, and then any sequence is accepted (F-184).
         """
         if not facts.complete:
             return
@@ -281,7 +299,7 @@ class Replay:
             if jump.previous >= self.floor:
                 yield jump
 
-    def aborted(self, facts: ProducerFacts) -> Iterator[Wanted]:
+    def aborted(self, facts: ProducerFacts) -> Iterator[ExpectedAborted]:
         """The entries that the transaction index of the segment must have (F-121 … F-123)."""
         carried = {
             producer_id: (fact.transaction_first, fact.transaction_late)
@@ -303,12 +321,15 @@ class Replay:
             ]
             others.append((abort.other_first, abort.other_late))
             after = abort.last_offset + 1
-            yield Wanted(
-                abort, first, late if late >= 0 else abort.last_offset - 1,
+            yield ExpectedAborted(
+                abort,
+                first,
+                late if late >= 0 else abort.last_offset - 1,
                 min((one for one, _ in others if one >= 0), default=after),
                 min((one for _, one in others if one >= 0), default=after),
-                late < 0, facts.following.get(abort.last_offset, UNKNOWN),
-            )  # fmt: skip
+                late < 0,
+                facts.following.get(abort.last_offset, UNKNOWN),
+            )
 
 
 def _last_of(entry: ProducerSnapshotEntry) -> tuple[int, int, int] | None:
@@ -327,8 +348,9 @@ def check_snapshot(
     """Entries lie below the snapshot's offset and agree with a replay of the log (F-126).
 
     A producer may be missing on either side: snapshots forget expired ones (F-199), and a log
-    forgets what retention removed. Unless ``exact``, there may be more before all that was read:
-    only what the log has is compared. What lies below the floor may have been forgotten.
+    forgets what retention removed. Unless ``exact``, producers may have been active before
+    everything that was read, so only producers that the log has are compared. What lies below the
+    floor may have been forgotten.
     """
     for index, e in enumerate(entries):
         position = 10 + 46 * index
@@ -379,15 +401,15 @@ def _may_be_open_since(offset: int, fact: ProducerFact) -> bool:
 
 
 def check_aborted(
-    expected: Iterable[Wanted],
+    expected: Iterable[ExpectedAborted],
     found: list[AbortedTransaction],
     facts: ProducerFacts,
     exact: bool,
 ) -> Iterator[Problem]:
-    """The transaction index against the ABORT markers of its segment, one by one.
+    """Compare the transaction index with the ABORT markers of its segment, one by one.
 
-    Unless ``exact``, transactions may have begun before all that was read: their first offset and
-    stable offset cannot be told, nor whether a marker ended one at all.
+    Unless ``exact``, transactions may have begun before everything that was read. Then their first
+    offset and stable offset are not known, nor whether a marker ended a transaction at all.
     """
     entries = {entry.last_offset: (index, entry) for index, entry in enumerate(found)}
     for wanted in expected:

@@ -1,4 +1,4 @@
-"""The deep part: records decoded and compared with the headers of their batches."""
+"""The deep check: decode records and compare them with the headers of their batches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from logstore.format.control import parse_control_key, parse_marker
 from logstore.format.header import HEADER_SIZE, parse_header
 from logstore.format.legacy import legacy_records, parse_legacy
 from logstore.format.reader import batch_records
-from logstore.kernels import DECODE_END, ColumnBuilder, section_fits, unfit_batches
+from logstore.kernels import DECODE_END, ColumnBuilder, fits_in_section, irregular_batches
 from logstore.verify.common.batch_rules import MAGIC, Row, check_records
-from logstore.verify.common.header_table import BatchTable
+from logstore.verify.common.header_table import HeaderTable
 from logstore.verify.common.report import Problem, error, warning
 
 _ROWS_MAX = 65_536
@@ -23,17 +23,18 @@ _SMALL_BYTES = 4 << 20
 _UNPACKED_SMALL = 16 << 20
 _TOO_LARGE = "above limit"
 _big_batch = Lock()
-"""Held while a large batch is unpacked, or one that gets large: several threads share one bound on
-memory."""
+"""Held while a batch is unpacked that is large or becomes large, so that threads share one bound on
+memory.
+"""
 
 
-def check_content(view: memoryview, table: BatchTable, limit: int) -> Iterator[Problem]:
+def check_content(view: memoryview, table: HeaderTable, limit: int) -> Iterator[Problem]:
     """Decode every record of the batches in ``table``, whose bytes lie in ``view``.
 
-    A kernel does it for all plain batches at once, without making Python objects of records; what
-    it cannot settle is looked at here. ``limit`` bounds what one compressed batch may unpack to.
+    A kernel checks all plain batches at once, without a Python object for each record. What it
+    cannot judge is checked here. ``limit`` bounds the unpacked bytes of one compressed batch.
     """
-    for number in unfit_batches(view, table.columns, table.count):
+    for number in irregular_batches(view, table.columns, table.count):
         row = table.row(number)
         batch = view[row.position - table.start : row.end - table.start]
         if row.magic == MAGIC and not row.attributes & (bits.CODEC_MASK | bits.CONTROL):
@@ -62,13 +63,13 @@ def _check_columns(builder: ColumnBuilder, row: Row) -> Iterator[Problem]:
 
 
 def _check_special(
-    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+    batch: memoryview, table: HeaderTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
-    """A batch that is compressed, holds control records or is of an older format."""
+    """Check a batch that is compressed, holds control records or has an older format."""
     at = row.position, row.base_offset
     codec = row.attributes & bits.CODEC_MASK
     if codec > Compression.ZSTD or (row.magic < MAGIC and codec == Compression.ZSTD):
-        return  # no such codec, told of already (F-65)
+        return  # no such codec; reported already (F-65)
     try:
         if row.magic < MAGIC:
             yield from _check_legacy(batch, row, limit)
@@ -93,7 +94,7 @@ def _check_special(
 
 
 def _check_compressed(
-    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+    batch: memoryview, table: HeaderTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
     small = min(limit, _UNPACKED_SMALL)
     if row.size <= _SMALL_BYTES:
@@ -109,11 +110,11 @@ def _check_compressed(
 
 
 def _check_unpacked(
-    batch: memoryview, table: BatchTable, number: int, row: Row, limit: int
+    batch: memoryview, table: HeaderTable, number: int, row: Row, limit: int
 ) -> Iterator[Problem]:
     codec = bits.codec_of(row.attributes, row.position)
     payload = decompress(codec, batch[HEADER_SIZE:], limit)
-    if section_fits(payload, table.columns, number):
+    if fits_in_section(payload, table.columns, number):
         return
     builder = ColumnBuilder(keys=False, values=False, timestamps=True)
     log_append_time = row.max_timestamp if row.attributes & bits.LOG_APPEND_TIME else None

@@ -23,7 +23,7 @@ from logstore.segments.batch_search import WHOLE_BATCH_MAX
 from logstore.segments.second_opinion import confirm_bad_checksum
 from logstore.storage.base import File, Storage
 from logstore.verify.common.batch_rules import MAGIC
-from logstore.verify.common.header_table import BatchTable
+from logstore.verify.common.header_table import HeaderTable
 from logstore.verify.common.ranges import CompareSpec, RangeDigest
 from logstore.verify.common.report import UNKNOWN, Problem, error, warning
 from logstore.verify.segment.checks import SegmentChecks
@@ -40,10 +40,10 @@ from logstore.verify.segment.segment_check import (
 
 WINDOW = 4 << 20
 _BLOCK = 1 << 20
-"""Bytes that go through all checks before the next ones are touched: they stay in a second-level
-cache meanwhile."""
+"""So many bytes pass all checks before the next are read: they stay in the second-level cache.
+"""
 
-_BATCH_MIN = 26  # bytes: a message of the oldest format without a key or a value
+_BATCH_MIN = 26  # bytes: a message of the oldest format without key and value
 _AT_AN_END = (SCAN_END, SCAN_TAIL, SCAN_INCOMPLETE)
 
 Progress = Callable[[int], None]
@@ -57,7 +57,7 @@ def verify_segment(
     Memory: a window of 4 MiB, a table of 4,096 batches, and a batch of up to 16 MiB.
 
     Raises:
-        OSError: the medium refused. A file that is gone is noted, not raised.
+        OSError: a file cannot be read. A file that is gone is noted, not raised.
     """
     try:
         log = open_log(storage, job.path(filenames.LOG_SUFFIX))
@@ -84,7 +84,7 @@ class _SegmentScan:
             suffix: Problems(options.findings_max) for suffix in filenames.SEGMENT_SUFFIXES
         }
         self.result = SegmentResult(job.base, problems=dict(self.problems))
-        self.table = BatchTable()
+        self.table = HeaderTable()
         self.indexes: list[File] = []
 
     def run(self) -> SegmentResult:
@@ -133,7 +133,10 @@ class _SegmentScan:
         return OffsetIndexCheck(entries, problems)
 
     def _time_index(self) -> TimeIndexCheck:
-        """Without the file too: the check knows the largest timestamp."""
+        """The check of the time index.
+
+        It is needed without the file too: it knows the largest timestamp.
+        """
         file = self._open_index(filenames.TIME_INDEX_SUFFIX)
         if file is None:
             return TimeIndexCheck(IndexEntries(None, TIME_ENTRY, 0, self.job.base, []), [])
@@ -155,7 +158,7 @@ class _SegmentScan:
             problems.append(warning("index-zeros", used, UNKNOWN, message))
 
     def _bounded(self, problems: list[Problem], used: int, width: int) -> int:
-        """Bytes of entries that are looked at: no more than there can be batches."""
+        """How many bytes of entries to check: no more entries than there can be batches."""
         most = (self.log.size() // _BATCH_MIN + 1) * width
         if used <= most:
             return used
@@ -170,7 +173,7 @@ class _SegmentScan:
         while position < self.size:
             want = min(window, self.size - position)
             with self.log.view(position, want) as view:
-                if len(view) < want:  # cut meanwhile: a truncation on a running broker
+                if len(view) < want:  # cut since: a truncation on a running broker
                     self.size = self.result.size = position + len(view)
                     self.result.grew = True
                     continue
@@ -202,7 +205,7 @@ class _SegmentScan:
             position = after
 
     def _walk(self, view: memoryview, position: int) -> tuple[int, int]:
-        """Check the batches of a window, block by block: where that ended in it, and why."""
+        """Check the batches of a window, block by block. Returns where that ended, and why."""
         done, room = 0, _BLOCK
         while True:
             end = min(done + room, len(view))
@@ -223,7 +226,7 @@ class _SegmentScan:
         return 12 + int.from_bytes(head[8:12], "big", signed=True)
 
     def _bad(self, position: int, status: int) -> int:
-        """Tell of what is at ``position``; where to go on, or −1."""
+        """Report what is wrong at ``position``. Returns where to go on, or −1."""
         checks, result = self.checks, self.result
         expected = checks.order.expected
         if status == SCAN_BAD_CRC:
@@ -236,7 +239,7 @@ class _SegmentScan:
             result.tail, result.tail_position = found.tail, position
             result.tail_offset = expected
             result.tail_problem = found.problem
-            if found.tail != ZEROS or self.job.trimmed:  # else room that was never in use
+            if found.tail != ZEROS or self.job.trimmed:  # otherwise space that was never used
                 checks.hidden(found.last_offset)
             return UNKNOWN
         assert found.problem is not None
@@ -245,7 +248,7 @@ class _SegmentScan:
         return found.resume
 
     def _large(self, position: int, size: int) -> int:
-        """A batch too large to look at in one piece: checksum and header only; 0 if bad."""
+        """Check only checksum and header of a batch that is too large for one buffer. 0 if bad."""
         head = self.log.read_at(position, HEADER_SIZE)
         if len(head) < HEADER_SIZE or head[16] != MAGIC:
             return 0
@@ -265,7 +268,9 @@ class _SegmentScan:
                 yield view
 
     def _base_offset_at(self, position: int) -> int:
-        """That of the batch at ``position``; of the next segment at the end; −1 if unknown."""
+        """The base offset of the batch at ``position``, or of the next segment at the end; −1 if
+        unknown.
+        """
         if position >= self.size:
             return self.job.next_base
         head = self.log.read_at(position, 17)

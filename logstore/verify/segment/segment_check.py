@@ -1,4 +1,4 @@
-"""What is asked of one segment, and what it told: plain values that go between processes."""
+"""The check of one segment as plain values: a job and its result, sent between processes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from logstore.verify.segment.producers import ProducerFacts
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """``deep``: decode every record, not only check headers and checksums. ``fingerprint``: of each
-    partition, for a third of the time. ``compare``: replicas of a partition with each other.
-    ``unpacked_max``: bytes that one compressed batch may unpack to; above 16 MiB one at a time.
-    ``findings_max``: per file, the rest is counted."""
+    """How to verify.
+
+    ``deep`` decodes every record, in addition to headers and checksums. ``fingerprint`` computes
+    one for each partition, at the cost of a third of the time. ``compare`` compares the replicas of
+    a partition with each other. ``unpacked_max`` is how many bytes one compressed batch may unpack
+    to; batches above 16 MiB are unpacked one at a time. ``findings_max`` limits the findings of a
+    file; the rest is counted.
+    """
 
     deep: bool = True
     fingerprint: bool = False
@@ -35,12 +39,12 @@ class SegmentJob:
     """A segment to check. ``next_base`` is −1 for the active one, the last of its partition.
 
     ``snapshots``: offsets where the state of producers is wanted. ``files``: the suffixes present.
-    ``wanted``: offsets of which base offset and checksum of their batch are wanted, sorted.
-    ``epoch_starts``: where leader-epoch-checkpoint has epochs begin, so that runs end there.
-    ``trimmed``: rolled or cleanly shut down, so that its indexes have their final size (F-137).
-    ``compare``: the ranges to digest for a comparison of replicas, if there is to be one.
-    ``floor``: the log start, from which on a log that is opened knows its producers.
-    ``is_roll``: its ``.log`` waits, as ``.log.swap``, for the segment before it to be durable.
+    ``wanted``: offsets whose batch is wanted, as base offset and checksum; sorted.
+    ``epoch_starts``: where epochs begin in leader-epoch-checkpoint, so that runs end there.
+    ``trimmed``: rolled or cleanly shut down, so its indexes have their final size (F-137).
+    ``compare``: the ranges to digest for a comparison of replicas, or None. ``floor``: the log
+    start, from which on a log that is opened knows its producers. ``is_roll``: its ``.log`` waits
+    as ``.log.swap`` until the segment before it is durable.
     """
 
     directory: str
@@ -60,17 +64,17 @@ class SegmentJob:
 
 
 def file_name(base: int, suffix: str, *, is_roll: bool) -> str:
-    """Only the ``.log`` of a roll waits for its name; its indexes have theirs."""
+    """Only the ``.log`` of a roll waits for its name. Its indexes have theirs already."""
     waits = is_roll and suffix == filenames.LOG_SUFFIX
     return filenames.segment_file_name(base, suffix, filenames.SWAP_SUFFIX if waits else "")
 
 
 def open_log(storage: Storage, path: str) -> File:
-    """For reading. A roll may get its final name at any time.
+    """Open a log for reading. A roll may get its final name at any time.
 
     Raises:
-        FileNotFoundError: it is there under neither name.
-        OSError: the medium refused.
+        FileNotFoundError: the log exists under neither name.
+        OSError: it cannot be opened.
     """
     try:
         return storage.open(path, writable=False)
@@ -82,7 +86,10 @@ def open_log(storage: Storage, path: str) -> File:
 
 
 class Problems(list[Problem]):
-    """The first ``kept`` of one file, and how many more there were: a hostile file has millions."""
+    """The first ``kept`` problems of one file, and how many more there were.
+
+    A hostile file can cause millions.
+    """
 
     def __init__(self, kept: int) -> None:
         super().__init__()
@@ -101,11 +108,11 @@ class Problems(list[Problem]):
 
 @dataclass(slots=True)
 class SegmentResult:
-    """What one segment told. ``problems`` go by suffix; ``tail`` is what the ``.log`` ends with
-    besides whole batches, from byte ``tail_position`` on.
+    """The result of one segment.
 
-    Timestamps go by the headers of batches, in ms; −1 when there is none. ``ranges`` are in the
-    order of the log: that of offsets, unless something is wrong with them.
+    ``problems`` are keyed by suffix. ``tail`` names what follows the whole batches of the ``.log``,
+    from byte ``tail_position`` on. Timestamps are those of batch headers in ms, −1 for none.
+    ``ranges`` have the order of the log, which is the order of offsets unless something is wrong.
     """
 
     base: int
@@ -119,9 +126,9 @@ class SegmentResult:
     problems: dict[str, list[Problem]] = field(default_factory=dict)
     suppressed: int = 0
     unreadable: int = 0
-    """Records of damaged batches, as offsets and headers tell."""
+    """How many records damaged batches had, going by offsets and headers."""
     tail_records: int = 0
-    """Those that the batch claims which ``tail`` is torn of."""
+    """How many records the batch claims from which ``tail`` was torn."""
     gap_count: int = 0
     gaps: list[tuple[int, int, int]] = field(default_factory=list)
     holes: bool = False
@@ -139,5 +146,5 @@ class SegmentResult:
     """Wanted offset → base offset and stored checksum of its batch."""
 
     def problems_of(self, suffix: str) -> list[Problem]:
-        """Those of one file, to be added to."""
+        """The problems of one file, as a list to add to."""
         return self.problems.setdefault(suffix, [])
