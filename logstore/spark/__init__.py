@@ -6,6 +6,7 @@ imports neither pyspark nor pyarrow; the first use of a name does.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from logstore.common.extras import Extra, load
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from logstore.spark.batches import count, map_batches
     from logstore.spark.executor_environment import package_archive, shipped
     from logstore.spark.sessions import register, session, settings
-    from logstore.spark.verify.verification import verify
+    from logstore.spark.verification.job import verify_on_spark
 
-# Where each name lives; imported when first asked for.
+# The module of each name, imported at its first use.
 _HOMES = {
     "count": "logstore.spark.batches",
     "map_batches": "logstore.spark.batches",
@@ -25,14 +26,24 @@ _HOMES = {
     "session": "logstore.spark.sessions",
     "settings": "logstore.spark.sessions",
     "shipped": "logstore.spark.executor_environment",
-    "verify": "logstore.spark.verify.verification",
+    "verify_on_spark": "logstore.spark.verification.job",
 }
+_ROOMS = {"segments", "source"}
+
+_FORMER = {"verify": "verify_on_spark"}  # until 0.2
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name in _FORMER:
+        name, former = _FORMER[name], name
+        text = f"logstore.spark.{former} is now logstore.spark.{name}"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+    if name in _ROOMS:
+        value = load(f"{__name__}.{name}", Extra.SPARK, "logstore.spark")
+    elif name in _HOMES:
+        value = getattr(load(_HOMES[name], Extra.SPARK, "logstore.spark"), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(load(_HOMES[name], Extra.SPARK, "logstore.spark"), name)
     globals()[name] = value
     return value
 
@@ -46,8 +57,10 @@ __all__ = [
     "map_batches",
     "package_archive",
     "register",
+    "segments",
     "session",
     "settings",
     "shipped",
-    "verify",
+    "source",
+    "verify_on_spark",
 ]

@@ -1,4 +1,4 @@
-"""Counts and reductions where the records are decoded: no row is made of any of them."""
+"""Counts and reductions in the process that decodes the records, without making rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def map_batches(
     *paths: str,
     **options: Any,
 ) -> DataFrame:
-    """What ``function`` makes of the records of each task, in the Python process that reads them.
+    """Apply ``function`` to the records of each task, in the Python process that reads them.
 
-    The logs are planned when this is called. ``options`` are those of reading: with ``columns``
-    only what ``function`` looks at is decoded.
+    The logs are planned at this call. ``options`` are those of reading; ``columns`` limits what is
+    decoded to the columns that ``function`` uses.
 
     Args:
-        function: called once for each task, with its record batches in the order of the log; it
-            travels to the workers by pickle. Those it gives have ``schema``.
+        function: called once for each task, with its record batches in the order of the log. It is
+            pickled for the workers. The record batches that it yields have ``schema``.
         schema: as DDL, such as ``"length bigint"``.
 
     Raises:
@@ -46,7 +46,7 @@ def map_batches(
 
 
 def count(spark: SparkSession, *paths: str, **options: Any) -> int:
-    """How many rows reading would give, by the headers of batches, whose checksums are compared.
+    """How many rows reading would give, from batch headers, after a check of the checksums.
 
     Raises:
         LogstoreError: as reading does.

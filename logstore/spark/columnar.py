@@ -1,8 +1,8 @@
-"""What the columnar source, which runs in the JVM, asks of Python: docs/spark.md.
+"""The Python side of the columnar source, which runs in the JVM (docs/spark.md).
 
-A request names an operation and carries all that it needs; nothing is kept between two of them.
-The JVM's side of the format is ``java/logstore/Request.java`` and ``Worker.java``: big-endian int32
-numbers, and texts and bytes after their length.
+A request names an operation and carries all that it needs; no state is kept between requests.
+``java/logstore/Request.java`` and ``Worker.java`` are the JVM's side of the format: big-endian
+int32 numbers, and texts and bytes after their length.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from logstore.common.errors import LogstoreError
 from logstore.spark.common.columns import ddl
 from logstore.spark.common.filters import Microseconds, PushedFilters
 from logstore.spark.common.options import Options, chosen_columns
-from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.common.splits import ReadSettings, ReadTask, Split
 from logstore.spark.data_source import BatchReader, read_options
 from logstore.spark.source.header_columns import SplitColumns
 from logstore.spark.source.segment_reader import count_task, read_task
@@ -50,11 +50,11 @@ _SIZE_MAX = 1 << 30
 _NO_LIMIT = -1
 
 
-class Answer(IntEnum):
+class AnswerKind(IntEnum):
     """The first number of an answer, and of each part of one to ``read``."""
 
     END = 0
-    """Nothing more; for other operations: what was asked for follows."""
+    """The end of the answer to ``read``. For other operations the result follows."""
     BATCH = 1
     """A message of Arrow's stream format, the first one with its schema before it."""
     ROWS = 2
@@ -67,8 +67,8 @@ class Answer(IntEnum):
 class TaskReader:
     """How each task of a query is read.
 
-    The last ``counts`` columns of ``schema`` are numbers of rows, for each value of those before
-    them. A task gives at most ``limit`` rows; −1 for no limit.
+    The last ``counts`` columns of ``schema`` are numbers of rows, for each value of the columns
+    before them. A task gives at most ``limit`` rows; −1 means no limit.
     """
 
     settings: ReadSettings
@@ -113,7 +113,7 @@ class Wire:
         return StructType.fromJson(json.loads(self.text()))
 
     def filters(self) -> list[Filter | None]:
-        """``None`` for what cannot be judged here."""
+        """The filters; ``None`` for one that cannot be evaluated here."""
         return [_filter(self._expression()) for _ in range(self.number())]
 
     def _exactly(self, size: int) -> bytes:
@@ -125,7 +125,7 @@ class Wire:
     def _expression(self) -> Expression:
         match chr(self.number()):
             case "C":
-                return Column(tuple(self.texts()))
+                return ColumnReference(tuple(self.texts()))
             case "L":
                 return _literal(self.text(), self.text())
             case "F":
@@ -147,8 +147,8 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """Answer one request.
 
     Raises:
-        EOFError: there was none.
-        OSError: the other side has gone.
+        EOFError: there was no request.
+        OSError: the connection is closed.
     """
     wire = Wire(source, sink)
     operation = wire.text()
@@ -158,7 +158,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         raise
     except Exception as error:
         known = isinstance(error, LogstoreError)
-        wire.put(Answer.ERROR, str(error) if known else f"{type(error).__name__}: {error}")
+        wire.put(AnswerKind.ERROR, str(error) if known else f"{type(error).__name__}: {error}")
     sink.flush()
 
 
@@ -168,19 +168,22 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 def _schema(wire: Wire) -> None:
     """Options; the columns as DDL."""
     given = wire.options()
-    wire.put(Answer.END, ddl(*chosen_columns(Options(given))))
+    wire.put(AnswerKind.END, ddl(*chosen_columns(Options(given))))
 
 
 def _exact_filters(wire: Wire) -> None:
-    """Options, the schema, filters; for each filter whether it then holds for every row."""
+    """Takes options, the schema and filters.
+
+    Answers for each filter whether it then holds for every row.
+    """
     options, schema, wanted = wire.options(), wire.schema(), wire.filters()
     reader = BatchReader(read_options(options), schema)
     exact = [_push(reader.filters, condition) for condition in wanted]
-    wire.put(Answer.END, *map(int, exact))
+    wire.put(AnswerKind.END, *map(int, exact))
 
 
 def _plan(wire: Wire) -> None:
-    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``Task``s, pickled."""
+    """As ``Requests.plan`` sends it; a ``TaskReader`` and its ``ReadTask``s, pickled."""
     options, schema, required = wire.options(), wire.schema(), wire.texts()
     counts, limit, wanted = wire.number(), wire.number(), wire.filters()
     reader = BatchReader(read_options(options), schema)
@@ -189,9 +192,9 @@ def _plan(wire: Wire) -> None:
     named = required[: len(required) - counts]
     columns = [reader.schema.field(name) for name in named]
     columns += [pa.field(name, pa.int64()) for name in required[len(named) :]]
-    tasks = [task for task in reader.partitions() if isinstance(task, Task)]
+    tasks = [task for task in reader.partitions() if isinstance(task, ReadTask)]
     task_reader = TaskReader(reader.settings(), pa.schema(columns), counts, limit)
-    wire.put(Answer.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
+    wire.put(AnswerKind.END, pickle.dumps(task_reader), len(tasks), *map(pickle.dumps, tasks))
 
 
 def _push(filters: PushedFilters, condition: Filter | None) -> bool:
@@ -199,42 +202,42 @@ def _push(filters: PushedFilters, condition: Filter | None) -> bool:
 
 
 def _read(wire: Wire) -> None:
-    """A ``TaskReader`` and a ``Task``; the rows."""
+    """A ``TaskReader`` and a ``ReadTask``; the rows."""
     # Both were pickled by this code, and come from the JVM that started this process.
     reader, task = pickle.loads(wire.block()), pickle.loads(wire.block())
     assert isinstance(reader, TaskReader)
-    assert isinstance(task, Task)
+    assert isinstance(task, ReadTask)
     if reader.schema.names:
         _send_batches(wire, reader, task)
     else:
         _send_row_numbers(wire, reader, task)
-    wire.put(Answer.END)
+    wire.put(AnswerKind.END)
 
 
-def _send_batches(wire: Wire, reader: TaskReader, task: Task) -> None:
+def _send_batches(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
     batches: Iterator[pa.RecordBatch]
     if reader.counts:
         batches = iter([counted(reader, task)])
     else:
         batches = read_task(task, reader.settings, reader.schema)
-    # Never closed: what follows the batches is ours to say.
+    # Never closed: the end of the stream is our own message.
     stream = pa.ipc.new_stream(wire.sink, reader.schema)
     for batch, rows in _up_to(reader.limit, batches, lambda batch: batch.num_rows):
-        wire.put(Answer.BATCH)
+        wire.put(AnswerKind.BATCH)
         stream.write_batch(batch.slice(0, rows))
-        wire.sink.flush()  # the JVM goes on while the next one is made
+        wire.sink.flush()  # the JVM works on while the next one is made
 
 
-def _send_row_numbers(wire: Wire, reader: TaskReader, task: Task) -> None:
+def _send_row_numbers(wire: Wire, reader: TaskReader, task: ReadTask) -> None:
     counts = (count for _, count in count_task(task, reader.settings))
     for _, rows in _up_to(reader.limit, counts, lambda count: count):
-        wire.put(Answer.ROWS, rows)
+        wire.put(AnswerKind.ROWS, rows)
 
 
 def _up_to(
     limit: int, parts: Iterator[Any], size: Callable[[Any], int]
 ) -> Iterator[tuple[Any, int]]:
-    """Parts with how many of their rows are wanted, until there are ``limit``."""
+    """Yield each part with the number of its rows to take, until there are ``limit``."""
     left = limit
     for part in parts:
         rows = size(part) if limit == _NO_LIMIT else min(size(part), left)
@@ -245,8 +248,11 @@ def _up_to(
             return
 
 
-def counted(reader: TaskReader, task: Task) -> pa.RecordBatch:
-    """A row of numbers for each value of the columns before them; one at least without any."""
+def counted(reader: TaskReader, task: ReadTask) -> pa.RecordBatch:
+    """A row of counts for each value of the columns before them.
+
+    Without such columns there is one row.
+    """
     groups = [reader.schema.field(i) for i in range(len(reader.schema) - reader.counts)]
     found: dict[tuple[Any, ...], int] = defaultdict(int)
     if not groups:
@@ -277,7 +283,7 @@ _OPERATIONS: Mapping[str, Callable[[Wire], None]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnReference:
     path: tuple[str, ...]
 
 
@@ -292,8 +298,8 @@ class Call:
     arguments: list[Expression]
 
 
-Expression: TypeAlias = Column | Literal | Call | None
-"""As Spark's connectors have it; ``None`` for any other."""
+Expression: TypeAlias = ColumnReference | Literal | Call | None
+"""An expression as Spark's connectors send it; ``None`` for any other kind."""
 
 _BINARY: Mapping[str, Callable[[Any, Any], Filter]] = {
     "=": EqualTo,
@@ -324,18 +330,18 @@ def _filter(expression: Expression) -> Filter | None:
         case Call("NOT", [inner]):
             child = _filter(inner)
             return None if child is None or isinstance(child, Not) else Not(child)
-        case Call("IS_NULL", [Column(path)]):
+        case Call("IS_NULL", [ColumnReference(path)]):
             return IsNull(path)
-        case Call("IS_NOT_NULL", [Column(path)]):
+        case Call("IS_NOT_NULL", [ColumnReference(path)]):
             return IsNotNull(path)
-        case Call("IN", [Column(path), *choice]):
+        case Call("IN", [ColumnReference(path), *choice]):
             values = tuple(one.value for one in choice if isinstance(one, Literal))
             return In(path, values) if values and len(values) == len(choice) else None
-        case Call(name, [Literal(value), Column(path)]) if name in _TURNED:
+        case Call(name, [Literal(value), ColumnReference(path)]) if name in _TURNED:
             return _BINARY[_TURNED[name]](path, value)
-        case Call(name, [Column(path), Literal(value)]) if name in _BINARY:
+        case Call(name, [ColumnReference(path), Literal(value)]) if name in _BINARY:
             return _BINARY[name](path, value)
     return None
 
 
-__all__ = ["Answer", "TaskReader", "counted", "serve"]
+__all__ = ["AnswerKind", "TaskReader", "counted", "serve"]

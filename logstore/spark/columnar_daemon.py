@@ -1,8 +1,8 @@
 """The process that Spark forks workers of the columnar source from, one for each task at a time.
 
-Spark's own daemon, which starts, reuses and ends them, reads the worker's module after the fork,
-and only one whose name begins with ``pyspark``. It finds this one here under such a name, with all
-that a worker needs imported once for all of them.
+Spark's own daemon starts, reuses and ends them. It imports the worker's module after the fork, and
+accepts only a name that begins with ``pyspark``. This module registers itself under such a name, so
+that its imports are done once for all workers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ WORKER = "pyspark_logstore_worker"
 
 
 def main(source: BinaryIO, sink: BinaryIO) -> None:
-    """Answer a request of the JVM; the daemon calls again while it keeps the worker."""
+    """Answer one request of the JVM. The daemon calls again while it keeps the worker."""
     try:
         serve(source, sink)
     except (EOFError, OSError):
-        sys.exit(1)  # the JVM let go of it
+        sys.exit(1)  # the JVM released it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The columnar source's classes: one jar, compiled by the package's build where a JDK is."""
+"""The jar with the classes of the columnar source, which the build compiles if a JDK exists."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pyspark
 
 _JAR = Path(__file__).with_name("logstore-spark.jar")
 _SPARK = "4.3."
-"""What the classes were made for: they use parts of Spark that may change with its next version."""
+"""The Spark version of the classes. They use parts of Spark that may change with the next one."""
 
 
 def jar() -> Path | None:
-    """The jar, where Spark can use it."""
+    """The path of the jar, if the installed Spark can use it."""
     return None if why_not() else _JAR
 
 
 def why_not() -> str:
-    """What keeps this installation from the columnar source; "" for nothing."""
+    """Why this installation cannot use the columnar source; "" if it can."""
     if not pyspark.__version__.startswith(_SPARK):
         return f"it is for Spark {_SPARK}x, and this is {pyspark.__version__}"
     if not _JAR.is_file():

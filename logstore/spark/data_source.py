@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from logstore.spark.common.columns import check_schema, ddl
 from logstore.spark.common.errors import ListingOutdatedError
 from logstore.spark.common.filters import PushedFilters
-from logstore.spark.common.options import Options, ReadOptions, chosen_columns
-from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.common.options import Options, SourceOptions, chosen_columns
+from logstore.spark.common.splits import ReadSettings, ReadTask, Split
 from logstore.spark.layout.layout import list_partitions
 from logstore.spark.layout.settled import until
 from logstore.spark.segments.positions import offset_for_timestamp
@@ -50,28 +50,31 @@ class LogstoreDataSource(DataSource):
 
 
 class PythonDataSource(LogstoreDataSource):
-    """The same where ``logstore`` is the columnar source, which leaves streams and writes to it."""
+    """The same source under the name ``logstore-python``.
+
+    The columnar source leaves streams and writes to it.
+    """
 
     @classmethod
     def name(cls) -> str:
         return "logstore-python"
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(given: Mapping[str, str]) -> SourceOptions:
     """
     Raises:
-        ConfigError: an option or a value that is none.
+        ConfigError: an unknown option or an invalid value.
     """
     options = Options(given)
-    parsed = ReadOptions.parse(options)
+    parsed = SourceOptions.parse(options)
     options.refuse_unknown()
     return parsed
 
 
 class BatchReader(DataSourceReader):
-    """One query. Spark sends it to every task, so it holds no plan."""
+    """The reader of one query. Spark sends it to every task, so it holds no plan."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(options.granularity, schema)
         self.options = options
         self.filters = PushedFilters(options.granularity)
@@ -83,11 +86,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         tasks = until(self._planned, self.options.paths[0], "logs")
-        # Without any, Spark would make up a partition of its own.
-        return [Task(splits) for splits in tasks] or [Task(())]
+        # Without any task Spark would make up a partition of its own.
+        return [ReadTask(splits) for splits in tasks] or [ReadTask(())]
 
     def _planned(self) -> list[tuple[Split, ...]] | None:
-        """What each task reads; ``None`` when a file was not any more what it was when listed."""
+        """What each task reads; ``None`` if a file has changed since it was listed."""
         try:
             return self._plan()
         except (ListingOutdatedError, FileNotFoundError):
@@ -127,19 +130,19 @@ class BatchReader(DataSourceReader):
         return read_task(partition, self.settings(), self.schema)
 
     def settings(self) -> ReadSettings:
-        """How tasks are read that were planned with the filters of this query."""
+        """How to read tasks that were planned with the filters of this query."""
         return self.options.settings(self.filters.start_timestamp, self.filters.end_timestamp)
 
 
 class _OptionalPushDown:
-    """``BatchReader.pushFilters``, which does not insist on being called.
+    """``BatchReader.pushFilters``, present only if the session lets Spark call it.
 
-    Spark refuses a reader with a method ``pushFilters`` of its own unless the session has
-    ``spark.sql.python.filterPushdown.enabled``; it tells by the function behind the method. Named
-    here is the base class's, which takes no filter: that is what happens without the setting.
+    Spark refuses a reader that overrides ``pushFilters`` unless the session has
+    ``spark.sql.python.filterPushdown.enabled``. It compares the function behind the method. Without
+    the setting this gives the function of the base class, which takes no filter.
 
-    Spark 4.3 keeps a reader for all queries of a frame, with the filters of the first one: filters
-    are taken only where ``pushFilters`` promises that each frame has one query.
+    Spark 4.3 keeps a reader for all queries of a frame, with the filters of the first one. So
+    filters are taken only if each frame has one query.
     """
 
     def __init__(self, reader: BatchReader) -> None:

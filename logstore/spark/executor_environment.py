@@ -1,7 +1,8 @@
-"""The package for workers that do not have it: one archive, and a look at who runs what.
+"""Send the package to workers that lack it, as one archive, and check what workers import.
 
-``--py-files`` and ``addPyFile`` leave a zip packed, and Python loads no extension module out of
-one: the kernels would be missing without an error. ``spark.archives`` is unpacked on each executor.
+``--py-files`` and ``addPyFile`` leave a zip packed, and Python cannot load extension modules from
+it, so the kernels would be missing without an error. ``spark.archives`` is unpacked on each
+executor.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PACKAGES = ("checkpoints", "logstore")
-_DEPENDENCIES = (  # what a task may import of others
+_DEPENDENCIES = (  # the other packages that a task may import
     *(("backports.zstd",) if sys.version_info < (3, 14) else ()),
     "cramjam",
     "crcmod",
@@ -33,14 +34,14 @@ _DEPENDENCIES = (  # what a task may import of others
 _IMPORTED = ("logstore", "logstore.kernels", "pyarrow", *_DEPENDENCIES)
 _LEFT_OUT = frozenset({".c", ".h", ".pxd", ".pyc", ".pyi", ".pyx"})
 _UNPACKED = "logstore-packages"  # in an executor's working directory
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes, which caches know again
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes, so caches recognise them
 
 
 def package_archive(path: str | os.PathLike[str]) -> Path:
     """Write a zip of logstore with its kernels, and of the libraries that its tasks import.
 
-    It runs where this interpreter's extension modules do: the same minor version of Python on the
-    same kind of machine. pyspark and pyarrow are not in it: workers have them.
+    It needs the same minor version of Python and the same kind of machine as this interpreter.
+    pyspark and pyarrow are not in it, because workers have them.
 
     Returns:
         The path of the archive, for ``shipped``.
@@ -56,7 +57,7 @@ def package_archive(path: str | os.PathLike[str]) -> Path:
 
 
 def _content(modules: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Names in the archive and the files: whole packages, or a module's single file."""
+    """(name in the archive, file) of whole packages and single modules."""
     for module in modules:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
@@ -83,7 +84,7 @@ def shipped(archive: str | os.PathLike[str]) -> dict[str, str]:
 
 
 class Worker(NamedTuple):
-    """What a Python worker of an executor found; ``missing`` is a package that it lacks."""
+    """What the Python worker of an executor imports. ``missing`` names a package that it lacks."""
 
     host: str
     python: str
@@ -93,10 +94,10 @@ class Worker(NamedTuple):
 
 
 def workers(spark: SparkSession) -> list[Worker]:
-    """Ask the executors that are there for what they import; one short task for each core."""
+    """Ask the present executors what they import, with one short task for each core."""
 
-    # Functions of a module travel by name, and workers may not have this module: nested ones
-    # travel as code.
+    # Functions of a module are pickled by name, and workers may lack this module. Nested functions
+    # are pickled as code.
     def look(_: Iterable[int]) -> Iterator[tuple[str, ...]]:
         import importlib
         import platform
@@ -118,7 +119,7 @@ def workers(spark: SparkSession) -> list[Worker]:
 
 
 def check_workers(spark: SparkSession) -> list[Worker]:
-    """Refuse workers that could not run a task.
+    """Check that workers can run a task.
 
     Raises:
         ConfigError: a worker lacks a package, or has another version of logstore.

@@ -1,4 +1,4 @@
-"""A Spark session with the settings that logstore is measured with."""
+"""A Spark session with the recommended settings, which the benchmarks use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 def settings(master: str = "local[*]") -> dict[str, str]:
     """The recommended configuration, for a session that is built by other means.
 
-    With the jar of the columnar source in ``spark.jars``, where this installation has it.
+    ``spark.jars`` has the jar of the columnar source if this installation has it.
     """
     found = _SETTINGS | (_LOCAL_SETTINGS if _is_local(master) else {})
     path = jar()
@@ -52,8 +52,8 @@ def settings(master: str = "local[*]") -> dict[str, str]:
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("logstore")`` known to a session.
 
-    It is the columnar source where the session was started with its jar (``settings``), and else
-    the Python source, which a line of the log then says. ``logstore-python`` is always the latter.
+    It is the columnar source if the session was started with its jar (`settings`). Otherwise it is
+    the Python source, and a log line says so. ``logstore-python`` is always the Python source.
     """
     from logstore.spark.data_source import LogstoreDataSource, PythonDataSource
 
@@ -65,7 +65,7 @@ def register(spark: SparkSession) -> None:
 
 
 def is_columnar(spark: SparkSession) -> bool:
-    """Whether ``format("logstore")`` reads by the columnar source in this session."""
+    """Whether ``format("logstore")`` is the columnar source in this session."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark.sparkContext._jvm
@@ -79,25 +79,25 @@ def is_columnar(spark: SparkSession) -> bool:
 def session(
     master: str = "local[*]", app_name: str = "logstore", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start Spark, or take the session that runs in this process already, with the source known.
+    """Start Spark, or take the running session of this process, and register the source.
 
-    Python workers run this interpreter, unless ``PYSPARK_PYTHON`` names another one. A session that
-    runs already keeps its master and everything else that Spark reads only at a start. On a cluster
-    the workers are asked at once whether they have what they need: see ``shipping``.
+    Python workers run this interpreter unless ``PYSPARK_PYTHON`` names another one. A running
+    session keeps its master and all settings that Spark reads only at a start. On a cluster it is
+    checked at once that the workers have what they need (``executor_environment``).
 
     Args:
         master: ``local[*]``, ``spark://host:port``, ``yarn``, ``k8s://…``.
-        conf: goes before the recommended ``settings``; its ``spark.jars`` are added to theirs.
+        conf: overrides the recommended ``settings``. Its ``spark.jars`` are added to theirs.
 
     Raises:
-        ConfigError: Spark did not start, for want of Java or by what it says of its master or
-            configuration; or workers without logstore.
+        ConfigError: Spark did not start, because Java is missing or because of its master or
+            configuration; or workers lack logstore.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    # Without it workers run whatever ``python3`` comes first on the PATH.
+    # Without it workers run the first ``python3`` on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession.getActiveSession()
     builder = SparkSession.builder.master(master).appName(app_name)

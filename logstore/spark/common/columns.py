@@ -1,7 +1,7 @@
-"""The columns of the data source, and what each is made of.
+"""The columns of the data source, and where their values come from.
 
-Those of Spark's own Kafka source come first and are there by default, with its names and types, so
-that a query written for Kafka runs unchanged; the others are there on request. All are nullable.
+The columns of Spark's own Kafka source come first. They are the default, and have its names and
+types, so a query written for Kafka runs unchanged. The others come on request. All are nullable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Enum):
-    """How often a column's value changes, hence what it costs."""
+    """How often a column's value changes, which decides its cost."""
 
     RECORD = "decoded from every record"
     BATCH = "one value in the header of a batch"
@@ -95,7 +95,7 @@ def choose(granularity: str, names: Sequence[str], include_headers: bool) -> tup
     """The columns to read: ``names`` in any order, or the default ones when it is empty.
 
     Raises:
-        ConfigError: an unknown name, or one that is there twice.
+        ConfigError: an unknown or repeated name.
     """
     known = known_columns(granularity)
     by_lower = {name.lower(): name for name in known}

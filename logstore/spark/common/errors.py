@@ -2,9 +2,9 @@
 
 LogstoreError
 ├── NotALogDirectoryError      a path that holds neither partitions nor segments
-├── DuplicatePartitionError    several brokers' copies of a partition, and no word on which to read
-├── ListingOutdatedError       the log changed since it was listed: it is looked at again
-└── DataLossError              what was asked for is not there, or not any more
+├── DuplicatePartitionError    several brokers have the partition, and none was chosen
+├── ListingOutdatedError       the log changed since it was listed, and is listed again
+└── DataLossError              requested records do not exist, or no longer
 
 Arguments are plain values: an error raised in a worker reaches the driver by pickle. Paths are kept
 without the credentials of a URI.
@@ -49,7 +49,10 @@ class DuplicatePartitionError(LogstoreError):
 
 
 class ListingOutdatedError(LogstoreError):
-    """The listing is taken again; it reaches a user where the log changes again and again."""
+    """The log changed since it was listed.
+
+    The listing is repeated; a user sees this error only if the log keeps changing.
+    """
 
     def __init__(self, path: str) -> None:
         path = shown(path)
@@ -63,7 +66,7 @@ class ListingOutdatedError(LogstoreError):
 class DataLossError(LogstoreError):
     """Offsets ``[start, end)`` of ``path``, a partition's directory or a segment, cannot be read.
 
-    The option failOnDataLoss=false goes on with what is there.
+    With the option failOnDataLoss=false reading continues with the records that exist.
     """
 
     def __init__(self, path: str, start: int, end: int, reason: str) -> None:

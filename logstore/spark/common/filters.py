@@ -47,10 +47,10 @@ _NAMES = ("topic", "partition", "broker")
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What the filters of a query leave to read.
+    """The part of the logs that the filters of a query leave to read.
 
-    Offsets in ``[from_offset, end_offset)``, exactly. Times in ``[start_timestamp,
-    end_timestamp)``, in ms: rows outside may come, and Spark looks at each. ``None``: no bound.
+    Offsets are exactly in ``[from_offset, end_offset)``. Times are in ``[start_timestamp,
+    end_timestamp)``, in ms; rows outside may come, and Spark filters them. ``None`` means no bound.
     """
 
     granularity: str = "record"
@@ -63,7 +63,7 @@ class PushedFilters:
     def takes(self, **names: str | int) -> bool:
         """Whether a partition with these values of ``topic``, ``partition``, ``broker`` is wanted.
 
-        Conditions on others than those given are taken as met.
+        Conditions on columns that are not given count as met.
         """
         return all(
             _meets(condition, names[_column(condition)])
@@ -72,13 +72,13 @@ class PushedFilters:
         )
 
     def push(self, filters: Iterable[Filter]) -> Iterator[Filter]:
-        """Take filters in; gives back those that Spark has still to evaluate."""
+        """Take over filters. Yields those that Spark still has to evaluate."""
         for condition in filters:
             if not self._take(condition):
                 yield condition
 
     def _take(self, condition: Filter) -> bool:
-        """Narrow what is read; whether ``condition`` then holds for every row."""
+        """Narrow what is read. Returns whether ``condition`` then holds for every row."""
         column = _column(condition)
         if column in _NAMES:
             if not _is_known(condition):
@@ -154,7 +154,7 @@ class Microseconds:
 
 
 def _milliseconds(value: Any) -> tuple[int, bool] | None:
-    """The last millisecond that is not after a time, and whether it is just that time."""
+    """The last millisecond that is not after a time, and whether it equals that time."""
     if isinstance(value, Microseconds):
         whole, more = divmod(value.value, 1000)
         return whole, not more

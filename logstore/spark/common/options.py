@@ -1,4 +1,4 @@
-"""Options of reading, in the words of Spark's own Kafka source where it has them."""
+"""Options of reading, named as in Spark's own Kafka source where it has them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from logstore.storage.uri import shown
 
 EARLIEST = -2
 LATEST = -1
-"""Offsets with a meaning, in JSON as in Kafka's ListOffsets."""
+"""Special offsets, in JSON as in Kafka's ListOffsets."""
 
 logger = get_logger(__name__)
 
-TopicPartition: TypeAlias = tuple[str, int]
+TopicAndPartition: TypeAlias = tuple[str, int]
 _T = TypeVar("_T")
 
 INTERNAL_TOPICS = frozenset(
@@ -41,7 +41,7 @@ class TopicSelection:
     topic.
     """
 
-    assigned: frozenset[TopicPartition] = frozenset()
+    assigned: frozenset[TopicAndPartition] = frozenset()
     subscribed: frozenset[str] = frozenset()
     pattern: str = ""
 
@@ -55,8 +55,8 @@ class TopicSelection:
             return False
         return not self.pattern or re.fullmatch(self.pattern, topic) is not None
 
-    def missing(self, found: Iterable[TopicPartition]) -> list[str]:
-        """Names of what is asked for by name and not among ``found``."""
+    def missing(self, found: Iterable[TopicAndPartition]) -> list[str]:
+        """The selected names that are not among ``found``."""
         there = set(found)
         topics = {topic for topic, _ in there}
         partitions = [f"{t}-{p}" for t, p in sorted(self.assigned) if (t, p) not in there]
@@ -64,21 +64,22 @@ class TopicSelection:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """Where reading starts or ends: at an offset of each partition, or at a time.
+class OffsetRangeLimit:
+    """Where reading starts or ends: an offset of each partition, or a time.
 
     ``offsets`` and ``timestamps`` (ms) are given by partition; ``timestamp`` is for all of them.
-    Exactly one is set, or none: then ``offset``, ``EARLIEST`` or ``LATEST``, is for all.
+    At most one of them is set. Without any, ``offset``, which is ``EARLIEST`` or ``LATEST``, is for
+    all.
     """
 
     offset: int = EARLIEST
-    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    offsets: Mapping[TopicAndPartition, int] = field(default_factory=dict)
+    timestamps: Mapping[TopicAndPartition, int] = field(default_factory=dict)
     timestamp: int | None = None
 
     @property
-    def partitions(self) -> Collection[TopicPartition]:
-        """Those that are named."""
+    def partitions(self) -> Collection[TopicAndPartition]:
+        """The partitions that are named."""
         return {**self.offsets, **self.timestamps}.keys()
 
     def time_of(self, topic: str, partition: int) -> int | None:
@@ -95,7 +96,7 @@ class Bound:
         return self._of(self.offsets, topic, partition, "an offset")
 
     @staticmethod
-    def _of(given: Mapping[TopicPartition, int], topic: str, partition: int, what: str) -> int:
+    def _of(given: Mapping[TopicAndPartition, int], topic: str, partition: int, what: str) -> int:
         if (topic, partition) not in given:
             raise ConfigError(
                 f"the options name {what} for some partitions, but none for {topic}-{partition}"
@@ -106,7 +107,7 @@ class Bound:
 class Options:
     """Options as Spark hands them over: names in any case, values as text.
 
-    A getter takes the option it reads; ``refuse_unknown`` tells of what nobody took.
+    A getter removes the option that it reads. ``refuse_unknown`` reports what is left.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
@@ -122,7 +123,7 @@ class Options:
         return name.lower() in self._given
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of ``allowed``, in any case; the first is the default."""
+        """One of ``allowed``, in upper or lower case. The first is the default."""
         value = self.text(name, allowed[0])
         for word in allowed:
             if word.lower() == value.lower():
@@ -175,7 +176,7 @@ class Options:
     def refuse_unknown(self) -> None:
         """
         Raises:
-            ConfigError: an option that no getter asked for; lists those that exist.
+            ConfigError: an option that no getter has read. Lists the options that exist.
         """
         unknown = sorted(set(self._given) - set(self._known))
         of_kafka = [name for name in unknown if name.startswith("kafka.")]
@@ -190,13 +191,13 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class SourceOptions:
     """What to read and how, for batch and streaming alike. Sizes in bytes."""
 
     paths: tuple[str, ...]
     selection: TopicSelection
-    starting: Bound
-    ending: Bound
+    starting: OffsetRangeLimit
+    ending: OffsetRangeLimit
     start_latest_without_match: bool
     read_committed: bool
     up_to_high_watermark: bool
@@ -216,20 +217,21 @@ class ReadOptions:
     push_filters: bool
 
     @classmethod
-    def parse(cls, options: Options, *, streaming: bool = False) -> ReadOptions:
+    def parse(cls, options: Options, *, streaming: bool = False) -> SourceOptions:
         """
         Raises:
-            ConfigError: a value that is none, or options that exclude each other. Unknown names
-                are left to ``Options.refuse_unknown``: a caller may have more of its own.
+            ConfigError: an invalid value, or options that exclude each other.
+                `Options.refuse_unknown` checks unknown names, because a caller may have options of
+                its own.
         """
         granularity, columns = chosen_columns(options)
         if granularity == "batch" and options.has("maxRecordsPerPartition"):
             raise ConfigError("maxRecordsPerPartition is for rows of records")
         strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
-        starting = _bound(options, "starting", LATEST if streaming else EARLIEST)
+        starting = _limit(options, "starting", LATEST if streaming else EARLIEST)
         if not streaming and starting.offset == LATEST:
             raise ConfigError("startingOffsets: latest is for streaming; a batch would be empty")
-        ending = Bound(LATEST) if streaming else _bound(options, "ending", LATEST)
+        ending = OffsetRangeLimit(LATEST) if streaming else _limit(options, "ending", LATEST)
         return cls(
             paths=_paths(options),
             selection=_selection(options),
@@ -258,7 +260,7 @@ class ReadOptions:
     def settings(
         self, start_timestamp: int | None = None, end_timestamp: int | None = None
     ) -> ReadSettings:
-        """What tasks need of these options; the times are those of pushed filters."""
+        """The options that tasks need. The times are those of pushed filters."""
         return ReadSettings(
             self.granularity,
             start_timestamp,
@@ -271,10 +273,10 @@ class ReadOptions:
             self.read_committed,
         )
 
-    def check_named(self, found: Collection[TopicPartition]) -> None:
+    def check_named(self, found: Collection[TopicAndPartition]) -> None:
         """
         Raises:
-            UnknownTopicOrPartitionError: an option names what is not among ``found``.
+            UnknownTopicOrPartitionError: an option names a partition that is not among ``found``.
         """
         named = {*self.starting.partitions, *self.ending.partitions}
         missing = [*self.selection.missing(found), *(f"{t}-{p}" for t, p in named - set(found))]
@@ -288,7 +290,7 @@ class ReadOptions:
 
 
 def chosen_columns(options: Options) -> tuple[str, tuple[str, ...]]:
-    """What a row stands for, and the names of its columns."""
+    """The granularity of a row, and the names of its columns."""
     granularity = options.choice("granularity", ("record", "batch"))
     include_headers = options.flag("includeHeaders", False)
     return granularity, choose(granularity, options.words("columns"), include_headers)
@@ -341,7 +343,7 @@ def _selection(options: Options) -> TopicSelection:
     )
 
 
-def _assigned(value: Any) -> frozenset[TopicPartition]:
+def _assigned(value: Any) -> frozenset[TopicAndPartition]:
     assigned = frozenset(
         (topic, _whole(partition)) for topic, found in value.items() for partition in found
     )
@@ -350,10 +352,10 @@ def _assigned(value: Any) -> frozenset[TopicPartition]:
     return assigned
 
 
-def _bound(options: Options, name: str, default: int) -> Bound:
-    """The first that is given: a time, times by partition, offsets (as in Spark's source)."""
+def _limit(options: Options, name: str, default: int) -> OffsetRangeLimit:
+    """The first that is given of time, times by partition, and offsets, as in Spark's source."""
     timestamp = options.integer(f"{name}Timestamp", None)
-    none: dict[TopicPartition, int] = {}
+    none: dict[TopicAndPartition, int] = {}
     timestamps = options.json(f"{name}OffsetsByTimestamp", _by_partition, none)
     text = options.text(f"{name}Offsets")
     words = {"earliest": EARLIEST, "latest": LATEST}
@@ -366,14 +368,14 @@ def _bound(options: Options, name: str, default: int) -> Bound:
     if name == "starting" and default == EARLIEST and LATEST in offsets.values():
         raise ConfigError("startingOffsets: −1, latest, is for streaming")
     if timestamp is not None:
-        return Bound(timestamp=timestamp)
+        return OffsetRangeLimit(timestamp=timestamp)
     if timestamps:
-        return Bound(timestamps=timestamps)
-    return Bound(offset, offsets)
+        return OffsetRangeLimit(timestamps=timestamps)
+    return OffsetRangeLimit(offset, offsets)
 
 
-def _by_partition(value: Any) -> dict[TopicPartition, int]:
-    """Of ``{"topic": {"0": 23, "1": -2}}``."""
+def _by_partition(value: Any) -> dict[TopicAndPartition, int]:
+    """The values of JSON such as ``{"topic": {"0": 23, "1": -2}}``."""
     given = {
         (topic, _whole(int(partition))): _whole(number, EARLIEST)
         for topic, numbers in value.items()

@@ -1,4 +1,4 @@
-"""Calls that wait for a medium, many at a time."""
+"""Run many calls that wait for a storage at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _R = TypeVar("_R")
 
 
 def at_once(call: Callable[[_T], _R], items: Collection[_T]) -> list[_R]:
-    """``call`` of every item; results in order. All have ended when the first error is raised."""
+    """Call ``call`` with every item. Results are in order.
+
+    Errors are raised after all have ended.
+    """
     threads = min(_THREADS, len(items))
     results: list[_R] = []
     for value, error in run_all((partial(call, item) for item in items), threads, "logstore-spark"):

@@ -1,8 +1,8 @@
-"""What a segment's file was when a split of it was planned, and whether a file is still that.
+"""The identity of a segment's file when a split was planned, to check it again when it is read.
 
-A rolled segment never changes: the same file, size and time of change. The last one grows: the
-same file, and the same headers of batches at some of its bytes, the last batch among them. An inode
-may have a second life, so a file is never known by its number alone.
+A rolled segment never changes, so file, size and time of change must be the same. The last segment
+grows, so the file and some batch headers, the last one among them, must be the same. An inode
+number may be reused, so it alone does not identify a file.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from logstore.storage.base import File, Storage
 from logstore.storage.identity import FileIdentity, identity_of
 
 HEADER = 61
-"""Bytes of a batch's header: offsets, leader epoch, checksum of the rest, producer."""
+"""The size of a batch header: offsets, leader epoch, checksum of the rest, producer."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileProof:
-    """``headers`` lists bytes of the file with what stood there; ``may_grow``: the last segment."""
+    """``headers`` lists positions in the file with the bytes there.
+
+    ``may_grow``: the last segment.
+    """
 
     file: FileIdentity
     may_grow: bool
     headers: tuple[tuple[int, bytes], ...] = ()
 
     def is_of(self, file: File, storage: Storage) -> bool:
-        """Whether ``file`` is that file, whatever has become of it."""
+        """Whether ``file`` is the same file, even if its content has changed."""
         return identity_of(file, storage).same_file(self.file)
 
     def broken(self, file: File, storage: Storage) -> str:
-        """Why ``file`` is not what it was; "" where it is.
+        """Why ``file`` is no longer what it was; "" if it still is.
 
         Raises:
             OSError: the medium refused.

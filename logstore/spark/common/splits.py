@@ -1,4 +1,4 @@
-"""What a task reads, as values that the driver sends to it."""
+"""Values that the driver sends to a task: what to read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from logstore.format.reader import MAX_OFFSET
 from logstore.spark.common.proof import FileProof
 from logstore.storage.uri import join_uri, shown
 
-AbortedTransaction: TypeAlias = tuple[int, int, int]
+AbortedRange: TypeAlias = tuple[int, int, int]
 """Producer id, first offset, and offset of the ABORT marker."""
 
 
@@ -20,9 +20,9 @@ AbortedTransaction: TypeAlias = tuple[int, int, int]
 class Split:
     """A part of one segment: bytes ``[position, end_position)``, both at starts of batches.
 
-    Of these, records with offsets in ``[from_offset, end_offset)``. ``uri`` is the partition's
-    directory. ``open_end``: it ends where the partition's last segment did when it was listed,
-    perhaps inside a batch that was being written.
+    Only records with offsets in ``[from_offset, end_offset)`` count. ``uri`` is the partition's
+    directory. ``open_end``: the split ends where the last segment ended when it was listed, perhaps
+    inside a batch that was being written.
     """
 
     uri: str
@@ -35,10 +35,10 @@ class Split:
     from_offset: int = 0
     end_offset: int = MAX_OFFSET
     open_end: bool = False
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
     topic_id: str = ""
     proof: FileProof | None = None
-    """What the file was when the split was planned: no other one is read in its place."""
+    """The identity of the file when the split was planned, so that no other file is read."""
 
     @property
     def path(self) -> str:
@@ -53,11 +53,11 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """How splits are read, the same for all of a query.
+    """How the splits of a query are read.
 
-    Batches without a record of ``[start_timestamp, end_timestamp)``, in ms, may be left out; who
-    wants no other records has still to look at each. ``check_crcs`` and ``max_batch_bytes``, what
-    a batch may take stored or unpacked, are as in docs/spark.md.
+    Batches without a record in ``[start_timestamp, end_timestamp)``, in ms, may be left out, but
+    the caller still has to filter records. ``check_crcs`` and ``max_batch_bytes``, the size of a
+    batch stored or unpacked, are as in docs/spark.md.
     """
 
     granularity: str = "record"
@@ -72,7 +72,7 @@ class ReadSettings:
 
 
 @dataclass
-class Task(InputPartition):
-    """What one task reads: a part of a segment, or several small ones."""
+class ReadTask(InputPartition):
+    """The work of one task: a part of a segment, or several small segments."""
 
     splits: tuple[Split, ...]

@@ -1,4 +1,4 @@
-"""Which life of a name a partition's directory is: its topic's id."""
+"""The topic id of a partition's directory: a topic of the same name may have been created again."""
 
 from __future__ import annotations
 

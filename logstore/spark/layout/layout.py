@@ -22,12 +22,16 @@ from logstore.spark.common.errors import DuplicatePartitionError, NotALogDirecto
 from logstore.spark.common.parallel import at_once
 from logstore.spark.layout.identity import topic_id
 from logstore.spark.layout.settled import settled_layout, until
-from logstore.spark.layout.types import MISSING, UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.layout.types import MISSING, UNKNOWN, ListedSegment, PartitionLayout
 from logstore.storage.base import FileInfo, Storage
+from logstore.storage.broker_directories import broker_directories
 from logstore.storage.uri import join_uri, open_storage, shown
 
 WRITES = "logstore-writes"
-"""Lists the writes of ``df.write`` to a log directory; each one replaces the directory."""
+"""The file that lists the writes of ``df.write`` to a log directory.
+
+Each write replaces the directory.
+"""
 
 _LOG_DIR_FILES = (HIGH_WATERMARK, LOG_START, META_PROPERTIES)
 _PARTITION_FILES = (filenames.LEADER_EPOCH_CHECKPOINT, filenames.PARTITION_METADATA)
@@ -37,7 +41,7 @@ _T = TypeVar("_T")
 logger = get_logger(__name__)
 
 TopicFilter = Callable[[str, int, bool], bool]
-"""Whether a topic's partition is wanted; the third argument: the path is the partition's own."""
+"""Called with topic, partition, and whether the path is the partition's own directory."""
 
 
 def list_partitions(
@@ -50,21 +54,22 @@ def list_partitions(
     """The partitions below ``paths``, by topic, partition and broker. No segment is opened.
 
     Args:
-        paths: log directories, of one broker or several, or directories of partitions; ``*``,
-            ``?`` and ``[…]`` match as in a shell. Each may be a URI (``logstore.storage.uri``).
+        paths: log directories, of one broker or several, directories that hold the brokers of a
+            cluster, or directories of partitions; ``*``, ``?`` and ``[…]`` match as in a shell.
+            Each may be a URI (``logstore.storage.uri``).
         broker: take only what this broker has: an id, or the path of its log directory.
-        replicas: several brokers' copies of a partition are all wanted.
+        replicas: whether to list the copies of all brokers.
     Raises:
-        NotALogDirectoryError: a path that is neither.
-        DuplicatePartitionError: a partition is there more than once.
-        ConfigError: no directory is of ``broker``.
+        NotALogDirectoryError: a path is neither.
+        DuplicatePartitionError: a partition was found more than once.
+        ConfigError: no directory belongs to ``broker``.
         ResourceBusyError: directories change faster than they can be listed.
         OSError: the medium refused.
     """
     found: dict[str, PartitionLayout] = {}
     brokers: set[str] = set()
     broker = broker.rstrip("/") or broker
-    for path in chain.from_iterable(map(_expand, paths)):
+    for path in chain.from_iterable(map(_of_brokers, chain.from_iterable(map(_expand, paths)))):
         for layout in _Lister(path.rstrip("/") or path, wanted, broker, brokers).layouts():
             storage, local = open_storage(layout.uri)
             found.setdefault(storage.real_path(local), layout)  # the same path given twice
@@ -78,7 +83,9 @@ def list_partitions(
 
 
 def _told_apart(layouts: list[PartitionLayout]) -> list[PartitionLayout]:
-    """Copies of a partition under one broker id, as in backups of two clusters, by their paths."""
+    """Name copies of a partition under one broker id, as in backups of two clusters, by their
+    paths.
+    """
     count: dict[tuple[str, int, str], int] = defaultdict(int)
     for layout in layouts:
         count[layout.topic, layout.partition, layout.broker] += 1
@@ -108,7 +115,7 @@ class _Lister:
     wanted: TopicFilter | None
     broker: str
     brokers: set[str]
-    """Whose directories were seen, by id and path."""
+    """The brokers whose directories were listed, by id and path."""
     storage: Storage = field(init=False)
 
     def layouts(self) -> Iterable[PartitionLayout]:
@@ -123,15 +130,18 @@ class _Lister:
         return until(lambda: self._stable(local), self.path, "partitions")
 
     def _stable(self, local: str) -> list[PartitionLayout] | None:
-        """The partitions, unless others were there when all of them had been listed, or a write
-        replaced the directory: partitions of before and after make no whole."""
+        """The partitions.
+
+        None if the set of partitions changed while they were listed, or if a write replaced the
+        directory, because old and new partitions must not be mixed.
+        """
         written, entries = self._written(), self.storage.scan_dir(local)
         found = self._log_dir(entries)
         now = self._named(self.storage.scan_dir(local)), self._written()
         return found if now == (self._named(entries), written) else None
 
     def _written(self) -> bytes:
-        """Another value after a write."""
+        """A value that changes with each write."""
         try:
             return self.storage.read_file(open_storage(join_uri(self.path, WRITES))[1])
         except (FileNotFoundError, NotADirectoryError):
@@ -166,7 +176,7 @@ class _Lister:
         return [layout for layout in found if layout is not None]
 
     def _named(self, entries: list[FileInfo], *, tell: bool = False) -> dict[str, TopicPartition]:
-        """The partitions that are wanted, by the names of their directories."""
+        """The wanted partitions, by the names of their directories."""
         here: dict[str, TopicPartition] = {}
         for entry in entries:
             if not entry.is_dir or entry.name == filenames.REMOTE_LOG_INDEX_CACHE:
@@ -237,7 +247,7 @@ def _layout(
     )
     segments, rolled = (
         tuple(
-            SegmentFile(
+            ListedSegment(
                 base,
                 size,
                 offset_indexes.get(base, MISSING),
@@ -265,7 +275,7 @@ def _layout(
 
 
 def _replaced(entries: list[FileInfo], logs: Mapping[int, int], rolls: Mapping[int, int]) -> bool:
-    """Whether a new segment waits for its name, and one that it replaces has lost its own."""
+    """Whether a new segment waits for its name, and a segment it replaces has lost its own."""
     parsed = [filenames.parse_segment_file(entry.name) for entry in entries]
     swaps, deleted = (
         {p.offset for p in parsed if p and p.suffix == filenames.LOG_SUFFIX and p.transition == end}
@@ -291,7 +301,7 @@ def _holds_segments(path: str, entries: Sequence[FileInfo]) -> bool:
 
 @dataclass(slots=True)
 class _LogDirFiles:
-    """What the files of a log directory say: whose it is, where its logs start and are safe."""
+    """The files of a log directory: its broker, and the log starts and high watermarks."""
 
     uri: str
     broker: str = ""
@@ -299,7 +309,7 @@ class _LogDirFiles:
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def read(self) -> None:
-        """A malformed file counts as missing, and is told of (S-55)."""
+        """Read the files. A malformed one counts as missing, with a warning (S-55)."""
         self.broker = shown(self.uri)
         try:
             meta = self._open(META_PROPERTIES, MetaPropertiesFile).read()
@@ -343,6 +353,16 @@ def _expand(path: str) -> Iterator[str]:
     yield from matches
 
 
+def _of_brokers(path: str) -> list[str]:
+    """``path``, or the log directories of all brokers in it."""
+    storage, local = open_storage(path)
+    info = storage.info(local)
+    if info is None or not info.is_dir:
+        return [path]
+    names = broker_directories(storage, local)
+    return [join_uri(path.rstrip("/"), name) for name in names] or [path]
+
+
 def _step(base: str, component: str, path: str) -> list[str]:
     if not _is_pattern(component, path):
         return [join_uri(base, component)]
@@ -359,7 +379,7 @@ def _step(base: str, component: str, path: str) -> list[str]:
 
 
 def _is_pattern(component: str, path: str) -> bool:
-    """In a URI a question mark begins the query."""
+    """Whether a component is a pattern. In a URI a question mark begins the query."""
     return any(sign in component for sign in ("*[" if "://" in path else "*?["))
 
 

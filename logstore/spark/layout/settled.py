@@ -1,8 +1,8 @@
-"""Look at what others change until two looks agree.
+"""List a directory that is being changed until two listings agree.
 
-A directory is not listed at one moment: names come in pieces, sizes one after the other, and a
-file that is renamed meanwhile may be missed under both names. What was rolled before the first look
-ended does not change any more, so a later look at it is right as soon as the next one agrees.
+A listing does not show one moment: it reads names in parts and sizes one after the other, and may
+miss both names of a file that is renamed. Segments that were rolled before the first listing ended
+no longer change, so a listing of them is right once the next one agrees.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from logstore.common.errors import ResourceBusyError
-from logstore.spark.layout.types import PartitionLayout, SegmentFile
+from logstore.spark.layout.types import ListedSegment, PartitionLayout
 from logstore.storage.uri import shown
 
 _LOOKS = 8
@@ -23,27 +23,34 @@ _T = TypeVar("_T")
 
 
 def settled_layout(look: Callable[[], PartitionLayout]) -> PartitionLayout:
-    """The log as one of the looks had it, up to the last segment that the first look had.
+    """The log as one of the listings showed it, up to the last segment of the first two.
+
+    A listing that lacks that segment, as one may while it is renamed, agrees with no other. Later
+    segments are left for the next look, so that a log which rolls all the time settles, too.
 
     Raises:
-        ResourceBusyError: no two looks in a row agreed.
+        ResourceBusyError: no two consecutive listings agreed.
         OSError: the medium refused.
     """
     before = look()
-    newest = max(_logs(before), default=-1)
+    newest = _newest(before)
+    last: int | None = None  # of the first two listings
 
     def again() -> PartitionLayout | None:
-        nonlocal before, newest
+        nonlocal before, newest, last
         now = look()
-        agreed = not now.replaced and _agree(before, now, newest)
-        before, newest = now, min(newest, max(_logs(now), default=-1))
+        if last is None:
+            last = max(newest, _newest(now))
+        shown_last = min(last, _newest(now))
+        agreed = shown_last == newest and not now.replaced and _agree(before, now, newest)
+        before, newest = now, shown_last
         return _up_to(now, newest) if agreed else None
 
     return until(again, before.uri, "segments")
 
 
 def until(attempt: Callable[[], _T | None], uri: str, what: str) -> _T:
-    """What ``attempt`` gives, as soon as it gives something."""
+    """Repeat ``attempt`` until it returns a value."""
     for number in range(_LOOKS):
         found = attempt()
         if found is not None:
@@ -55,22 +62,26 @@ def until(attempt: Callable[[], _T | None], uri: str, what: str) -> _T:
     raise ResourceBusyError(shown(uri), "list", reason)
 
 
-def _logs(layout: PartitionLayout) -> dict[int, SegmentFile]:
+def _logs(layout: PartitionLayout) -> dict[int, ListedSegment]:
     return {segment.base_offset: segment for segment in (*layout.segments, *layout.rolled)}
 
 
+def _newest(layout: PartitionLayout) -> int:
+    return max(_logs(layout), default=-1)
+
+
 def _agree(before: PartitionLayout, now: PartitionLayout, newest: int) -> bool:
-    """On every segment below ``newest`` that retention left, and that ``newest`` is there."""
+    """Whether two listings agree on ``newest`` and every segment below it that retention left."""
     if before.topic_id != now.topic_id:
         return False
     old, new = _logs(before), _logs(now)
     first = min(new, default=newest)
-    return (newest in new or not old) and all(
+    return (newest in old.keys() & new.keys() or not old) and all(
         _same(old.get(base), new.get(base)) for base in {*old, *new} if first <= base < newest
     )
 
 
-def _same(one: SegmentFile | None, other: SegmentFile | None) -> bool:
+def _same(one: ListedSegment | None, other: ListedSegment | None) -> bool:
     if one is None or other is None:
         return False
     return (one.size, one.mtime_ms) == (other.size, other.mtime_ms)

@@ -15,8 +15,8 @@ MISSING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFile:
-    """A ``.log`` by its name, and the sizes in bytes of the files beside it when it was listed."""
+class ListedSegment:
+    """A ``.log`` by its name, with the listed sizes in bytes of its files."""
 
     base_offset: int
     size: int
@@ -30,33 +30,35 @@ class SegmentFile:
 class PartitionLayout:
     """A partition's directory as listed.
 
-    ``log_start_offset`` is the checkpointed one or the first segment's, whichever is higher;
-    ``high_watermark`` the checkpointed one, ``UNKNOWN`` without. ``snapshots`` are the offsets of
-    its producer snapshots, ascending; ``topic_id`` is as ``identity.topic_id`` has it.
+    ``log_start_offset`` is the higher of the checkpointed one and the first segment's.
+    ``high_watermark`` is the checkpointed one, or ``UNKNOWN``. ``snapshots`` are the offsets of its
+    producer snapshots, ascending. ``topic_id`` comes from `identity.topic_id`.
     """
 
     uri: str
     broker: str
     topic: str
     partition: int
-    segments: tuple[SegmentFile, ...]
+    segments: tuple[ListedSegment, ...]
     log_start_offset: int
     high_watermark: int = UNKNOWN
     snapshots: tuple[int, ...] = ()
-    rolled: tuple[SegmentFile, ...] = ()
-    """Segments that wait for their names until what is before them is durable (``.log.swap``);
-    ``positions.with_rolls`` tells which of them count."""
+    rolled: tuple[ListedSegment, ...] = ()
+    """Segments that wait as ``.log.swap`` until the segments before them are durable.
+
+    ``positions.with_rolls`` decides which of them count.
+    """
     topic_id: str = ""
     replaced: bool = False
-    """Segments were being replaced by others, so that some may have no name of their own."""
+    """Whether segments were being replaced, so that some may lack their final name."""
     drop_malformed: bool = False
-    """What is damaged is left out with a warning, while planning too."""
+    """Whether damage is left out with a warning, also while planning."""
 
     @property
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    def bounded(self) -> Iterator[tuple[SegmentFile, int]]:
+    def bounded(self) -> Iterator[tuple[ListedSegment, int]]:
         """Each segment with the offset where the next one begins, ``MAX_OFFSET`` for the last."""
         bases = [segment.base_offset for segment in self.segments]
         return zip(self.segments, [*bases[1:], MAX_OFFSET], strict=False)

@@ -1,8 +1,8 @@
-"""Installed as a top-level package, which Spark finds by its name: no ``register`` is needed.
+"""A top-level package that Spark finds by its name, so that no ``register`` is needed.
 
-Spark imports every ``pyspark_*`` when a session first asks for a format, whichever it is. So what
-is missing for this one, such as pyarrow, must not fail the others: it is told, and the format stays
-unknown.
+Spark imports every ``pyspark_*`` package when a session first uses any format. So a missing
+dependency of this one, such as pyarrow, must not break the others: it is logged, and the format
+stays unknown.
 """
 
 import warnings
@@ -13,3 +13,5 @@ except ImportError as error:
     warnings.warn(f'format("logstore") is not available: {error}', RuntimeWarning, stacklevel=2)
 else:
     __all__ = ["DefaultSource"]
+
+__all__ = []

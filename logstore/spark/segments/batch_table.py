@@ -1,4 +1,4 @@
-"""The headers of a window's batches as columns: one scan, no Python object for a batch."""
+"""The headers of a window's batches as columns, from one scan without an object for each batch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.common.types import Buffer
-from logstore.kernels import SCAN_COLUMNS, late_batches, scan_batches
+from logstore.kernels import SCAN_COLUMNS, batches_entirely_after, scan_batches
 
 _ROWS = 16_384
-_SIZE_MIN = 26  # of a legacy message without key and value
+_SIZE_MIN = 26  # the size of a legacy message without key and value
 _FIELD = {name: number for number, name in enumerate(SCAN_COLUMNS)}
 
 
 class BatchTable:
-    """The whole batches that ``data`` begins with, at most 16,384.
+    """The whole batches at the beginning of ``data``, at most 16,384.
 
     ``end`` is the position in ``data`` of the first batch not taken, and ``status`` says why, a
     ``SCAN_`` number. Positions count from ``data[0]``.
@@ -53,11 +53,11 @@ class BatchTable:
 
     def is_late(self, data: Buffer, timestamp: int) -> pa.Array:
         """Whether each batch is known to have no record before ``timestamp``, in ms."""
-        late = pa.py_buffer(late_batches(data, self._cells, self.rows, timestamp))
+        late = pa.py_buffer(batches_entirely_after(data, self._cells, self.rows, timestamp))
         return pc.equal(pa.Array.from_buffers(pa.uint8(), self.rows, [None, late]), 1)
 
     def span(self, first: int, end: int) -> slice:
-        """The bytes of ``data`` with the batches ``first`` to ``end``, which is not included."""
+        """The bytes of ``data`` with the batches ``[first, end)``."""
         positions = self.cells("position")
         return slice(positions[first], positions[end] if end < self.rows else self.end)
 

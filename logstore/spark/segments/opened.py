@@ -1,4 +1,4 @@
-"""A split's segment, opened: the file that it was planned from and no other."""
+"""Open the segment of a split: the file that it was planned from, and no other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from logstore.storage.base import File, Storage
 from logstore.storage.uri import join_uri, open_storage
 
 _NAMES = ("", filenames.SWAP_SUFFIX, "", filenames.DELETED_SUFFIX)
-"""What a segment may be called. Retention and compaction rename what they take away, and delete it
-a minute later: until then it can be read. One that was rolled gets its name when what is before it
-is durable."""
+"""Suffixes that a segment may have.
+
+Retention and compaction rename what they remove, and delete it a minute later; until then it can be
+read. A rolled segment gets its final name when all before it is durable.
+"""
 
 logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Segment:
+class OpenedSegment:
     split: Split
     settings: ReadSettings
     file: File
@@ -31,7 +33,7 @@ class Segment:
     _told: bool = False
 
     def broken(self) -> str:
-        """Why the file is not what the split was planned from; "" where it is."""
+        """Why the file is not the one that the split was planned from; "" if it is."""
         if self.split.proof is not None:
             return self.split.proof.broken(self.file, self.storage)
         size = self.file.size()
@@ -42,7 +44,7 @@ class Segment:
     def check(self) -> None:
         """
         Raises:
-            DataLossError: what was read is not what the split was planned from.
+            DataLossError: the file is not the one that the split was planned from.
         """
         reason = "" if self._told else self.broken()
         if reason:
@@ -58,11 +60,11 @@ def lost(split: Split, settings: ReadSettings, reason: str) -> None:
 
 
 @contextmanager
-def opened(split: Split, settings: ReadSettings) -> Iterator[Segment | None]:
-    """The segment; ``None`` when it is gone and the caller is content with what is there.
+def opened(split: Split, settings: ReadSettings) -> Iterator[OpenedSegment | None]:
+    """The segment; ``None`` if it is gone and failOnDataLoss is off.
 
     Raises:
-        DataLossError: it is gone, cut or replaced by another.
+        DataLossError: it was deleted, cut or replaced.
         OSError: the medium refused.
     """
     segment, reason = _find(split, settings)
@@ -77,8 +79,8 @@ def opened(split: Split, settings: ReadSettings) -> Iterator[Segment | None]:
             segment.file.close()
 
 
-def _find(split: Split, settings: ReadSettings) -> tuple[Segment | None, str]:
-    """The file under one of its names, and why there is none."""
+def _find(split: Split, settings: ReadSettings) -> tuple[OpenedSegment | None, str]:
+    """The file under one of its names, or why there is none."""
     reason = "the segment was deleted meanwhile"
     for transition in _NAMES:
         name = filenames.segment_file_name(split.segment_base, filenames.LOG_SUFFIX, transition)
@@ -88,7 +90,7 @@ def _find(split: Split, settings: ReadSettings) -> tuple[Segment | None, str]:
         except FileNotFoundError:
             continue
         try:
-            segment = Segment(split, settings, file, storage)
+            segment = OpenedSegment(split, settings, file, storage)
             if split.proof is None or split.proof.is_of(file, storage):
                 return segment, ""
         except BaseException:
@@ -103,7 +105,7 @@ def _other_topic(split: Split) -> str:
     found = topic_id(split.uri)
     if not split.topic_id or found in ("", split.topic_id):
         return ""
-    return f"the topic was deleted and made anew: its id was {split.topic_id}, and is {found}"
+    return f"the topic was deleted and created again: its id was {split.topic_id}, and is {found}"
 
 
-__all__ = ["Segment", "opened"]
+__all__ = ["OpenedSegment", "opened"]

@@ -1,4 +1,4 @@
-"""Where a partition's log ends, and where a time begins in it."""
+"""Find where a partition's log ends, and where a time begins in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError, CorruptBatchError
 from logstore.format import attributes as bits
 from logstore.format.reader import MAX_OFFSET, batch_records, parse_batch
-from logstore.spark.layout.types import UNKNOWN, PartitionLayout, SegmentFile
+from logstore.spark.layout.types import UNKNOWN, ListedSegment, PartitionLayout
 from logstore.spark.segments.log_end import log_end_offset
 from logstore.spark.segments.segment_index import SegmentIndex
 from logstore.spark.segments.transactions import last_stable_offset
@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 
 
 def with_rolls(layout: PartitionLayout) -> PartitionLayout:
-    """The layout with the rolled segments that a start would keep: each follows the one before it.
+    """The layout with the rolled segments that a start would keep, each following the one before.
 
     Raises as ``log_end_offset``.
     """
@@ -27,8 +27,11 @@ def with_rolls(layout: PartitionLayout) -> PartitionLayout:
         if segment.base_offset != end:
             logger.warning(
                 "%s: the segment at %d does not follow what is before it, which ends at %d; left "
-                "out, as by the next start", shown(layout.uri), segment.base_offset, end,
-            )  # fmt: skip
+                "out, as by the next start",
+                shown(layout.uri),
+                segment.base_offset,
+                end,
+            )
             break
         layout = replace(layout, segments=(*layout.segments, segment))
     return replace(layout, rolled=())
@@ -37,11 +40,11 @@ def with_rolls(layout: PartitionLayout) -> PartitionLayout:
 def readable_end(
     layout: PartitionLayout, *, read_committed: bool, up_to_high_watermark: bool
 ) -> int:
-    """The offset at which a reader has to stop, ``MAX_OFFSET`` for all that there is.
+    """The offset at which a reader has to stop; ``MAX_OFFSET`` for the whole log.
 
     Raises:
         ConfigError: no high watermark is known.
-        CorruptDataError: transactions could not be followed.
+        CorruptDataError: a record of a transaction is damaged.
         OSError: the medium refused.
     """
     end = MAX_OFFSET
@@ -62,7 +65,7 @@ def readable_end(
 def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
     """The first offset whose record is not earlier than ``timestamp``, in ms; ``None`` if none is.
 
-    As Kafka's ListOffsets: later offsets may be earlier in time.
+    As in Kafka's ListOffsets, records at later offsets may be earlier in time.
 
     Raises:
         CorruptBatchError: a batch on the way is damaged.
@@ -77,7 +80,7 @@ def offset_for_timestamp(layout: PartitionLayout, timestamp: int) -> int | None:
 
 
 def _first_in(
-    layout: PartitionLayout, segment: SegmentFile, timestamp: int, is_last: bool
+    layout: PartitionLayout, segment: ListedSegment, timestamp: int, is_last: bool
 ) -> int | None:
     index = SegmentIndex(layout, segment)
     first = max(index.first_offset_from(timestamp), layout.log_start_offset)

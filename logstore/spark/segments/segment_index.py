@@ -1,9 +1,9 @@
-"""Where the batches of a segment start, as far as its indexes tell.
+"""Find where the batches of a segment start, from its indexes.
 
-An index is a hint with no checksum, so an entry counts only when a sound batch is where it leads,
-and where reading may begin or end is told by that batch alone. An entry that leads nowhere makes
-the whole index count as missing: reading starts earlier then, and the segment is not split. Entries
-of what was written after the segment was listed are passed over.
+An index is a hint without a checksum. So an entry counts only if it points to a sound batch, and
+that batch alone decides where reading may begin or end. If an entry points nowhere, the whole index
+counts as missing: reading then starts earlier, and the segment is not split. Entries of batches
+that were written after the listing are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logstore.format.index_entry import (
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.common.errors import ListingOutdatedError
 from logstore.spark.common.proof import FileProof, prove
-from logstore.spark.layout.types import PartitionLayout, SegmentFile
+from logstore.spark.layout.types import ListedSegment, PartitionLayout
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.windows import Windows
 from logstore.storage.base import File
@@ -36,7 +36,7 @@ from logstore.storage.local import LocalStorage
 from logstore.storage.uri import open_storage, shown
 
 _INDEX_SIZE_MAX = 64 << 20  # Kafka's own limit is 10 MiB
-_BATCH_SIZE_MAX = 16 << 20  # a larger batch is not looked at, and its entry does not count
+_BATCH_SIZE_MAX = 16 << 20  # the entry of a larger batch does not count
 _ENTRIES_TRIED = 3
 _INDEX_STEP = 64 << 10  # doubled for each further read
 _FIRST_READ = 32 << 10  # holds most batches: one request to an object store
@@ -44,8 +44,8 @@ _FIRST_READ = 32 << 10  # holds most batches: one request to an object store
 logger = get_logger(__name__)
 
 
-class Batch(NamedTuple):
-    """A sound batch at a byte of the ``.log``, with what an index says of one."""
+class IndexedBatch(NamedTuple):
+    """A sound batch at a position of the ``.log``, with the fields that an index has."""
 
     position: int
     base_offset: int
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class _Column(Sequence[int]):
-    """One field of the entries in an index file, for ``bisect``: nothing is unpacked ahead."""
+    """One field of the entries of an index file as a sequence for ``bisect``."""
 
     def __init__(self, data: bytes, layout: struct.Struct, field: int) -> None:
         self._data, self._layout, self._field = data, layout, field
@@ -75,7 +75,7 @@ class _Column(Sequence[int]):
 class SegmentIndex:
     """The offset and the time index of one segment, each read when it is first needed."""
 
-    def __init__(self, layout: PartitionLayout, segment: SegmentFile) -> None:
+    def __init__(self, layout: PartitionLayout, segment: ListedSegment) -> None:
         self.layout, self.segment = layout, segment
         self.path = layout.path_of(segment.base_offset)
         self._files: dict[str, bytes] = {}
@@ -84,10 +84,9 @@ class SegmentIndex:
     def windows(
         self, offset: int, end_position: int | None = None, *, open_end: bool
     ) -> Iterator[Windows]:
-        """The ``.log``, open from a batch at or below ``offset`` on.
+        """Open the ``.log`` from a batch at or below ``offset`` on.
 
-        ``end_position`` is its size as listed, unless given; for it and ``open_end`` see
-        ``Windows``.
+        ``end_position`` is the listed size unless given. It and ``open_end`` are as in `Windows`.
         """
         end = self.segment.size if end_position is None else end_position
         with closing(_open(self.path)) as file:
@@ -101,10 +100,10 @@ class SegmentIndex:
             )
 
     def proof(self, positions: Sequence[int], *, may_grow: bool) -> FileProof:
-        """Of the file as it was listed; ``positions`` are starts of batches.
+        """The proof of the file as it was listed. ``positions`` are starts of batches.
 
         Raises:
-            ListingOutdatedError: the file is another one, or has changed since.
+            ListingOutdatedError: the file was replaced or changed since.
             OSError: the medium refused.
         """
         listed = FileIdentity(-1, -1, self.segment.size, self.segment.mtime_ms)
@@ -119,7 +118,7 @@ class SegmentIndex:
         return replace(proof, file=now._replace(size=listed.size))
 
     def last_batch(self) -> int | None:
-        """The byte where the last whole batch begins; ``None`` where that cannot be told."""
+        """The position of the last whole batch; ``None`` if it is not known."""
         last = None
         with suppress(CorruptBatchError), self.windows(MAX_OFFSET, open_end=True) as windows:
             for _, position, table in windows.tables():
@@ -129,14 +128,14 @@ class SegmentIndex:
     # -- offsets and positions -----------------------------------------------------------------
 
     def floor(self, offset: int) -> int:
-        """The byte of a batch that begins at or below ``offset``; 0 if none is known."""
+        """The position of a batch that begins at or below ``offset``; 0 if none is known."""
         batch = self._batch_of(bisect_right(self._offsets, self._relative(offset)) - 1)
         return 0 if batch is None else batch.position
 
     def ceiling(self, offset: int) -> int:
-        """The byte of a batch that begins at or above ``offset``; the file's size without one."""
-        # What follows a batch that reaches up to ``offset`` begins at or above it. The entry of an
-        # append has its last offset, and the append may begin with batches that end below.
+        """The position of a batch that begins at or above ``offset``, or the file's size."""
+        # The batch after one that reaches ``offset`` begins at or above it. The entry of an append
+        # has the last offset, and the append may begin with batches that end below.
         entry = bisect_left(self._offsets, self._relative(offset))
         batch = self._batch_of(entry)
         for _ in range(_ENTRIES_TRIED):
@@ -150,10 +149,9 @@ class SegmentIndex:
         return self.segment.size
 
     def boundaries(self, start: int, end: int, step: int) -> Iterator[int]:
-        """Bytes inside ``(start, end)`` where batches start, each ``step`` or more after the last.
+        """Starts of batches inside ``(start, end)``, at least ``step`` bytes apart.
 
-        None below ``end - step`` is left out if an entry knows it; the distances are as large as
-        those of the entries require.
+        The distance is larger only where the index has no entry in between.
         """
         while start + step < end:
             batch = self._batch_of(bisect_left(self._positions, start + step))
@@ -173,8 +171,8 @@ class SegmentIndex:
     def _relative(self, offset: int) -> int:
         return offset - self.segment.base_offset
 
-    def _batch_of(self, entry: int) -> Batch | None:
-        """The batch to which an entry of the offset index leads; ``None`` if there is none."""
+    def _batch_of(self, entry: int) -> IndexedBatch | None:
+        """The batch that an entry of the offset index points to; ``None`` if there is none."""
         if not 0 <= entry < len(self._offsets):
             return None
         offset, position = self._offsets[entry], self._positions[entry]
@@ -184,7 +182,7 @@ class SegmentIndex:
             return None
         return batch
 
-    def _batch_at(self, position: int) -> Batch | None:
+    def _batch_at(self, position: int) -> IndexedBatch | None:
         if not 0 <= position < self.segment.size:
             return None
         with closing(_open(self.path)) as file:
@@ -196,7 +194,7 @@ class SegmentIndex:
         if table.rows != 1:
             return None
         names = ("base_offset", "last_offset", "max_timestamp")
-        return Batch(position, *(table.cells(name)[0] for name in names))
+        return IndexedBatch(position, *(table.cells(name)[0] for name in names))
 
     # -- timestamps ----------------------------------------------------------------------------
 
@@ -221,7 +219,7 @@ class SegmentIndex:
             break
         return self.segment.base_offset
 
-    def _batch_with(self, offset: int) -> Batch | None:
+    def _batch_with(self, offset: int) -> IndexedBatch | None:
         with self.windows(offset, open_end=True) as windows:
             for _, position, table in windows.tables():
                 lasts = table.cells("last_offset")
@@ -253,7 +251,7 @@ class SegmentIndex:
         used = used_offset_entries(data)
         positions = _Column(data, OFFSET_ENTRY, 1)
         while used and positions[used - 1] >= self.segment.size:
-            used -= 1  # of what was written since the segment was listed
+            used -= 1  # entries written since the segment was listed
         return data[: used * OFFSET_ENTRY.size]
 
     def _distrust(self, suffix: str, reason: str) -> None:
@@ -263,7 +261,7 @@ class SegmentIndex:
 
 
 def _up_to_zeros(file: File, size: int) -> bytes:
-    """The file up to the room that an active index has set aside, which may be all but a page."""
+    """The file without the preallocated space of an active index, which may be most of it."""
     parts: list[bytes] = []
     position, step = 0, _INDEX_STEP
     while position < size:
@@ -276,7 +274,7 @@ def _up_to_zeros(file: File, size: int) -> bytes:
 
 def _open(uri: str) -> File:
     storage, path = open_storage(uri)
-    for transition in ("", filenames.SWAP_SUFFIX):  # of a roll that waits for its name
+    for transition in ("", filenames.SWAP_SUFFIX):  # of a roll that waits for its final name
         with suppress(FileNotFoundError):
             return storage.open(path + transition, writable=False)
     return storage.open(path, writable=False)

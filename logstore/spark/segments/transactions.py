@@ -1,4 +1,4 @@
-"""Which records ``read_committed`` leaves out: data of aborted transactions, and what is open."""
+"""The records that ``read_committed`` leaves out: those of aborted and of open transactions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logstore.format.control import parse_end_transaction_marker
 from logstore.format.index_entry import TXN_ENTRY, decode_aborted
 from logstore.format.producer_snapshot import SIZE_MAX, decode_snapshot
 from logstore.format.reader import MAX_OFFSET
-from logstore.spark.common.splits import AbortedTransaction, Split
+from logstore.spark.common.splits import AbortedRange, Split
 from logstore.spark.layout.types import MISSING, PartitionLayout
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.log_end import log_end_offset
@@ -25,21 +25,22 @@ from logstore.storage.uri import join_uri, open_storage, shown
 logger = get_logger(__name__)
 
 
-def aborted_transactions(layout: PartitionLayout) -> list[AbortedTransaction]:
-    """Those that the transaction indexes list, and those that the log itself tells of where it is
-    walked for ``last_stable_offset``: a marker is in the log before its entry is in the index.
+def aborted_transactions(layout: PartitionLayout) -> list[AbortedRange]:
+    """The aborted transactions of the transaction indexes, and those whose marker was found in the
+    log while it was walked for ``last_stable_offset``: a marker is in the log before its entry is
+    in the index.
 
-    An index that is torn or of another version is not used but for its whole entries, and the whole
-    log is walked instead.
+    Of an index that is torn or has another version only whole entries are used, and the whole log
+    is walked.
 
     Raises:
         CorruptBatchError: a header or a marker that cannot be read.
         OSError: the medium refused.
     """
-    found: set[AbortedTransaction] = set()
+    found: set[AbortedRange] = set()
     torn = False
     for segment in layout.segments:
-        # The last one's may have come since the listing.
+        # The index of the last segment may have been created since the listing.
         if segment.txn_index_size == MISSING and segment is not layout.segments[-1]:
             continue
         entries, whole = _indexed(layout.path_of(segment.base_offset, filenames.TXN_INDEX_SUFFIX))
@@ -50,8 +51,11 @@ def aborted_transactions(layout: PartitionLayout) -> list[AbortedTransaction]:
     return sorted(found)
 
 
-def _indexed(uri: str) -> tuple[list[AbortedTransaction], bool]:
-    """The whole entries of a transaction index, and whether that is all of it; none without it."""
+def _indexed(uri: str) -> tuple[list[AbortedRange], bool]:
+    """The whole entries of a transaction index, and whether it has no others.
+
+    Empty without the file.
+    """
     storage, path = open_storage(uri)
     try:
         data = storage.read_file(path)
@@ -68,9 +72,9 @@ def _indexed(uri: str) -> tuple[list[AbortedTransaction], bool]:
 
 
 def overlapping(
-    aborted: Iterable[AbortedTransaction], from_offset: int, end_offset: int
-) -> tuple[AbortedTransaction, ...]:
-    """Those with records, or the marker, in ``[from_offset, end_offset)``."""
+    aborted: Iterable[AbortedRange], from_offset: int, end_offset: int
+) -> tuple[AbortedRange, ...]:
+    """The transactions with records or the marker in ``[from_offset, end_offset)``."""
     return tuple(
         (producer_id, first, marker)
         for producer_id, first, marker in aborted
@@ -79,11 +83,10 @@ def overlapping(
 
 
 def last_stable_offset(layout: PartitionLayout, end: int) -> int:
-    """The first offset of the earliest transaction that is open at ``end``; ``end`` without one.
+    """The first offset of the earliest transaction that is open at ``end``, or ``end``.
 
-    ``end`` is not above the end of the log: a snapshot above that is of another life of it.
-
-    From the newest usable producer snapshot on the headers are walked; without one, all of them.
+    ``end`` is at most the end of the log; a snapshot above it belongs to an earlier log. Headers
+    are walked from the newest usable producer snapshot on, or from the start without one.
 
     Raises:
         CorruptBatchError: a header or a marker that cannot be read.
@@ -94,11 +97,13 @@ def last_stable_offset(layout: PartitionLayout, end: int) -> int:
 
 @dataclass(slots=True)
 class _Transactions:
-    """``open_since``: first offsets of what is open, by producer id. ``lenient``: a marker that
-    cannot be read is passed over."""
+    """``open_since``: first offsets of open transactions, by producer id.
+
+    ``lenient``: skip a marker that cannot be read.
+    """
 
     open_since: dict[int, int] = field(default_factory=dict)
-    aborted: list[AbortedTransaction] = field(default_factory=list)
+    aborted: list[AbortedRange] = field(default_factory=list)
     lenient: bool = False
 
     def _marker(self, batch: memoryview) -> tuple[bool, int] | None:
@@ -110,7 +115,7 @@ class _Transactions:
             raise
 
     def take(self, window: memoryview, table: BatchTable, start: int, end: int) -> None:
-        """Those of the batches of ``table`` with offsets in ``[start, end)``."""
+        """Take the batches of ``table`` with offsets in ``[start, end)``."""
         if not table.has_any(bits.TRANSACTIONAL):
             return
         columns = (table.cells(n) for n in ("base_offset", "attributes", "producer_id"))
@@ -141,7 +146,7 @@ def _followed(layout: PartitionLayout, end: int, whole_log: bool = False) -> _Tr
 
 
 def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
-    """Where the newest sound snapshot stands, and the first offsets of what is open there."""
+    """The offset of the newest sound snapshot, and the first offsets of its open transactions."""
     for offset in reversed(layout.snapshots):
         if offset > end:
             continue
@@ -160,8 +165,11 @@ def _snapshot(layout: PartitionLayout, end: int) -> tuple[int, dict[int, int]]:
 
 
 class MarkerCheck:
-    """Follows what one task reads, in the order of the log, for ABORT markers of transactions whose
-    data was not known to be aborted: an entry is missing in a transaction index."""
+    """Checks, in the order of the log, the ABORT markers of what one task reads.
+
+    If the data before a marker was not known to be aborted, an entry is missing in a transaction
+    index.
+    """
 
     def __init__(self) -> None:
         self._open_since: dict[int, int] = {}
@@ -169,7 +177,7 @@ class MarkerCheck:
     def take(self, split: Split, window: memoryview, table: BatchTable) -> None:
         """
         Raises:
-            CorruptIndexError: records of an aborted transaction were taken for committed ones.
+            CorruptIndexError: records of an aborted transaction were returned as committed.
         """
         transactions = _Transactions(self._open_since, lenient=True)
         transactions.take(window, table, split.from_offset, split.end_offset)

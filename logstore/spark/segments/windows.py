@@ -1,4 +1,4 @@
-"""A ``.log`` file a window at a time: its bytes, and the headers of the batches in them."""
+"""Read a ``.log`` file a window at a time: its bytes, and the headers of the batches in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logstore.spark.segments.batch_table import BatchTable
 from logstore.storage.base import File
 
 WINDOW = 16 << 20
-"""Large enough for record batches that Spark likes, small enough for a worker's memory."""
+"""Large enough for good record batches, small enough for a worker's memory."""
 
 _NO_LIMIT = 1 << 32
 _LENGTH_AT, _PREFIX_SIZE = 8, 12  # the length in a header counts neither itself nor the offset
@@ -25,9 +25,9 @@ logger = get_logger(__name__)
 class Windows:
     """Bytes ``[start, end)`` of ``file``, which errors call ``path``.
 
-    ``start`` is the start of a batch. So is ``end``, unless ``open_end`` is set: then the last
-    batch may be cut, and zeros may follow it. ``drop_malformed``: what follows a batch whose size
-    makes no sense is left out with a warning.
+    ``start`` and ``end`` are starts of batches. With ``open_end`` the last batch may be incomplete,
+    and zeros may follow it. ``drop_malformed``: everything after a batch with an impossible size is
+    left out with a warning.
     """
 
     file: File
@@ -41,14 +41,15 @@ class Windows:
     def tables(
         self, *, check_crc: bool = False, stop_on_bad: bool = True
     ) -> Iterator[tuple[memoryview, int, BatchTable]]:
-        """Each window with its position in the file and the whole batches in it, at least one.
+        """Yield each window with its position in the file and the whole batches in it, at least
+        one.
 
-        A window is valid until the next one is asked for.
+        A window is valid until the next one is requested.
 
         Raises:
-            CorruptBatchError: no batch where one should be, or one above ``max_batch_bytes``; with
-                ``stop_on_bad`` also a bad header or, if checked, checksum.
-            ResourceBusyError: there is not the memory for a batch.
+            CorruptBatchError: a batch is missing or larger than ``max_batch_bytes``; with
+                ``stop_on_bad`` also for a bad header, or a bad checksum if that is checked.
+            ResourceBusyError: there is not enough memory for a batch.
             OSError: the medium refused.
         """
         position, size = self.start, WINDOW
@@ -66,7 +67,7 @@ class Windows:
                 raise ResourceBusyError(self.path, "read", reason) from None
 
     def _size_of_next(self, window: memoryview, position: int, status: int) -> int:
-        """Bytes of the batch at ``position``, when ``window`` is too small; 0 where it ends."""
+        """The size of the batch at ``position`` if ``window`` is too small; 0 at the end."""
         size = 0
         if status == SCAN_INCOMPLETE:
             length = window[_LENGTH_AT:_PREFIX_SIZE]
@@ -81,7 +82,7 @@ class Windows:
         elif self.open_end and (
             status in (SCAN_TAIL, SCAN_INCOMPLETE) or self._only_zeros_from(position)
         ):
-            return 0  # still being written, or room set aside for what will be (F-107)
+            return 0  # still being written, or preallocated (F-107)
         elif status == SCAN_INCOMPLETE:
             reason = f"a batch of {size} bytes runs past byte {self.end}, where one should end"
         else:
@@ -93,7 +94,10 @@ class Windows:
         return 0
 
     def _only_zeros_from(self, position: int) -> bool:
-        """As preallocation leaves them; most tails of another kind show in the first bytes."""
+        """Whether only zeros follow, as preallocation leaves them.
+
+        Most other tails differ early.
+        """
         step = 4096
         while position < self.end:
             if self.file.read_at(position, min(step, self.end - position)).strip(b"\0"):

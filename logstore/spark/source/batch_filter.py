@@ -1,4 +1,4 @@
-"""Which batches of a split may hold a wanted record, going by their headers."""
+"""Choose the batches of a split that may hold a wanted record, by their headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class BatchFilter:
-    """For one split. What is left out is not decoded, and its checksum not looked at."""
+    """The filter of one split. A batch that is left out is not decoded or checked."""
 
     split: Split
     settings: ReadSettings
@@ -33,7 +33,7 @@ class BatchFilter:
             self._aborted.setdefault(producer_id, []).append((first, marker))
 
     def runs(self, table: BatchTable, window: memoryview) -> Iterator[tuple[int, int]]:
-        """``[first, end)`` numbers of rows of ``table``, neighbours that are wanted."""
+        """Ranges ``[first, end)`` of wanted neighbouring rows of ``table``."""
         if not table.rows:
             return
         masks = list(self._masks(table, window))
@@ -57,8 +57,8 @@ class BatchFilter:
         if settings.start_timestamp is not None:
             yield pc.greater_equal(table.column("max_timestamp"), settings.start_timestamp)
         if settings.end_timestamp is not None:
-            # A header tells only the largest time, so the times of the records are walked, for a
-            # fraction of what it costs to hand the records to Spark.
+            # A header has only the largest time, so the times of the records are walked. That costs
+            # a fraction of handing the records to Spark.
             yield pc.invert(table.is_late(window, settings.end_timestamp))
         if of_records and not settings.include_control and table.has_any(bits.CONTROL):
             yield pc.invert(table.has_bit(bits.CONTROL))

@@ -14,7 +14,8 @@ from logstore.spark.source.header_columns import SplitColumns, of_batches
 
 @dataclass(slots=True)
 class BatchRows:
-    """Makes rows of ``schema``, a choice of ``columns.BATCH_COLUMNS``, of batches of ``split``.
+    """Makes a row of ``schema`` for each batch of ``split``, with some of
+    ``columns.BATCH_COLUMNS``.
 
     A batch with a wrong checksum is a row that says so, not an error.
     """
@@ -29,14 +30,14 @@ class BatchRows:
 
     @property
     def scan_options(self) -> dict[str, bool]:
-        """Of ``BatchTable``. Only who asks for ``crcOk`` pays for checksums."""
+        """Options for `BatchTable`. Checksums are computed only for the column ``crcOk``."""
         check_crc = self.settings.check_crcs and "crcOk" in self.schema.names
         return {"check_crc": check_crc, "stop_on_bad": False}
 
     def read(
         self, window: memoryview, position: int, table: BatchTable, first: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of the batches ``first`` to ``end`` of ``table``, which begins at ``position``."""
+        """Rows of the batches ``[first, end)`` of ``table``, which begins at ``position``."""
         count = end - first
         yield pa.RecordBatch.from_arrays(
             [

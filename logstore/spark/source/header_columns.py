@@ -26,7 +26,7 @@ _MS_MAX = (2**63 - 1) // _US_PER_MS
 def timestamps(milliseconds: pa.Array) -> pa.Array:
     """Spark's timestamps of int64 ms; null where µs do not fit, after the year 294,246.
 
-    −1, which stands for no timestamp, is 23:59:59.999 on 31 December 1969, as in Spark's source.
+    −1, which means no timestamp, becomes 23:59:59.999 on 31 December 1969, as in Spark's source.
     """
     times = milliseconds.view(pa.timestamp("ms", "UTC"))
     try:
@@ -47,7 +47,7 @@ def _bit(bit: int) -> Callable[[BatchTable], pa.Array]:
 
 
 def _timestamp_type(table: BatchTable) -> pa.Array:
-    """As Kafka numbers them: −1 for magic 0, which has no timestamps, 0 create, 1 append time."""
+    """Kafka's numbers: −1 for magic 0, which has no timestamps, 0 create time, 1 append time."""
     appended = table.has_bit(bits.LOG_APPEND_TIME).cast(pa.int64())
     return pc.if_else(pc.equal(table.column("magic"), 0), -1, appended)
 
@@ -88,7 +88,7 @@ def of_batches(field: pa.Field, table: BatchTable, position: int) -> pa.Array:
 
 
 class SplitColumns:
-    """The columns that are the same in all of a split: made once, handed out in slices."""
+    """The columns that are constant in a split, made once and returned as slices."""
 
     def __init__(self, split: Split) -> None:
         self._values = {

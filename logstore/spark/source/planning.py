@@ -1,4 +1,4 @@
-"""From partitions and options to splits: which bytes hold the offsets that are wanted."""
+"""From partitions and options to splits: the bytes that hold the wanted offsets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from checkpoints.loggers import get_logger
 from logstore.common.errors import ConfigError
 from logstore.format.reader import MAX_OFFSET
 from logstore.spark.common.errors import DataLossError
-from logstore.spark.common.options import EARLIEST, LATEST, ReadOptions
+from logstore.spark.common.options import EARLIEST, LATEST, SourceOptions
 from logstore.spark.common.parallel import at_once
 from logstore.spark.common.proof import FileProof
-from logstore.spark.common.splits import AbortedTransaction, Split
-from logstore.spark.layout.types import PartitionLayout, SegmentFile
+from logstore.spark.common.splits import AbortedRange, Split
+from logstore.spark.layout.types import ListedSegment, PartitionLayout
 from logstore.spark.segments.log_end import log_end_offset
 from logstore.spark.segments.positions import (
     offset_for_timestamp,
@@ -24,33 +24,33 @@ from logstore.spark.segments.positions import (
 from logstore.spark.segments.segment_index import SegmentIndex
 from logstore.spark.segments.transactions import aborted_transactions, overlapping
 
-_OPEN_COST = 256 << 10  # opening a file and a window, in bytes that could be read meanwhile
+_OPEN_COST = 256 << 10  # the cost of opening a file and a window, in bytes read in that time
 
 logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """What is wanted of a partition: offsets ``[start, end)`` without ``aborted`` transactions."""
+    """What to read of a partition: offsets ``[start, end)`` without ``aborted`` transactions."""
 
     layout: PartitionLayout
     start: int
     end: int = MAX_OFFSET
-    aborted: tuple[AbortedTransaction, ...] = ()
+    aborted: tuple[AbortedRange, ...] = ()
 
 
-def resolve_all(layouts: Iterable[PartitionLayout], options: ReadOptions) -> list[OffsetRange]:
-    """``resolve`` for many partitions at a time."""
+def resolve_all(layouts: Iterable[PartitionLayout], options: SourceOptions) -> list[OffsetRange]:
+    """Run ``resolve`` for many partitions at a time."""
     return at_once(lambda layout: resolve(layout, options), list(layouts))
 
 
-def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
+def resolve(layout: PartitionLayout, options: SourceOptions) -> OffsetRange:
     """The offsets that ``options`` mean in one partition.
 
     Raises:
         ConfigError: no record at a time, no high watermark, or an end before the start.
-        DataLossError: offsets that are not there any more, or not yet.
-        CorruptDataError: what had to be read for it is damaged.
+        DataLossError: offsets do not exist any more, or not yet.
+        CorruptDataError: a file that had to be read is damaged.
         OSError: the medium refused.
     """
     layout = with_rolls(replace(layout, drop_malformed=options.drop_malformed))
@@ -63,12 +63,12 @@ def resolve(layout: PartitionLayout, options: ReadOptions) -> OffsetRange:
     end = _end(layout, options, limit)
     if start > end and all(_named_bounds(layout, options)):
         raise ConfigError(f"{layout.name}: it would start at {start} and end before that, at {end}")
-    # Only now: what was aborted before the end was known is among them.
+    # Only now, so that it has everything that was aborted before the end was known.
     aborted = tuple(aborted_transactions(layout)) if options.read_committed else ()
     return OffsetRange(layout, start, end, aborted)
 
 
-def _named_bounds(layout: PartitionLayout, options: ReadOptions) -> tuple[bool, bool]:
+def _named_bounds(layout: PartitionLayout, options: SourceOptions) -> tuple[bool, bool]:
     """Whether the user named the start, and the end."""
     starting, ending = (
         bound.timestamp is None
@@ -79,7 +79,7 @@ def _named_bounds(layout: PartitionLayout, options: ReadOptions) -> tuple[bool, 
     return starting, ending
 
 
-def _start(layout: PartitionLayout, options: ReadOptions, limit: int) -> int:
+def _start(layout: PartitionLayout, options: SourceOptions, limit: int) -> int:
     bound = options.starting
     timestamp = bound.time_of(layout.topic, layout.partition)
     if timestamp is not None:
@@ -100,7 +100,7 @@ def _start(layout: PartitionLayout, options: ReadOptions, limit: int) -> int:
     return _checked(layout, options, offset)
 
 
-def _end(layout: PartitionLayout, options: ReadOptions, limit: int) -> int:
+def _end(layout: PartitionLayout, options: SourceOptions, limit: int) -> int:
     bound = options.ending
     timestamp = bound.time_of(layout.topic, layout.partition)
     if timestamp is not None:
@@ -110,8 +110,8 @@ def _end(layout: PartitionLayout, options: ReadOptions, limit: int) -> int:
     return limit if offset == LATEST else min(_checked(layout, options, offset), limit)
 
 
-def _checked(layout: PartitionLayout, options: ReadOptions, offset: int) -> int:
-    """An offset that a user named, when it is there; the nearest one, if that will do."""
+def _checked(layout: PartitionLayout, options: SourceOptions, offset: int) -> int:
+    """An offset that the user named if it exists, or the nearest one if that is allowed."""
     start, end = layout.log_start_offset, log_end_offset(layout)
     if start <= offset <= end:
         return offset
@@ -130,9 +130,9 @@ def plan_splits(
 ) -> list[Split]:
     """The splits with all batches of ``ranges``, in the order of offsets within a partition.
 
-    Each is ``split_bytes`` long or, as index entries lie, a little more; a segment without a
-    usable index is one split. Segments without a record from ``start_timestamp`` on (ms), by
-    their time indexes, are left out.
+    Each is ``split_bytes`` long or a little more, depending on index entries. A segment without a
+    usable index is one split. Segments whose time index shows no record from ``start_timestamp``
+    (ms) on are left out.
 
     Raises:
         ListingOutdatedError: a segment has changed since it was listed.
@@ -143,8 +143,8 @@ def plan_splits(
     return list(chain.from_iterable(found))
 
 
-def _segments(wanted: OffsetRange) -> Iterable[tuple[SegmentFile, int]]:
-    """The segments that touch a range, each with the base offset of the one after it."""
+def _segments(wanted: OffsetRange) -> Iterable[tuple[ListedSegment, int]]:
+    """The segments that overlap a range, each with the base offset of the next."""
     for segment, next_base in wanted.layout.bounded():
         if segment.size and segment.base_offset < wanted.end and next_base > wanted.start:
             yield segment, next_base
@@ -153,7 +153,7 @@ def _segments(wanted: OffsetRange) -> Iterable[tuple[SegmentFile, int]]:
 @dataclass(frozen=True, slots=True)
 class _SegmentJob:
     wanted: OffsetRange
-    segment: SegmentFile
+    segment: ListedSegment
     next_base: int
 
     def splits(self, split_bytes: int, start_timestamp: int | None) -> list[Split]:
@@ -177,7 +177,7 @@ class _SegmentJob:
         ]
 
     def _marks(self, index: SegmentIndex, cuts: list[int]) -> list[int]:
-        """Starts of batches that tell whether a segment that grows was cut and written anew."""
+        """Starts of batches that show whether a growing segment was cut and written again."""
         *starts, end = cuts
         last = index.last_batch() if end == self.segment.size else end
         return sorted({starts[0], end if last is None else last} - {self.segment.size})
@@ -205,9 +205,9 @@ class _SegmentJob:
 
 
 def plan_tasks(
-    ranges: Sequence[OffsetRange], options: ReadOptions, start_timestamp: int | None = None
+    ranges: Sequence[OffsetRange], options: SourceOptions, start_timestamp: int | None = None
 ) -> list[tuple[Split, ...]]:
-    """``plan_splits``, packed: what each task reads; ``minPartitions`` as far as indexes allow.
+    """Plan splits and pack them into tasks, at least ``minPartitions`` if indexes allow.
 
     Raises:
         ListingOutdatedError: a segment has changed since it was listed.
@@ -215,9 +215,9 @@ def plan_tasks(
     """
     split_bytes, least = options.split_bytes, options.min_partitions
     if options.max_records_per_partition:
-        ranges = list(_pieces(ranges, options.max_records_per_partition))
-        pieces = [plan_splits([piece], split_bytes, start_timestamp) for piece in ranges]
-        return [task for splits in pieces for task in pack(splits, split_bytes)]
+        ranges = list(_divided(ranges, options.max_records_per_partition))
+        planned = [plan_splits([each], split_bytes, start_timestamp) for each in ranges]
+        return [task for splits in planned for task in pack(splits, split_bytes)]
     splits = plan_splits(ranges, split_bytes, start_timestamp)
     tasks = pack(splits, split_bytes)
     if splits and len(tasks) < least:
@@ -226,8 +226,8 @@ def plan_tasks(
     return tasks
 
 
-def _pieces(ranges: Iterable[OffsetRange], most: int) -> Iterable[OffsetRange]:
-    """Ranges of at most so many offsets: none is read together with another."""
+def _divided(ranges: Iterable[OffsetRange], most: int) -> Iterable[OffsetRange]:
+    """Divide ranges into ranges of at most ``most`` offsets, which are not joined again."""
     for wanted in ranges:
         end = min(wanted.end, log_end_offset(wanted.layout))
         for low in range(wanted.start, end, most):
@@ -235,7 +235,7 @@ def _pieces(ranges: Iterable[OffsetRange], most: int) -> Iterable[OffsetRange]:
 
 
 def pack(splits: Sequence[Split], split_bytes: int) -> list[tuple[Split, ...]]:
-    """Neighbours joined into tasks of up to ``split_bytes``: small segments share one."""
+    """Join neighbours into tasks of up to ``split_bytes``, so that small segments share one."""
     tasks: list[tuple[Split, ...]] = []
     current: list[Split] = []
     total = 0

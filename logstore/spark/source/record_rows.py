@@ -1,4 +1,4 @@
-"""The records of some batches as rows: a record batch of Arrow for a few MiB of them."""
+"""The records of batches as rows, in Arrow record batches of a few MiB."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.source.header_columns import SplitColumns, of_batches, timestamps
 from logstore.spark.source.repeat_per_record import Expansion
 
-# Small enough to stay in the cache from here to the JVM's last look at it, and large enough that
-# what a batch costs by itself does not show.
+# Small enough to stay in the cache until the JVM has read it, and large enough that the cost of a
+# record batch itself does not matter.
 _ROWS_MAX = 32_768
-_BYTES_MAX = 4 << 20  # of keys and values
+_BYTES_MAX = 4 << 20  # bytes of keys and values
 
 logger = get_logger(__name__)
 
 
 @dataclass(slots=True)
 class RecordRows:
-    """Makes rows of ``schema``, a choice of ``columns.RECORD_COLUMNS``, of batches of ``split``."""
+    """Makes rows of ``schema`` from ``split``, with some of ``columns.RECORD_COLUMNS``."""
 
     split: Split
     settings: ReadSettings
@@ -50,7 +50,7 @@ class RecordRows:
         self._options = ReadOptions(
             self.split.from_offset,
             self.split.end_offset,
-            # A scan that leaves out what is damaged has looked at every checksum.
+            # A scan that leaves out damaged batches has checked every checksum.
             self.settings.check_crcs and not self.settings.drop_malformed,
             self.settings.include_control,
             self.settings.max_batch_bytes,
@@ -58,7 +58,7 @@ class RecordRows:
 
     @property
     def scan_options(self) -> dict[str, bool]:
-        """Of ``BatchTable``. Checksums are left to decoding, which then finds the bytes cached."""
+        """Options for `BatchTable`. Decoding checks the checksums, while the bytes are cached."""
         if self.settings.drop_malformed:
             return {"check_crc": self.settings.check_crcs, "stop_on_bad": False}
         return {}
@@ -66,7 +66,7 @@ class RecordRows:
     def read(
         self, window: memoryview, position: int, table: BatchTable, first: int, end: int
     ) -> Iterator[pa.RecordBatch]:
-        """Rows of the batches ``first`` to ``end`` of ``table``; ``window`` begins at ``position``.
+        """Rows of the batches ``[first, end)`` of ``table``; ``window`` begins at ``position``.
 
         Raises:
             CorruptBatchError: a batch is damaged; names the file and the byte.
@@ -79,7 +79,7 @@ class RecordRows:
                 at, status = fill_columns(
                     data, starts[first], builder, _ROWS_MAX, _BYTES_MAX, self._options
                 )
-                # At the limit the last batch may have given a part of its records.
+                # At the limit only a part of the last batch may have been decoded.
                 stop = end if status == DECODE_LIMIT else bisect_left(starts, at, first, end)
                 if status == DECODE_FULL and not builder.rows and stop == first:
                     reason = "its records do not fit a column of Arrow"
@@ -119,7 +119,7 @@ class RecordRows:
 
 
 def _headers(lists: pa.ListArray, kind: pa.DataType) -> pa.Array:
-    """As Spark's source gives them: null where a record has none."""
+    """Headers as in Spark's source: null if a record has none."""
     pairs = lists.values
     pairs = pa.StructArray.from_arrays(
         [pairs.field(0), pairs.field(1)], fields=list(kind.value_type)

@@ -1,4 +1,4 @@
-"""From values of batches to values of their records, without a look at single records."""
+"""Repeat values of batches for their records, without looking at single records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Expansion:
         self._offsets, self._table, self._first, self._end = offsets, table, first, end
 
     def expand(self, values: pa.Array) -> pa.Array:
-        """A value for each row, of ``values`` for each batch of the table."""
+        """A value for each row, from ``values`` with one for each batch of the table."""
         values = values.slice(self._first, self._end - self._first)
         lowest = pc.min_max(values) if len(values) > 1 else None
         if lowest is None or lowest["min"].equals(lowest["max"]):
@@ -31,7 +31,7 @@ class Expansion:
         return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, values))
 
     def sequences(self) -> pa.Array:
-        """The producer's number of each record: counts offsets, and wraps (F-63)."""
+        """The producer's sequence number of each record, which counts offsets and wraps (F-63)."""
         base = self.expand(self._table.column("base_sequence"))
         if pc.max(base).as_py() < 0:
             return base
@@ -41,21 +41,23 @@ class Expansion:
 
     @cached_property
     def _runs(self) -> tuple[pa.Array, pa.Array | None]:
-        """For each batch with rows the number of rows up to its end, and which these are.
+        """For each batch with rows the number of rows up to its end, and the row numbers of these
+        batches.
 
-        ``None`` for all of them.
+        The second is ``None`` if all batches have rows.
         """
         counts = self._table.column("record_count").slice(self._first, self._end - self._first)
         extremes = pc.min_max(counts)
-        # A batch never gives more than it has, so an equal sum means that each gave all.
+        # A batch never yields more records than it has, so an equal sum means that each yielded
+        # all.
         if extremes["min"].as_py() > 0 and pc.sum(counts).as_py() == len(self._offsets):
             return pc.cumulative_sum(counts).cast(pa.int32()), None
         return self._found_runs()
 
     def _found_runs(self) -> tuple[pa.Array, pa.Array]:
-        """By looking for the end of each batch among the offsets.
+        """Find the runs by searching for the end of each batch among the offsets.
 
-        Needed where a range of offsets cuts a batch, and for wrappers of the older formats, which
+        That is needed if a range of offsets cuts a batch, and for wrappers of older formats, which
         do not say how many records are inside.
         """
         offsets = memoryview(self._offsets.buffers()[1]).cast("q")

@@ -1,4 +1,4 @@
-"""How many rows batches give, from their headers: what no query looks at is not decoded."""
+"""Count the rows of batches from headers, without decoding the records."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OFFSET_ALONE = pa.schema([pa.field("offset", pa.int64())])
 class RowCounts:
     """The numbers of rows that ``RecordRows`` or ``BatchRows`` would make of ``split``.
 
-    Checksums are compared as there; a header is then believed. A batch is decoded where its header
-    does not tell: one that a range of offsets cuts, a wrapper of the older formats, and one whose
-    number cannot be.
+    Checksums are checked as there, and then the header counts. A batch is decoded if its header
+    does not give the number: if a range of offsets cuts it, if it is a wrapper of an older format,
+    or if its record count is impossible.
     """
 
     split: Split
@@ -35,7 +35,7 @@ class RowCounts:
 
     @property
     def scan_options(self) -> dict[str, bool]:
-        """Of ``BatchTable``."""
+        """Options for `BatchTable`."""
         if self.settings.granularity == "batch":
             return {"stop_on_bad": False}
         return self._rows.scan_options
@@ -43,7 +43,8 @@ class RowCounts:
     def read(
         self, window: memoryview, position: int, table: BatchTable, first: int, end: int
     ) -> Iterator[int]:
-        """For the batches ``first`` to ``end`` of ``table``; ``window`` begins at ``position``.
+        """Row counts of the batches ``[first, end)`` of ``table``; ``window`` begins at
+        ``position``.
 
         Raises:
             CorruptBatchError: a batch is damaged; names the file and the byte.
@@ -63,7 +64,7 @@ class RowCounts:
         yield from self._decoded(window, position, table, start, end)
 
     def _told(self, table: BatchTable, first: int, end: int) -> pa.Array:
-        """Which batches' headers tell how many of their records are wanted."""
+        """Which batches have headers that give the number of wanted records."""
 
         def column(name: str) -> pa.Array:
             return table.column(name).slice(first, end - first)
@@ -90,5 +91,5 @@ class RowCounts:
 
     def _is_sound(self, data: memoryview, batches: int) -> bool:
         if not self.settings.check_crcs or self.settings.drop_malformed:
-            return True  # a scan that leaves out what is damaged has looked at every checksum
+            return True  # a scan that leaves out damaged batches has checked every checksum
         return BatchTable(data, check_crc=True).rows == batches

@@ -1,7 +1,7 @@
-"""The batches of a split as Arrow record batches: for the batch source and for streams alike.
+"""Read a split as Arrow record batches, for the batch source and for streams.
 
-A window of the ``.log`` at a time: first its headers as a table, which says what can be left out,
-then the rest as rows.
+It works on a window of the ``.log`` at a time: first the headers as a table, which shows what can
+be left out, then the rest as rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from logstore.spark.common.splits import ReadSettings, Split, Task
+from logstore.spark.common.splits import ReadSettings, ReadTask, Split
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.opened import opened
 from logstore.spark.segments.transactions import MarkerCheck
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class _Maker(Protocol[_T_co]):
-    """What is made of the batches of a split that are wanted."""
+    """What to make of the wanted batches of a split."""
 
     @property
     def scan_options(self) -> dict[str, bool]: ...
@@ -41,21 +41,21 @@ class _Maker(Protocol[_T_co]):
 def read_task(
     task: InputPartition, settings: ReadSettings, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """``read_split`` of all splits of a ``Task``."""
-    assert isinstance(task, Task)
+    """Read all splits of a `ReadTask`, as ``read_split``."""
+    assert isinstance(task, ReadTask)
     markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
     for split in task.splits:
         yield from read_split(split, settings, schema, markers[split.uri])
 
 
 def count_task(task: InputPartition, settings: ReadSettings) -> Iterator[tuple[Split, int]]:
-    """How many rows ``read_task`` would give, in parts: by the headers of batches.
+    """How many rows ``read_task`` would give, in parts, from batch headers.
 
     Raises:
-        Exception: as ``read_split``. Of records that headers count nothing but the checksum of
-            their batch is looked at.
+        Exception: as ``read_split``. Records that headers count are not decoded; only the checksum
+            of their batch is checked.
     """
-    assert isinstance(task, Task)
+    assert isinstance(task, ReadTask)
     markers: dict[str, MarkerCheck] = defaultdict(MarkerCheck)
     for split in task.splits:
         for count in _read(split, settings, RowCounts(split, settings), markers[split.uri]):
@@ -68,13 +68,12 @@ def read_split(
     """The rows of ``split`` in the order of offsets, as record batches of ``schema``.
 
     Memory is bounded by a few windows, or by ``settings.max_batch_bytes`` if that is more.
-    ``markers`` has followed the splits before this one, of the same task and partition.
+    ``markers`` has seen the splits before this one, of the same task and partition.
 
     Raises:
         CorruptBatchError: a batch is damaged; names the file and the byte.
-        CorruptIndexError: a transaction index lacks a transaction that was aborted.
-        DataLossError: the segment was deleted, cut or replaced since the split was planned, be it
-            while it was read.
+        CorruptIndexError: a transaction index lacks an aborted transaction.
+        DataLossError: the segment was deleted, cut or replaced since the split was planned.
         OSError: the medium refused.
     """
     make = BatchRows if settings.granularity == "batch" else RecordRows

@@ -1,10 +1,10 @@
 """``spark.readStream.format("logstore")``: live log directories, micro-batch by micro-batch.
 
 Each micro-batch is a range of offsets of each partition, which Spark writes to its checkpoint
-before it reads them: the same range is read again after a failure, so a sink that is idempotent or
-transactional gets every record exactly once. Where a range cannot be read again as it was, because
-records were deleted or a log was cut, the query fails, or, with ``failOnDataLoss=false``, warns and
-goes on where the log and what was read part.
+before it reads them. After a failure the same range is read again, so an idempotent or
+transactional sink gets every record exactly once. If a range cannot be read again as it was,
+because records were deleted or a log was cut, the query fails. With ``failOnDataLoss=false`` it
+warns instead, and continues where the log diverges from what was read.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from logstore.common.errors import ConfigError
 from logstore.common.types import TopicPartition
 from logstore.spark.common.columns import check_schema
 from logstore.spark.common.errors import DataLossError, ListingOutdatedError
-from logstore.spark.common.options import Options, ReadOptions
+from logstore.spark.common.options import Options, SourceOptions
 from logstore.spark.common.parallel import at_once
-from logstore.spark.common.splits import Task
+from logstore.spark.common.splits import ReadTask
 from logstore.spark.layout.layout import list_partitions
 from logstore.spark.layout.types import PartitionLayout
 from logstore.spark.segments.transactions import aborted_transactions, last_stable_offset
 from logstore.spark.source.planning import OffsetRange, plan_tasks, resolve_all
 from logstore.spark.source.segment_reader import read_task
-from logstore.spark.stream.stream_log import LogView, Resumption
+from logstore.spark.stream.stream_log import Resumption, StreamLogView
 from logstore.spark.stream.stream_offsets import (
-    Mark,
     Marks,
+    StreamMark,
     began_from,
     from_json,
     is_first,
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-Views: TypeAlias = Mapping[TopicPartition, LogView]
+Views: TypeAlias = Mapping[TopicPartition, StreamLogView]
 _T = TypeVar("_T")
 
-_NOTHING = Mark(0)  # of a partition that is new
+_NOTHING = StreamMark(0)  # for a partition that is new
 _LOOKS = 3  # retention and truncation delete files rarely, and not for long
 _DURATION = re.compile(r"([0-9]+)\s*(ms|s|m|h)")
 _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
@@ -67,13 +67,13 @@ _NANOSECONDS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Options of reading, and of how much at a time; names as in Spark's Kafka source.
+    """Options of reading, and of how much to read at a time, named as in Spark's Kafka source.
 
     ``max_offsets`` and ``min_offsets`` are per trigger, 0 for no limit; ``max_delay_ns`` is how
     long fewer than ``min_offsets`` may wait.
     """
 
-    read: ReadOptions
+    read: SourceOptions
     max_offsets: int
     min_offsets: int
     max_delay_ns: int
@@ -82,10 +82,10 @@ class StreamOptions:
     def from_spark(cls, given: Mapping[str, str]) -> StreamOptions:
         """
         Raises:
-            ConfigError: an unknown option, a value that is none, or one that is for batches only.
+            ConfigError: an unknown option, an invalid value, or an option for batches only.
         """
         options = Options(given)
-        read = ReadOptions.parse(options, streaming=True)
+        read = SourceOptions.parse(options, streaming=True)
         parsed = cls(
             read,
             options.integer("maxOffsetsPerTrigger", 0, 1),
@@ -113,9 +113,9 @@ def _duration(options: Options, name: str, default: str) -> int:
 
 
 class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives in a Python process beside the driver as long as its query runs.
+    """The reader of a query, in a Python process beside the driver.
 
-    Copies of it read in the executors; they use ``read`` alone.
+    Executors have copies of it, and call only ``read``.
     """
 
     def __init__(
@@ -125,19 +125,19 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema: pyarrow.Schema = to_arrow_schema(schema, timezone="UTC")
         self._clock = clock or SystemClock()
-        self._views: dict[tuple[PartitionLayout, str], LogView] = {}
+        self._views: dict[tuple[PartitionLayout, str], StreamLogView] = {}
         self._latest: dict[TopicPartition, int] = {}
-        self._target: dict[TopicPartition, int] | None = None  # of a query that is to end
+        self._target: dict[TopicPartition, int] | None = None  # for a query that is to end
         self._waiting_since_ns: int | None = None
         self._last_look = True
 
-    # -- what there is -------------------------------------------------------------------------
+    # -- what can be read -------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where ``startingOffsets`` says, by default the end.
+        """Where ``startingOffsets`` says; by default the end.
 
-        Spark keeps it nowhere, and asks again after a restart until a micro-batch was committed. So
-        the first micro-batch is planned at once, even an empty one, and its end says where it
+        Spark does not store it, and asks again after a restart until a micro-batch was committed.
+        So the first micro-batch is planned at once, even an empty one, and its end records where it
         began. Partitions that appear later are read from offset 0.
         """
         return self._looking(self._start)
@@ -154,7 +154,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(limit) if limit else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself when there is nothing to read yet."""
+        """Where the next micro-batch ends; ``start`` itself if there is nothing to read yet."""
         marks = from_json(start)
         ends = self._looking(lambda views: self._next(views, marks, limit))
         if is_first(start):
@@ -167,7 +167,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for tp in sorted(set(marks) - set(views) - set(unselected)):
             self._lost(_gone(tp, marks[tp]))
         resumed = {tp: found.offset for tp, found in self._resume(views, marks).items()}
-        if self._target is not None:  # what appeared since is for the next run
+        if self._target is not None:  # partitions that appeared since are for the next run
             resumed = {tp: at for tp, at in resumed.items() if tp in marks or tp in self._target}
         ends = {tp: max(at, self._end(tp, views[tp])) for tp, at in resumed.items()}
         self._latest = ends
@@ -188,12 +188,12 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return unselected | kept | _marks(views, moved, resumed, marks)
 
     def _selected(self, tp: TopicPartition) -> bool:
-        """Whether the options of this run want it; if not, its mark is kept for another run."""
+        """Whether the options of this run select it. Otherwise its mark is kept for another run."""
         return self._options.read.selection.takes(*tp, True)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: where the logs ended at the last look."""
-        return to_json({tp: Mark(offset) for tp, offset in self._latest.items()})
+        """Where the logs ended at the last listing, for the query's progress."""
+        return to_json({tp: StreamMark(offset) for tp, offset in self._latest.items()})
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._looking(
@@ -201,8 +201,10 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _looking(self, decide: Callable[[Views], _T]) -> _T:
-        """What ``decide`` makes of the logs as they are; of another look where a file is gone that
-        was there a moment ago, or records are: a listing may miss a segment that is being renamed.
+        """Run ``decide`` on the listed logs.
+
+        It runs again on a new listing if a file or records have gone, because a listing may miss a
+        segment that is being renamed.
         """
         self._last_look = False
         for _ in range(_LOOKS - 1):
@@ -211,11 +213,11 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_look = True
         return decide(self._look())
 
-    def _look(self) -> dict[TopicPartition, LogView]:
+    def _look(self) -> dict[TopicPartition, StreamLogView]:
         read = self._options.read
         layouts = list_partitions(read.paths, read.selection.takes, broker=read.broker)
-        # A listing that did not change, sizes and all, is not looked into again: a log cut and
-        # written anew to the same size is found out when it next grows.
+        # If a listing did not change, not even in sizes, its files are not read again. A log that
+        # was cut and written again to the same size is noticed when it next grows.
         views = at_once(self._view, layouts)
         self._views = {
             (layout, view.topic_id): view
@@ -224,12 +226,12 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         return {TopicPartition(v.layout.topic, v.layout.partition): v for v in views}
 
-    def _view(self, layout: PartitionLayout) -> LogView:
+    def _view(self, layout: PartitionLayout) -> StreamLogView:
         found = layout.topic_id
         view = self._views.get((layout, found))
-        return view or LogView.of(layout, found, self._options.read)
+        return view or StreamLogView.of(layout, found, self._options.read)
 
-    def _end(self, tp: TopicPartition, view: LogView) -> int:
+    def _end(self, tp: TopicPartition, view: StreamLogView) -> int:
         if self._target is None:
             return view.readable_end
         return min(view.readable_end, self._target.get(tp, 0))
@@ -251,7 +253,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- what was lost -------------------------------------------------------------------------
 
     def _resume(self, views: Views, marks: Marks) -> dict[TopicPartition, Resumption]:
-        """Where each partition is to be read on; one that is new, from offset 0."""
+        """Where to continue in each partition; a new one begins at offset 0."""
         resumed = at_once(lambda item: item[1].resume(marks.get(item[0], _NOTHING)), views.items())
         for found in resumed:
             if found.loss is not None:
@@ -266,7 +268,7 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading -------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch; after a failure of one that was planned before."""
+        """The tasks of a micro-batch. After a failure it was planned by an earlier run."""
         starts, ends = began_from(start, end), from_json(end)
         return self._looking(lambda views: self._planned(views, starts, ends))
 
@@ -280,7 +282,8 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for tp, found in self._resume(there, starts).items()
             if found.remade or found.offset < ends[tp].offset
         }
-        # What was cut since then is not read: the next micro-batch goes on where both part.
+        # Records that were cut since are not read. The next micro-batch continues where the log
+        # diverges.
         still = self._resume({tp: view for tp, (view, _) in unread.items()}, ends)
         ranges = [
             self._range(view, at, min(still[tp].offset, ends[tp].offset))
@@ -288,13 +291,13 @@ class LogstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not still[tp].remade
         ]
         wanted = [found for found in ranges if found.start < found.end]
-        return [Task(splits) for splits in plan_tasks(wanted, self._options.read)]
+        return [ReadTask(splits) for splits in plan_tasks(wanted, self._options.read)]
 
-    def _range(self, view: LogView, start: int, end: int) -> OffsetRange:
+    def _range(self, view: StreamLogView, start: int, end: int) -> OffsetRange:
         layout = view.layout
         if not self._options.read.read_committed or start >= end:
             return OffsetRange(layout, start, end)
-        # Planned with other options, it may reach into a transaction whose end is not known.
+        # If it was planned with other options, it may reach into an undecided transaction.
         if end > view.readable_end and (stable := last_stable_offset(layout, end)) < end:
             raise ConfigError(
                 f"{shown(layout.uri)}: the micro-batch planned before ends at offset {end}, and a "
@@ -312,19 +315,19 @@ def _marks(
     offsets: Mapping[TopicPartition, int],
     resumed: Mapping[TopicPartition, int] | None = None,
     before: Marks | None = None,
-) -> dict[TopicPartition, Mark]:
-    def mark(tp: TopicPartition) -> Mark:
+) -> dict[TopicPartition, StreamMark]:
+    def mark(tp: TopicPartition) -> StreamMark:
         return views[tp].mark(offsets[tp], (resumed or {}).get(tp, 0), (before or {}).get(tp))
 
     return dict(zip(offsets, at_once(mark, list(offsets)), strict=True))
 
 
-def _gone(tp: TopicPartition, mark: Mark) -> DataLossError:
+def _gone(tp: TopicPartition, mark: StreamMark) -> DataLossError:
     reason = "the partition is not there any more; should it come back, it is read from its start"
     return DataLossError(str(tp), mark.offset, mark.offset, reason)
 
 
-def _left_out(tp: TopicPartition, mark: Mark) -> DataLossError:
+def _left_out(tp: TopicPartition, mark: StreamMark) -> DataLossError:
     reason = "planned before, and not selected by the options any more"
     return DataLossError(str(tp), mark.offset, mark.offset, reason)
 
@@ -332,7 +335,7 @@ def _left_out(tp: TopicPartition, mark: Mark) -> DataLossError:
 def stream_reader(given: Mapping[str, str], schema: StructType) -> LogstoreStreamReader:
     """
     Raises:
-        ConfigError: an option or a column that is not known.
+        ConfigError: an unknown option or column.
     """
     return LogstoreStreamReader(StreamOptions.from_spark(given), schema)
 

@@ -1,6 +1,6 @@
-"""A partition's log as a stream looks at it between two reads: where it ends, what it holds there.
+"""A partition's log for a stream: where it ends, and whether what was read is still there.
 
-Everything is found by way of the files, as a process that is not the writer sees them.
+Everything comes from the files, as a process that is not the writer sees them.
 """
 
 from __future__ import annotations
@@ -15,31 +15,33 @@ from checkpoints.leader_epoch_checkpoint import LEADER_EPOCH, LeaderEpochCheckpo
 from checkpoints.loggers import get_logger
 from logstore.format import attributes as bits
 from logstore.spark.common.errors import DataLossError
-from logstore.spark.common.options import ReadOptions
+from logstore.spark.common.options import SourceOptions
 from logstore.spark.layout.types import PartitionLayout
 from logstore.spark.segments.batch_table import BatchTable
 from logstore.spark.segments.log_end import log_end_offset
 from logstore.spark.segments.positions import readable_end, with_rolls
 from logstore.spark.segments.segment_index import SegmentIndex
-from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Mark, Proof, common_end
+from logstore.spark.stream.stream_offsets import NO_CRC, Epochs, Proof, StreamMark, common_end
 from logstore.storage.uri import join_uri, open_storage, shown
 
 logger = get_logger(__name__)
 
 
 class Verdict(enum.Enum):
-    """What the log says of a batch that was read."""
+    """Whether the log still has a batch that was read."""
 
     SAME = "same"
     OTHER = "other"
     UNKNOWN = "unknown"
-    """Compaction took the batch away, or rebuilt it."""
+    """Compaction removed or rewrote the batch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A batch by its header. ``sound``: its checksum is right. ``compacted``: it is not as it was
-    appended, since records were taken out or a delete horizon was set (F-95)."""
+class StreamBatch:
+    """A batch by its header. ``sound``: its checksum is right.
+
+    ``compacted``: records were removed or a delete horizon was set since the append (F-95).
+    """
 
     base_offset: int
     last_offset: int
@@ -49,11 +51,11 @@ class Batch:
     compacted: bool
 
 
-def batch_with(layout: PartitionLayout, offset: int) -> Batch | None:
+def batch_with(layout: PartitionLayout, offset: int) -> StreamBatch | None:
     """The batch that holds ``offset``; ``None`` where there is none, as after compaction.
 
     Raises:
-        CorruptBatchError: no batch can be found on the way to it.
+        CorruptBatchError: a batch on the way to it is damaged.
         OSError: the medium refused.
     """
     at = bisect_right(layout.segments, offset, key=lambda segment: segment.base_offset) - 1
@@ -70,7 +72,7 @@ def batch_with(layout: PartitionLayout, offset: int) -> Batch | None:
     return None
 
 
-def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Batch | None:
+def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> StreamBatch | None:
     def cell(name: str) -> int:
         return table.cells(name)[row]
 
@@ -79,7 +81,7 @@ def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Batc
         return None
     whole = last_offset - base_offset + 1
     sound = BatchTable(window[table.span(row, row + 1)], check_crc=True).rows == 1
-    return Batch(
+    return StreamBatch(
         base_offset,
         last_offset,
         cell("leader_epoch"),
@@ -91,9 +93,9 @@ def _batch(window: memoryview, table: BatchTable, row: int, offset: int) -> Batc
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to go on after a mark, and what is lost if that is not where it ended.
+    """Where to continue after a mark, and what is lost if that is not where the mark ended.
 
-    ``remade``: the log is of another topic of the same name.
+    ``remade``: the log belongs to another topic of the same name.
     """
 
     offset: int
@@ -102,12 +104,12 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
-class LogView:
+class StreamLogView:
     """A log as it was listed.
 
-    ``end`` is one past its last sound batch, ``readable_end`` the first offset that must not be
-    read yet: that, the high watermark or the last stable offset. The view is ``settled`` unless the
-    bytes of the last batch are still to come: then the same listing may show more the next time.
+    ``end`` is one past its last sound batch. ``readable_end`` is the first offset that must not be
+    read yet: ``end``, the high watermark or the last stable offset. The view is ``settled`` unless
+    bytes of the last batch are still missing: then the same listing may show more later.
     ``topic_id`` is "" where ``partition.metadata`` is missing or malformed.
     """
 
@@ -119,26 +121,27 @@ class LogView:
     settled: bool
 
     @classmethod
-    def of(cls, layout: PartitionLayout, topic_id: str, options: ReadOptions) -> LogView:
+    def of(cls, layout: PartitionLayout, topic_id: str, options: SourceOptions) -> StreamLogView:
         """
         Raises:
             ConfigError: no high watermark is known, and ``options`` stop there.
-            CorruptDataError: what lies at the end, or its transactions, make no sense.
-            OSError: the medium refused; ``FileNotFoundError`` where the files changed meanwhile.
+            CorruptDataError: the end of the log or its transactions are damaged.
+            OSError: a file cannot be read; ``FileNotFoundError`` if the files changed.
         """
         layout = with_rolls(layout)
         end = log_end_offset(layout)
         last = batch_with(layout, end - 1) if end > layout.log_start_offset else None
         settled = last is None or last.sound
         if last is not None and not settled:
-            # As over a network file system, where a size may come before the bytes.
+            # On a network file system a size may become visible before the bytes.
             logger.warning(
                 "%s: the last batch, at offset %d, is not complete or damaged: left for later",
                 shown(layout.uri),
                 last.base_offset,
             )
             end = max(last.base_offset, layout.log_start_offset)
-        # A cut does not rewrite the file at once (F-205): what starts past the end is of before.
+        # A cut does not rewrite the file at once (F-205), so entries past the end are from before
+        # it.
         epochs = tuple(entry for entry in _epochs(layout) if entry[1] < end)
         limit = readable_end(
             layout,
@@ -147,13 +150,14 @@ class LogView:
         )
         return cls(layout, topic_id, end, min(limit, end), epochs, settled)
 
-    # -- what is kept of a log -----------------------------------------------------------------
+    # -- what is stored about a log
+    # -----------------------------------------------------------------
 
-    def mark(self, offset: int, since: int, before: Mark | None = None) -> Mark:
-        """``offset`` with what proves later that the log before it is the same.
+    def mark(self, offset: int, since: int, before: StreamMark | None = None) -> StreamMark:
+        """``offset`` with proofs that show later whether the log before it is the same.
 
-        ``before`` is the mark that reading went on from, at ``since``; ``None`` where there is
-        none, or none of this log.
+        ``before`` is the mark from which reading continued, at ``since``; ``None`` if there is none
+        for this log.
         """
         earlier = list(self._sampled(offset, max(since, self.layout.log_start_offset)))
         if before is not None and self.is_of(before):
@@ -161,14 +165,14 @@ class LogView:
             earlier += (p for p in known if p.offset <= since and p.crc != NO_CRC)
         batch = batch_with(self.layout, offset - 1)
         if offset <= self.layout.log_start_offset or batch is None:
-            return Mark.of(Proof(offset, NO_CRC), self.epochs, self.topic_id, earlier)
+            return StreamMark.of(Proof(offset, NO_CRC), self.epochs, self.topic_id, earlier)
         epochs = [entry for entry in self.epochs if entry[0] < batch.leader_epoch]
         starts = dict(self.epochs)
         epochs.append((batch.leader_epoch, starts.get(batch.leader_epoch, batch.base_offset)))
-        return Mark.of(Proof(offset, batch.crc), epochs, self.topic_id, earlier)
+        return StreamMark.of(Proof(offset, batch.crc), epochs, self.topic_id, earlier)
 
     def _sampled(self, offset: int, lowest: int) -> Iterator[Proof]:
-        """Of batches that end 1, 2, 4 … offsets before ``offset``, down to ``lowest``."""
+        """Proofs of batches that end 1, 2, 4 … offsets before ``offset``, down to ``lowest``."""
         at, distance = offset - 1, 1
         while at > lowest:
             batch = batch_with(self.layout, at - 1)
@@ -180,40 +184,51 @@ class LogView:
 
     # -- whether it is still the same ----------------------------------------------------------
 
-    def resume(self, mark: Mark) -> Resumption:
-        """Where to go on after ``mark``."""
+    def resume(self, mark: StreamMark) -> Resumption:
+        """Where to continue after ``mark``."""
         start = self.layout.log_start_offset
         if not self.is_of(mark):
             return self._remade(mark, start)
         if mark.offset < start:
             reason = f"deleted before they were read: the log starts at {start}"
+            if self._may_have_been_cut_below(mark):
+                reason += "; a leader since may have replaced, and lost, records before them, too"
             return Resumption(start, DataLossError(self.layout.uri, mark.offset, start, reason))
         parted = self._parted(mark)
         if parted == mark.offset:
             return Resumption(parted)
         reason = f"cut meanwhile: the log ends at {self.end}, the same up to {parted}"
-        if parted < start:  # what took the place of the rest below the start was deleted unread
+        if parted < start:  # what replaced the rest below the log start was deleted unread
             reason += f", and starts at {start}"
         loss = DataLossError(self.layout.uri, parted, mark.offset, reason)
         return Resumption(max(parted, start), loss)
 
-    def is_of(self, mark: Mark) -> bool:
-        """Whether ``mark`` may be of this log; without an id on both sides it may."""
+    def _may_have_been_cut_below(self, mark: StreamMark) -> bool:
+        """Whether the log, which starts past ``mark``, has had another leader since.
+
+        Retention takes the entries of epochs that began before the log start: where such a leader
+        began to write cannot be told any more.
+        """
+        read = mark.epoch_before(mark.offset)
+        return read is not None and bool(self.epochs) and self.epochs[0][0] > read
+
+    def is_of(self, mark: StreamMark) -> bool:
+        """Whether ``mark`` may belong to this log. It may if either side has no id."""
         return not (mark.topic_id and self.topic_id) or mark.topic_id == self.topic_id
 
-    def _remade(self, mark: Mark, start: int) -> Resumption:
+    def _remade(self, mark: StreamMark, start: int) -> Resumption:
         reason = (
-            f"the topic was deleted and made anew (its id was {mark.topic_id}, and is "
+            f"the topic was deleted and created again (its id was {mark.topic_id}, and is "
             f"{self.topic_id}): what the former one had from there on is lost, this one is read "
             f"from its first offset, {start}"
         )
         loss = DataLossError(self.layout.uri, mark.offset, mark.offset, reason)
         return Resumption(start, loss, remade=True)
 
-    def _parted(self, mark: Mark) -> int:
-        """The offset up to which the log is known to be what was read below ``mark``.
+    def _parted(self, mark: StreamMark) -> int:
+        """The offset up to which the log is known to equal what was read below ``mark``.
 
-        It may be below the start of the log; 0 where nothing is known.
+        It may be below the log start, and is 0 if nothing is known.
         """
         verdict = self._verdict(mark, mark.proof)
         if verdict is Verdict.SAME:
@@ -225,9 +240,7 @@ class LogView:
         if verdict is Verdict.UNKNOWN and parted == mark.offset:
             proofs.insert(0, mark.proof)
         elif parted in (mark.offset, self.end):
-            known = (
-                False  # cut within one epoch, which does not tell where: it may have grown since
-            )
+            known = False  # cut within one epoch at an unknown offset; the log may have grown since
         for proof in proofs:
             match self._verdict(mark, proof):
                 case Verdict.SAME:
@@ -236,9 +249,9 @@ class LogView:
                     known = False
         return parted if known else 0
 
-    def _verdict(self, mark: Mark, proof: Proof) -> Verdict:
+    def _verdict(self, mark: StreamMark, proof: Proof) -> Verdict:
         if proof.offset <= self.layout.log_start_offset:
-            return Verdict.SAME  # nothing below it is left
+            return Verdict.SAME  # nothing below it exists any more
         if proof.offset > self.end:
             return Verdict.OTHER
         batch = batch_with(self.layout, proof.offset - 1)
@@ -253,7 +266,7 @@ class LogView:
 
 
 def _epochs(layout: PartitionLayout) -> Epochs:
-    """As ``leader-epoch-checkpoint`` has them, as far as they ascend; none without the file."""
+    """The entries of ``leader-epoch-checkpoint`` as far as they ascend; none without the file."""
     storage, path = open_storage(join_uri(layout.uri, LEADER_EPOCH))
     try:
         entries = LeaderEpochCheckpoint(path, storage).read()
@@ -267,4 +280,4 @@ def _epochs(layout: PartitionLayout) -> Epochs:
     return tuple(ascending)
 
 
-__all__ = ["Batch", "LogView", "Resumption", "batch_with"]
+__all__ = ["Resumption", "StreamBatch", "StreamLogView", "batch_with"]

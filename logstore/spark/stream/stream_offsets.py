@@ -1,9 +1,9 @@
-"""How far a stream has read: the offsets of its checkpoint, and what proves that they still hold.
+"""How far a stream has read: offsets for its checkpoint, with proofs that they still hold.
 
-An offset alone tells neither a log that was cut and written anew past it nor another topic of the
-same name. So each comes with the topic's id, the leader epochs below it and checksums of batches
-below it (KIP-320 compares the epochs alone, since a broker that lost records leads under another
-epoch; a log opened again after a crash does not).
+An offset alone does not show that a log was cut and written again past it, or that the topic was
+replaced by another of the same name. So each offset comes with the topic's id, and with leader
+epochs and batch checksums below it. KIP-320 compares only epochs, because a broker that lost
+records leads under another epoch. A log that is opened again after a crash does not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from logstore.common.errors import ConfigError
 from logstore.common.types import TopicPartition
 
 VERSION = 2
-"""Of what ``to_json`` writes. Version 1 had no field ``version``, no topic ids and one proof."""
+"""The version that ``to_json`` writes.
+
+Version 1 had no field ``version``, no topic ids and only one proof.
+"""
 
 NO_CRC = -1
-_EPOCHS_MAX = 256  # of a partition: about 4 KB of a checkpoint
+_EPOCHS_MAX = 256  # for a partition: about 4 KB of a checkpoint
 _ELSEWHERE = "start the query with a new checkpointLocation and startingOffsets"
 
 Epochs = tuple[tuple[int, int], ...]
@@ -28,20 +31,20 @@ Epochs = tuple[tuple[int, int], ...]
 
 
 class Proof(NamedTuple):
-    """The batch that holds ``offset - 1`` has the checksum ``crc``."""
+    """States that the batch with ``offset - 1`` has the checksum ``crc``."""
 
     offset: int
     crc: int
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """The records of a partition below ``offset`` were read.
+class StreamMark:
+    """States that the records of a partition below ``offset`` were read.
 
-    ``crc`` is of the batch that holds the last of them, ``NO_CRC`` when there was none. ``epochs``
-    are those below ``offset``, the newest ``_EPOCHS_MAX`` of them. ``topic_id`` is "" where none
-    was known. ``earlier`` are proofs at about twice, four times … the distance from ``offset``,
-    ascending: they tell where a log was cut that goes on under the same epoch.
+    ``crc`` is the checksum of the batch with the last of them, ``NO_CRC`` if there was none.
+    ``epochs`` are the newest ``_EPOCHS_MAX`` epochs below ``offset``. ``topic_id`` is "" if it was
+    not known. ``earlier`` are proofs at about twice, four times … the distance from ``offset``,
+    ascending. They show where a log was cut that continues under the same epoch.
     """
 
     offset: int
@@ -57,7 +60,7 @@ class Mark:
         epochs: Iterable[tuple[int, int]],
         topic_id: str,
         earlier: Iterable[Proof] = (),
-    ) -> Mark:
+    ) -> StreamMark:
         below = tuple((epoch, start) for epoch, start in epochs if start < proof.offset)
         kept = spread(proof.offset, earlier)
         return cls(*proof, below[-_EPOCHS_MAX:], topic_id, kept)
@@ -72,11 +75,11 @@ class Mark:
         return self.epochs[at][0] if at >= 0 else None
 
 
-Marks = Mapping[TopicPartition, Mark]
+Marks = Mapping[TopicPartition, StreamMark]
 
 
 def spread(offset: int, proofs: Iterable[Proof]) -> tuple[Proof, ...]:
-    """Of each power of two of the distance from ``offset`` the farthest proof, ascending."""
+    """For each power of two the farthest proof within that distance of ``offset``, ascending."""
     kept: dict[int, Proof] = {}
     for proof in sorted(proofs):
         if proof.offset < offset:
@@ -88,11 +91,13 @@ def spread(offset: int, proofs: Iterable[Proof]) -> tuple[Proof, ...]:
 
 
 def to_json(marks: Marks, began: Marks | None = None, *, first: bool = False) -> dict[str, Any]:
-    """``offsets`` is what Spark's Kafka source has, and may be given as ``startingOffsets``.
+    """The JSON of marks.
 
-    Equal marks give equal text: Spark compares it to see whether there is something to read.
-    ``first`` marks what Spark asks for anew as long as no micro-batch was committed; ``began``
-    keeps what the first micro-batch was planned from.
+    ``offsets`` is as in Spark's Kafka source, and valid as ``startingOffsets``.
+
+    Equal marks give equal text, because Spark compares it to see whether there is something to
+    read. ``first`` marks initial offsets, which Spark requests again until a micro-batch was
+    committed. ``began`` keeps the marks from which the first micro-batch was planned.
     """
     offsets: dict[str, dict[str, int]] = {}
     seen: dict[str, dict[str, Any]] = {}
@@ -108,7 +113,7 @@ def to_json(marks: Marks, began: Marks | None = None, *, first: bool = False) ->
     return text
 
 
-def _seen(mark: Mark) -> dict[str, Any]:
+def _seen(mark: StreamMark) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if mark.topic_id:
         found["id"] = mark.topic_id
@@ -122,12 +127,14 @@ def _seen(mark: Mark) -> dict[str, Any]:
 
 
 def is_first(value: Mapping[str, Any]) -> bool:
-    """Whether offsets are those of ``initialOffset``, which no checkpoint holds yet."""
+    """Whether these are the offsets of ``initialOffset``, which no checkpoint holds yet."""
     return value.get("first") is True
 
 
-def began_from(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
-    """Where a micro-batch begins: at ``start``, which Spark has made anew if it is the first one.
+def began_from(
+    start: Mapping[str, Any], end: Mapping[str, Any]
+) -> dict[TopicPartition, StreamMark]:
+    """Where a micro-batch begins. For the first one Spark may have requested ``start`` again.
 
     Raises:
         ConfigError: as ``from_json``.
@@ -136,10 +143,10 @@ def began_from(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[TopicPa
     return from_json(start if began is None else began)
 
 
-def from_json(value: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
+def from_json(value: Mapping[str, Any]) -> dict[TopicPartition, StreamMark]:
     """
     Raises:
-        ConfigError: not the offsets of this source, or those of a later version.
+        ConfigError: the offsets are not of this source, or of a later version.
     """
     version = value.get("version", 1)
     if version not in (1, VERSION):
@@ -147,7 +154,7 @@ def from_json(value: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
             f"the checkpoint has offsets of version {str(version)[:20]}, known are 1 and "
             f"{VERSION}: go on with the version of logstore that wrote it, or {_ELSEWHERE}"
         )
-    marks: dict[TopicPartition, Mark] = {}
+    marks: dict[TopicPartition, StreamMark] = {}
     try:
         offsets, seen = value["offsets"], value["seen"]
         for topic, partitions in offsets.items():
@@ -162,8 +169,8 @@ def from_json(value: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
     return marks
 
 
-def _mark(offset: int, found: Mapping[str, Any]) -> Mark:
-    return Mark(
+def _mark(offset: int, found: Mapping[str, Any]) -> StreamMark:
+    return StreamMark(
         offset,
         int(found.get("crc", NO_CRC)),
         tuple((int(epoch), int(start)) for epoch, start in found.get("epochs", ())),
@@ -172,17 +179,19 @@ def _mark(offset: int, found: Mapping[str, Any]) -> Mark:
     )
 
 
-# ---- where two histories part ------------------------------------------------------------------
+# ---- where two histories diverge
+# ------------------------------------------------------------------
 
 
 def common_end(
     seen: Epochs, offset: int, here: Sequence[tuple[int, int]], log_end: int
 ) -> tuple[int, bool]:
-    """Where what was read up to ``offset``, under ``seen``, and the log as it is part (KIP-279).
+    """The offset where the log diverges from what was read up to ``offset`` (KIP-279).
 
-    The end of the largest leader epoch that both have, on the side where it ends first: records of
-    one epoch and offset are the same. Without any the second value is False: they part no later
-    than where either side leaves what lies below the first epoch that was seen, perhaps earlier.
+    ``seen`` are the epochs of what was read. Records with the same epoch and offset are the same.
+    So the histories diverge at the end of the largest epoch that both have, on the side where it
+    ends first. If they share no epoch the second value is False: they diverge at the returned
+    offset or earlier.
     """
     if not seen or not here:
         return min(offset, log_end), True
@@ -196,7 +205,7 @@ def common_end(
 
 
 def _ends(epochs: Sequence[tuple[int, int]], end: int) -> dict[int, int]:
-    """Epoch -> end offset, ascending."""
+    """Epoch → end offset, ascending."""
     starts = [start for _, start in epochs[1:]]
     return {
         epoch: min(until, end) for (epoch, _), until in zip(epochs, [*starts, end], strict=False)
@@ -204,10 +213,10 @@ def _ends(epochs: Sequence[tuple[int, int]], end: int) -> dict[int, int]:
 
 
 def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide ``limit`` offsets by what each partition has, as Spark's Kafka source does.
+    """Divide ``limit`` offsets in proportion to what partitions have, as Spark's Kafka source does.
 
-    A partition that has something gets at least one, so that large ones never starve it; the sum
-    may then be above the limit by less than one for each partition.
+    A partition with records gets at least one, so that large ones never starve it. The sum may then
+    exceed the limit by less than one for each partition.
     """
     total = sum(available.values())
     if total <= limit:
@@ -219,9 +228,9 @@ __all__ = [
     "NO_CRC",
     "VERSION",
     "Epochs",
-    "Mark",
     "Marks",
     "Proof",
+    "StreamMark",
     "began_from",
     "common_end",
     "from_json",

@@ -1,15 +1,15 @@
-"""From the files of the tasks to a log directory: assembled beside the target, then renamed.
+"""Assemble a log directory from the files of the tasks beside the target, then rename it.
 
-Nothing of a write is seen under the target's name before all of it is on the disk. Everything else
-lies in ``.<name>.writing-<id>`` beside it, which a commit and an abort both remove::
+Nothing of a write appears under the target's name before all of it is on the disk. All other files
+lie in ``.<name>.writing-<id>`` beside it, which commit and abort remove::
 
     .backup.writing-5f1c…/tasks/00000003-9a7e…     batches of one task, offsets not yet placed
                          /directory/flights-0/…    the log directory, while it is assembled
                          /replaced/…               what was taken away, where two directories cannot
                                                    change places at once
 
-An append assembles the whole directory, too: the segments that are there get a second name in it
-(``writer_target.continue_in``), and what is new goes to segments of its own.
+An append assembles the whole directory, too. Existing segments get a second name in it
+(``target.continue_in``), and new rows go to new segments.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from logstore.storage.naming import NamingStorage
 
 logger = get_logger(__name__)
 
-_WINDOW = 16 << 20  # bytes of a task's file looked at together
+_WINDOW = 16 << 20  # bytes of a task's file read at a time
 _PREFIX = 12  # base offset and length of a batch
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """Whole batches of one partition in the file of a task, one after the other."""
+class WrittenRange:
+    """Consecutive whole batches of one partition in the file of a task."""
 
     topic: str
     partition: int
     position: int
     size: int
-    largest: int  # bytes of the largest batch
+    largest: int  # the largest batch in bytes
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """What one task wrote; ``path`` is empty where it had no rows."""
+    """The file that one task wrote. ``path`` is empty if the task had no rows."""
 
     task: int
     path: str
     size: int
-    extents: tuple[Extent, ...]
+    extents: tuple[WrittenRange, ...]
 
 
 class StagingArea:
@@ -71,7 +71,7 @@ class StagingArea:
     def __init__(self, target: str, write_id: str, storage: NamingStorage | None = None) -> None:
         self.storage = storage or NamingStorage()
         self.write_id = write_id
-        # Of a link what it leads to: a rename stays on one file system, and the link stays.
+        # For a link use its target: then the rename stays on one file system, and the link stays.
         self.target = self.storage.real_path(target)
         self.parent, name = os.path.split(self.target)
         self.path = os.path.join(self.parent, f".{name}.writing-{random_id()}")
@@ -89,21 +89,21 @@ class StagingArea:
         return os.path.join(self.path, "replaced")
 
     def make(self) -> None:
-        """Before the job: a task makes no directory, so that one that comes late leaves none."""
+        """Make the area before the job. A task never makes it, so a late task leaves nothing."""
         self.storage.make_dir(self.tasks)
 
     def remove(self) -> None:
-        """Best effort: a task that was given up may still be writing.
+        """Remove the area as far as possible: an abandoned task may still be writing.
 
-        A log directory that was taken away for one that did not come goes back first; where that
-        fails all stays, for it may be the only copy.
+        If the old log directory was moved away and the new one was not renamed, the old one is
+        moved back first. If that fails everything stays, because it may be the only copy.
         """
         storage = self.storage
         try:
             if storage.info(self.replaced) is not None and storage.info(self.directory) is not None:
                 storage.rename(self.replaced, self.target)
                 storage.sync_dir(self.parent)
-            with suppress(OSError):  # from now on no task finds it
+            with suppress(OSError):  # from now on tasks cannot find it
                 storage.rename(self.tasks, f"{self.tasks}.ended")
             storage.remove_tree(self.path)
         except FileNotFoundError:
@@ -116,11 +116,11 @@ class StagingArea:
 
 
 def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> Target:
-    """What the target holds before the job; refuses one that must not be written to.
+    """Look at the target before the job, and refuse one that must not be written to.
 
     Raises:
-        ConfigError: it is no log directory; a killed write has taken it away; a topic in it has
-            another number of partitions than the options say.
+        ConfigError: it is not a log directory, a killed write has moved it away, or a topic in it
+            has another number of partitions than the options.
     """
     target = look_at(area.storage, area.target)
     if not target.exists:
@@ -136,7 +136,10 @@ def check_target(area: StagingArea, options: WriteOptions, overwrite: bool) -> T
 
 
 def _refuse_a_half_replaced(area: StagingArea) -> None:
-    """Two renames of a write that was killed between them: nothing is lost, and nobody knows."""
+    """Refuse a target whose last write was killed between its two renames.
+
+    Nothing is lost, but a user has to know.
+    """
     if area.storage.info(area.parent) is None:
         return
     prefix = f".{os.path.basename(area.target)}.writing-"
@@ -162,15 +165,15 @@ def commit(
     """Make the log directory of what the tasks wrote; returns the number of records.
 
     Offsets follow the numbers of the tasks, and within a task its rows: the same rows in the same
-    tasks give the same logs, whatever was retried. Durable on return. A write that the target has
-    already is done: nothing is written again.
+    tasks give the same logs, whatever was retried. Durable on return. If the target has this write
+    already, nothing is done.
 
     Args:
-        before: what the target held before the job; partitions were chosen by it.
+        before: the target before the job, by which partitions were chosen.
     Raises:
-        ConfigError: the target is not what it was before the job.
+        ConfigError: the target has changed since before the job.
         LogDirLockedError: a broker, a ``LogManager`` or another write has the target open.
-        StorageFailedError: a task's file is not here, or the disk refused.
+        StorageFailedError: a task's file is missing, or the disk failed.
     """
     try:
         with _locked(area):
@@ -197,7 +200,10 @@ def commit(
 
 @contextmanager
 def _locked(area: StagingArea) -> Iterator[None]:
-    """Nobody else has the target open; where there is none yet, the rename decides."""
+    """Hold the lock of the target.
+
+    If there is no target yet, the rename decides between writers.
+    """
     storage = area.storage
     if storage.info(area.target) is None or not storage.scan_dir(area.target):
         yield
@@ -210,7 +216,9 @@ def _locked(area: StagingArea) -> Iterator[None]:
 
 
 def _refuse_changes(area: StagingArea, topics: set[str], before: Target, now: Target) -> None:
-    """The same topics, by their ids: rows were placed by the partitions that those had."""
+    """Check that the topics have the same ids as before, because rows were placed by their
+    partitions.
+    """
     for topic in sorted(topics):
         if before.topics.get(topic) != now.topics.get(topic):
             raise ConfigError(
@@ -222,11 +230,11 @@ def _refuse_changes(area: StagingArea, topics: set[str], before: Target, now: Ta
 def _assemble(
     storage: Storage,
     directory: str,
-    sources: Mapping[TopicPartition, list[tuple[str, Extent]]],
+    sources: Mapping[TopicPartition, list[tuple[str, WrittenRange]]],
     options: WriteOptions,
     base: Target,
 ) -> None:
-    """The log directory by way of the log itself: rolls, indexes, checkpoints and the marker."""
+    """Make the log directory with the log's own code: rolls, indexes, checkpoints and marker."""
     with LogManager(
         [directory],
         options.log_config,
@@ -243,11 +251,11 @@ def _assemble(
         def fill(tp: TopicPartition) -> None:
             log = logs[tp]
             if log.log_end_offset > log.segments[-1].base_offset:
-                log.roll()  # what is there already may be linked, and is not to be written to
+                log.roll()  # existing segments may be links, and must not be written to
             epoch = max(options.leader_epoch, *(epoch for epoch, _ in log.epoch_entries), 0)
             for path, extent in sources[tp]:
                 for batch in _batches(storage, path, extent):
-                    # The tasks made these bytes: beyond the checksum they need no second look.
+                    # The tasks made these bytes, so only the checksum is checked again.
                     log.append_as_leader(batch, epoch, AppendOrigin.REPLICATION)
 
         for _, error in manager.run_all(partial(fill, tp) for tp in sources):
@@ -261,7 +269,7 @@ def _assemble(
 def _partitions(
     sources: Iterable[TopicPartition], options: WriteOptions, base: Target
 ) -> dict[TopicPartition, uuid.UUID | None]:
-    """All partitions that the write has, and the ids of their topics: those that are there."""
+    """All partitions of the write, with the ids of their topics if these exist."""
     found: dict[TopicPartition, uuid.UUID | None] = {}
     for topic in sorted({tp.topic for tp in sources} | ({options.topic} - {""})):
         known = base.topics.get(topic)
@@ -278,8 +286,8 @@ def _parsed(topic_id: str) -> uuid.UUID | None:
 
 def _by_partition(
     storage: Storage, staged: Sequence[StagedFile]
-) -> Mapping[TopicPartition, list[tuple[str, Extent]]]:
-    sources: dict[TopicPartition, list[tuple[str, Extent]]] = defaultdict(list)
+) -> Mapping[TopicPartition, list[tuple[str, WrittenRange]]]:
+    sources: dict[TopicPartition, list[tuple[str, WrittenRange]]] = defaultdict(list)
     for file in sorted(staged, key=lambda file: file.task):
         info = storage.info(file.path) if file.path else None
         if file.path and (info is None or info.size != file.size):
@@ -294,8 +302,8 @@ def _by_partition(
     return sources
 
 
-def _batches(storage: Storage, path: str, extent: Extent) -> Iterator[memoryview]:
-    """The batches of an extent; each view is valid until the next one is asked for."""
+def _batches(storage: Storage, path: str, extent: WrittenRange) -> Iterator[memoryview]:
+    """The batches of a range. Each view is valid until the next one is requested."""
     file: File = storage.open(path, writable=False)
     try:
         position, end = extent.position, extent.position + extent.size
@@ -316,11 +324,11 @@ def _batches(storage: Storage, path: str, extent: Extent) -> Iterator[memoryview
 
 
 def _publish(area: StagingArea) -> None:
-    """Give the directory its name, atomically where the target is new or empty, or where the file
-    system lets two directories change places.
+    """Rename the directory to the target, atomically if the target is new or empty, or if the file
+    system can exchange two directories.
 
-    Else the old directory is taken away first: between the two renames there is none. An error
-    just then puts it back (``StagingArea.remove``), a crash leaves both in the staging area.
+    Otherwise the old directory is moved away first, and between the two renames there is no target.
+    An error then moves it back (``StagingArea.remove``). A crash leaves both in the staging area.
     """
     storage = area.storage
     there = storage.info(area.target) is not None and bool(storage.scan_dir(area.target))
@@ -331,4 +339,4 @@ def _publish(area: StagingArea) -> None:
     storage.sync_dir(area.parent)
 
 
-__all__ = ["Extent", "StagedFile", "StagingArea", "check_target", "commit"]
+__all__ = ["StagedFile", "StagingArea", "WrittenRange", "check_target", "commit"]

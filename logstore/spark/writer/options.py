@@ -1,4 +1,4 @@
-"""What ``df.write.format("logstore")`` takes: the options, and the columns of the DataFrame."""
+"""Options of ``df.write.format("logstore")``, and the columns of the DataFrame."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _COLUMNS = {
     "timestamp": ("timestamp",),
     "headers": (_HEADERS,),
 }
-"""The columns that are written, and the types each may have."""
+"""The columns that can be written, and the types that each may have."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options, checked; names as those of reading. Sizes in bytes."""
+    """The checked options, named as those of reading. Sizes are in bytes."""
 
     path: str
     write_id: str
@@ -55,7 +55,7 @@ class WriteOptions:
         """
         Raises:
             ConfigError: an unknown option, a value out of bounds, no path, or a remote one.
-            InvalidTopicError: the topic's name breaks F-2.
+            InvalidTopicError: the topic's name is invalid (F-2).
         """
         options = Options(_without_dots(given))
         parsed = cls(
@@ -103,7 +103,7 @@ class WriteOptions:
     def log_config(self) -> LogConfig:
         return LogConfig(
             segment_bytes=self.segment_bytes,
-            # Rows come in no order of time: rolling by age would make a segment of every batch.
+            # Rows are not in order of time, so rolling by age could make a segment of every batch.
             segment_ms=MAX_LONG,
             retention_ms=-1,  # rows may be of any time
             index_interval_bytes=self.index_interval_bytes,
@@ -124,7 +124,7 @@ _KAFKA_NAMES = {
 
 
 def _without_dots(given: Mapping[str, str]) -> dict[str, str]:
-    """Options by their names here; Kafka's own are taken as well.
+    """Options by their names here. Kafka's own names are accepted as well.
 
     Raises:
         ConfigError: one option under both names.
@@ -139,7 +139,7 @@ def _without_dots(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _local_path(path: str) -> str:
-    """The path without ``file:``; "" stays: options are made by default too."""
+    """The path without ``file:``. "" stays, because options may be made by default."""
     scheme, _, _ = path.partition("://")
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
@@ -154,14 +154,14 @@ def _local_path(path: str) -> str:
 def check_columns(schema: StructType, options: WriteOptions) -> None:
     """
     Raises:
-        ConfigError: a column that is not known or has another type, no value, or no topic.
+        ConfigError: an unknown column, a wrong type, or no column for value or topic.
     """
     for field in schema.fields:
         found = field.dataType.simpleString()
         if field.name not in _COLUMNS:
             raise ConfigError(
                 f"column {field.name!r} is not written; known are: {', '.join(_COLUMNS)}. Offsets "
-                "are given anew; leave out with drop() what is not meant for the log"
+                "are new in the target; leave out with drop() what is not meant for the log"
             )
         if found not in _COLUMNS[field.name]:
             wanted = " or ".join(_COLUMNS[field.name])

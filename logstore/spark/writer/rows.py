@@ -1,4 +1,4 @@
-"""Arrow rows -> Kafka batches of each partition, without a Python object per row."""
+"""From Arrow rows to Kafka batches of each partition, without a Python object for each row."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from logstore.kernels import partition_column
 from logstore.spark.writer.options import WriteOptions
 
 CHUNK_BYTES = 16 << 20
-"""Rows are gathered up to this size: enough for full batches of a hundred partitions, and a small
-part of a worker's memory."""
+"""Rows are collected up to this size: enough for full batches of a hundred partitions, and a small
+part of a worker's memory.
+"""
 
 _RECORD_OVERHEAD = 10  # bytes of a record besides key, value and headers; for the cut into batches
 _PARTITION_BITS = 32
 
 
-class Run(NamedTuple):
-    """Encoded batches of one partition, whose offsets are still to be placed."""
+class EncodedRun(NamedTuple):
+    """Encoded batches of one partition, which have no final offsets yet."""
 
     topic_partition: TopicPartition
     batches: list[bytearray]
@@ -33,7 +34,7 @@ class Run(NamedTuple):
 
 
 def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about ``CHUNK_BYTES``, whose buffers begin at row 0."""
+    """Regroup rows in batches of about ``CHUNK_BYTES``, whose buffers begin at row 0."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -55,24 +56,27 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class RowEncoder:
-    """The rows of one task, in the order in which they come within each partition."""
+    """Encodes the rows of one task. Each partition keeps their order."""
 
     def __init__(
         self, options: WriteOptions, task: int, now_ms: int, counts: Mapping[str, int] | None = None
     ) -> None:
-        """``task`` chooses the partitions of rows without a key; ``now_ms`` is the timestamp of
-        rows without one; ``counts`` are the partitions of topics that are there already."""
+        """``task`` decides the partitions of rows without a key.
+
+        ``now_ms`` is the timestamp of rows without one. ``counts`` are the numbers of partitions of
+        existing topics.
+        """
         self._options = options
         self._counts = counts or {}
         self._turn = task
         self._now_ms = now_ms
 
-    def encode(self, rows: pa.RecordBatch) -> Iterator[Run]:
+    def encode(self, rows: pa.RecordBatch) -> Iterator[EncodedRun]:
         """
         Raises:
-            InvalidRecordError: a row without a topic, a partition that is not there, a timestamp
-                or header that the format does not hold.
-            InvalidTopicError: a topic's name breaks F-2.
+            InvalidRecordError: a row without a topic, with a partition that does not exist, or with
+                a timestamp or header that the format cannot hold.
+            InvalidTopicError: a topic's name is invalid (F-2).
         """
         topics, codes = self._topics(rows)
         place = self._partitions(rows, topics, codes).cast(pa.int64())
@@ -89,11 +93,13 @@ class RowEncoder:
             tp = TopicPartition(
                 topics[value >> _PARTITION_BITS], value & ((1 << _PARTITION_BITS) - 1)
             )
-            yield Run(tp, list(columns.encode(start, stop, self._options)), stop - start)
+            yield EncodedRun(tp, list(columns.encode(start, stop, self._options)), stop - start)
             start = stop
 
     def _topics(self, rows: pa.RecordBatch) -> tuple[list[str], pa.Array | None]:
-        """The topics, and for each row the number of its own; no numbers where all are one."""
+        """The topics, and for each row the number of its topic; no numbers if there is only one
+        topic.
+        """
         if self._options.topic:
             return [self._options.topic], None
         column = rows.column("topic")
@@ -108,10 +114,10 @@ class RowEncoder:
     def _partitions(
         self, rows: pa.RecordBatch, topics: list[str], codes: pa.Array | None
     ) -> pa.Array:
-        """The partition of each row: its own, else its key's, else the next one in turn.
+        """The partition of each row: the given one, or by its key, or the next one in turn.
 
         Rows without a key stay together for a chunk, as Kafka's sticky partitioning keeps them
-        together for a batch; the turn depends on the task alone, so that a retry does the same.
+        together for a batch. The turn depends only on the task, so a retry does the same.
         """
         by_topic = [self._count(topic) for topic in topics]
         given = rows.column("partition") if "partition" in rows.schema.names else None
@@ -128,7 +134,7 @@ class RowEncoder:
         return placed if given is None else pc.coalesce(given, placed)
 
     def _count(self, topic: str) -> int:
-        """The partitions of a topic; 0 where the rows alone say."""
+        """The number of partitions of a topic; 0 if only the rows decide."""
         there, asked = self._counts.get(topic, 0), self._options.partition_count
         if there and asked and there != asked:
             raise ConfigError(f"{topic} has {there} partitions, not {asked} as numPartitions says")
@@ -152,7 +158,7 @@ class RowEncoder:
     def _placed_by_topic(
         self, rows: pa.RecordBatch, counts: list[int], codes: pa.Array | None
     ) -> pa.Array:
-        """By the keys, each row among as many partitions as its topic has."""
+        """The partition by key of each row, among the partitions of its topic."""
         turn = self._turn
         placed = self._placed(rows, counts[0], turn)
         for count in sorted({*counts[1:]} - {counts[0]}):
@@ -176,7 +182,7 @@ class RowEncoder:
 
 
 class _Columns:
-    """The buffers of a chunk, as the kernels take them."""
+    """The buffers of a chunk in the form for the kernels."""
 
     def __init__(self, rows: pa.RecordBatch, now_ms: int) -> None:
         names = rows.schema.names
@@ -224,7 +230,7 @@ def _binary(column: pa.Array) -> tuple[Any, Any, Any]:
 
 
 def _floor_ms(micros: pa.Array) -> pa.Array:
-    """Whole milliseconds, also before 1970, where a division would round up."""
+    """Whole milliseconds, rounded down also before 1970, where a division would round up."""
     before = pc.subtract(micros, 999)
     return pc.divide(pc.if_else(pc.less(micros, 0), before, micros), 1000)
 
@@ -240,11 +246,11 @@ def _header_buffers(headers: pa.Array) -> tuple[Any, ...]:
 
 
 def _header_bytes(headers: pa.Array) -> pa.Array:
-    """Bytes of the headers of all rows up to and with each one."""
+    """The running sum of header bytes, including each row."""
     names, values = headers.values.flatten()
     sizes = pc.add(_sizes(names), _sizes(values))
     ends = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
     return ends.take(headers.offsets.slice(1))
 
 
-__all__ = ["CHUNK_BYTES", "RowEncoder", "Run", "chunks"]
+__all__ = ["CHUNK_BYTES", "EncodedRun", "RowEncoder", "chunks"]

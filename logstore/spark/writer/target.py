@@ -1,8 +1,8 @@
-"""The directory that a write goes to: what it held before the job, and a copy to append to.
+"""The target directory of a write: its state before the job, and a copy to append to.
 
-A log directory that was written here has a list of its writes in the file ``logstore-writes``: a
-commit that is asked for twice finds itself there, and a reader that lists the directory while it
-is replaced finds another list at the end than at the start.
+The file ``logstore-writes`` of a target lists its writes. A repeated commit finds itself there. A
+reader that lists the directory while it is replaced finds another list at the end than at the
+start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logstore.spark.layout.layout import WRITES
 from logstore.storage.base import FileInfo, Storage
 from logstore.storage.naming import NamingStorage
 
-_WRITES_MAX = 10_000  # a commit is repeated soon, or never
+_WRITES_MAX = 10_000  # a commit is repeated soon or never
 _COPY_STEP = 16 << 20
 
 _FILES = (
@@ -39,13 +39,16 @@ _FILES = (
     CLEANER,
     clean_shutdown.CLEAN_SHUTDOWN,
     WRITES,
-    "bootstrap.checkpoint",  # of a KRaft broker
+    "bootstrap.checkpoint",  # a file of a KRaft broker
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """``topic_id`` is "" without one; ``partitions`` is the highest number and one."""
+    """A topic in the target.
+
+    ``topic_id`` is "" without one; ``partitions`` is the highest number + 1.
+    """
 
     topic_id: str
     partitions: int
@@ -53,7 +56,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a directory held at one moment; ``exists`` is False for an empty one, too."""
+    """The content of a directory at one moment. ``exists`` is False for an empty one, too."""
 
     exists: bool = False
     topics: Mapping[str, TopicState] = field(default_factory=dict)
@@ -63,8 +66,8 @@ class Target:
 def look_at(storage: Storage, path: str) -> Target:
     """
     Raises:
-        ConfigError: it is a file, or holds what is no part of a log directory.
-        MalformedCheckpointError: a topic's id, or the list of writes, cannot be read.
+        ConfigError: it is a file, or holds entries that do not belong to a log directory.
+        MalformedCheckpointError: a topic's id or the list of writes is malformed.
         OSError: the medium refused.
     """
     info = storage.info(path)
@@ -129,11 +132,12 @@ def store_writes(storage: Storage, path: str, writes: Iterable[str]) -> None:
 
 
 def continue_in(storage: NamingStorage, target: str, directory: str) -> None:
-    """Make ``directory`` a log directory with the logs of ``target``, which nothing done to it
-    changes: segments are linked, and to be rolled before they are appended to; all else is copied.
+    """Make ``directory`` a log directory with the logs of ``target``, which stays unchanged.
+
+    Segments are linked, so they must be rolled before an append. Everything else is copied.
 
     Raises:
-        ConfigError: the target was not closed cleanly: its segments might have to be cut.
+        ConfigError: the target was not closed cleanly, so its segments might need a cut.
         OSError: the medium refused.
     """
     if not clean_shutdown.exists(os.path.join(target, clean_shutdown.CLEAN_SHUTDOWN), storage):

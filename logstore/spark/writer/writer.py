@@ -1,4 +1,4 @@
-"""``df.write.format("logstore")``: a DataFrame becomes a log directory, all of it or nothing."""
+"""``df.write.format("logstore")``: a DataFrame becomes a log directory, all or nothing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from logstore.common.clock import SystemClock
 from logstore.common.errors import InvariantError, StorageFailedError
 from logstore.common.random_id import random_id
 from logstore.spark.writer.directory import (
-    Extent,
     StagedFile,
     StagingArea,
+    WrittenRange,
     check_target,
     commit,
 )
 from logstore.spark.writer.options import WriteOptions, check_columns
-from logstore.spark.writer.rows import RowEncoder, Run, chunks
+from logstore.spark.writer.rows import EncodedRun, RowEncoder, chunks
 from logstore.storage.base import File
 
 if TYPE_CHECKING:
@@ -41,16 +41,16 @@ class TaskOutput(WriterCommitMessage):
 
 
 class LogstoreWriter(DataSourceArrowWriter):
-    """Tasks encode their rows into files of their own; the commit places the offsets.
+    """Each task encodes its rows into a file of its own, and the commit assigns the offsets.
 
-    Spark hands over the message of one attempt for each task, so rows are in the log once,
-    whatever was retried or ran twice.
+    Spark passes on the message of one attempt of each task, so rows are in the log once, whatever
+    was retried.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         """
         Raises:
-            ConfigError: an option or a column that is not known, or a target not to be written to.
+            ConfigError: an unknown option or column, or a target that must not be written to.
         """
         self._options = WriteOptions.from_spark(options)
         check_columns(schema, self._options)
@@ -60,7 +60,7 @@ class LogstoreWriter(DataSourceArrowWriter):
         self._area.make()
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> TaskOutput:
-        """Encode the rows of one task. Memory: two chunks of rows, whatever comes."""
+        """Encode the rows of one task. Takes the memory of two chunks of rows."""
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         counts = {} if self._overwrite else self._before.topics
@@ -113,16 +113,16 @@ class LogstoreWriter(DataSourceArrowWriter):
 
 
 class _TaskFile:
-    """The file of a task and what is where in it."""
+    """The file of a task, and where its batches lie."""
 
     def __init__(self, file: File) -> None:
         self.file = file
         self.size = 0
-        self.extents: list[Extent] = []
+        self.extents: list[WrittenRange] = []
 
-    def append(self, run: Run) -> None:
+    def append(self, run: EncodedRun) -> None:
         size = self.file.write_at(self.size, *run.batches)
-        extent = Extent(
+        extent = WrittenRange(
             *run.topic_partition,
             self.size,
             size,
@@ -132,7 +132,7 @@ class _TaskFile:
         self.size += size
         last = self.extents[-1] if self.extents else None
         if last is not None and (last.topic, last.partition) == run.topic_partition:
-            self.extents[-1] = Extent(
+            self.extents[-1] = WrittenRange(
                 *run.topic_partition,
                 last.position,
                 last.size + size,

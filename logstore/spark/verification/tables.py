@@ -1,4 +1,4 @@
-"""A verification as Arrow tables: null stands for what is unknown."""
+"""A verification as Arrow tables, with null for unknown values."""
 
 from __future__ import annotations
 

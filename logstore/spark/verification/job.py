@@ -1,9 +1,9 @@
-"""``logstore verify`` as one Spark job: each segment is checked by whatever executor has time.
+"""``logstore verify`` as one Spark job: executors check the segments.
 
-The plan and the join are those of `logstore.verify` and run on the driver, which lists the
-directories and reads their small files, so that it must reach the paths as well; ``run_job`` alone
-is spread. So the findings are the same, whatever runs it. A segment comes back as a summary, which
-stays packed until its partition is joined.
+Plan and join are those of `logstore.verify`, so the findings are the same. They run on the driver,
+which lists the directories and reads their small files, so it must reach the paths too. Only
+``run_job`` is distributed. A segment comes back as a summary, which stays packed until its
+partition is joined.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyspark  # noqa: F401 (a missing extra shows at import, where it is explained)
 
 from logstore.format import filenames
-from logstore.spark.verify.tables import findings_table, partitions_table
+from logstore.spark.verification.tables import findings_table, partitions_table
 from logstore.storage.uri import open_storage
 from logstore.verify import Progress, VerifyOptions, VerifyReport
 from logstore.verify.partition.partition_check import absolute
-from logstore.verify.plan import Plan
+from logstore.verify.plan import VerifyPlan
 from logstore.verify.replicas.replicas import Failure, run_job
 from logstore.verify.segment.segment_check import SegmentJob, SegmentResult
 
@@ -34,25 +34,26 @@ if TYPE_CHECKING:
 
 _TASK_SIZE_MIN, _TASK_SIZE_MAX = 16 << 20, 256 << 20
 _SEGMENT_COST = 1 << 20
-"""What an empty segment takes, as bytes of a full one: its files are opened all the same."""
+"""The cost of opening the files of a segment, in bytes of a full one."""
 
 _TASKS_PER_CORE = 8
-"""Enough to even out what the cores get; a task costs some 10 ms."""
+"""Enough to balance the cores; a task costs about 10 ms."""
 
 _PROGRESS_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was found: as a report, and as tables of the session, with null for what is unknown."""
+    """The result as a report, and as tables of the session with null for unknown values."""
 
     report: VerifyReport
     spark: SparkSession
 
     @property
     def findings(self) -> DataFrame:
-        """Columns: severity, rule, broker, topic, partition, segment, position, offset, file,
-        message. What could not be read is an error of the rule ``unusable``."""
+        """The findings, with columns severity, rule, broker, topic, partition, segment, position,
+        offset, file and message. What could not be read is an error of the rule ``unusable``.
+        """
         return self.spark.createDataFrame(findings_table(self.report))
 
     @property
@@ -62,9 +63,9 @@ class Verification:
 
 
 class _Work(NamedTuple):
-    """A segment to check, with its number among all, and what opens its storage.
+    """A segment to check, with its number among all and the URI of its storage.
 
-    ``directory`` is that of the job, made absolute by the driver: an executor works elsewhere.
+    The driver makes ``directory`` absolute, because an executor has another working directory.
     """
 
     number: int
@@ -74,7 +75,7 @@ class _Work(NamedTuple):
     size: int
 
 
-def verify(
+def verify_on_spark(
     spark: SparkSession,
     *paths: str | os.PathLike[str],
     options: VerifyOptions | None = None,
@@ -82,18 +83,19 @@ def verify(
 ) -> Verification:
     """Check log directories, partition directories or single files of them; compare replicas.
 
-    Paths may be URIs; executors must reach what the driver does, under the same name.
-    ``progress`` is called from a thread of its own, with bytes done and in all.
+    Paths may be URIs. Executors must reach the same paths under the same names. ``progress`` is
+    called on a thread of its own, with the bytes done and in all.
 
     Damage is a finding, never an exception. What cannot be read is in the report's ``unusable``,
-    and the rest is checked. ``options.threads`` is of no use here: Spark has its own cores.
+    and the rest is checked. ``options.threads`` has no effect here, because Spark has its own
+    cores.
 
     Raises:
-        ValueError: there is no path.
+        ValueError: no path was given.
     """
     if not paths:
         raise ValueError("no path to verify")
-    plan = Plan(options or VerifyOptions())
+    plan = VerifyPlan(options or VerifyOptions())
     for path in paths:
         plan.add(os.fspath(path))
     replica_sets = plan.replica_sets()
@@ -143,8 +145,11 @@ def _check(item: _Work, options: VerifyOptions) -> SegmentResult | Failure:
 
 
 def _outcome(item: _Work, packed: bytes) -> SegmentResult | Failure:
-    """Unpacked. A segment that only the executor does not find was not deleted meanwhile: its
-    machine lacks the mount, and nothing was checked."""
+    """Unpack an outcome.
+
+    If only the executor cannot find a segment, it was not deleted: the machine of the executor
+    lacks the mount, and nothing was checked.
+    """
     outcome: SegmentResult | Failure = pickle.loads(zlib.decompress(packed))
     if isinstance(outcome, SegmentResult) and filenames.LOG_SUFFIX in outcome.vanished:
         path = item.job.path(filenames.LOG_SUFFIX)
@@ -170,7 +175,7 @@ def _pack(work: Sequence[_Work], cores: int) -> list[list[_Work]]:
 
 @contextmanager
 def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> Iterator[None]:
-    """Tell of the bytes done, which tasks report as they end, while the job runs."""
+    """Report progress while the job runs. Tasks report their bytes as they end."""
     if progress is None:
         yield
         return
@@ -190,4 +195,4 @@ def _watched(done: Callable[[], int], total: int, progress: Progress | None) -> 
     progress(total, total)
 
 
-__all__ = ["Verification", "verify"]
+__all__ = ["Verification", "verify_on_spark"]

@@ -1,1 +1,0 @@
-"""``logstore verify`` as one Spark job."""
