@@ -1,3 +1,19 @@
-"""What both sides of a request share: messages, error codes, state, and the seams for transport
-and threads.
+"""What both sides of a request share: messages, error codes, state, and the seams for transport and
+threads.
+
+Begin with ``messages``, then ``transport`` and ``runtime``, which a simulation replaces.
 """
+
+__all__ = [
+    "background",
+    "config",
+    "error_codes",
+    "errors",
+    "internal_topics",
+    "messages",
+    "quota",
+    "retrying",
+    "runtime",
+    "state",
+    "transport",
+]

@@ -12,12 +12,12 @@ from replication.common.runtime import Actor, Cancellable, Runtime, Task
 
 logger = get_logger(__name__)
 
-PURGE_INTERVAL_MS = 10_000  # how long files that are due for deletion may stay beyond that
-FLUSH_INTERVAL_MS = 10_000  # how late a flush may be where only a topic has a flush.ms
+PURGE_INTERVAL_MS = 10_000  # how late files that are due may be deleted
+FLUSH_INTERVAL_MS = 10_000  # how late a flush may be if only a topic has a flush.ms
 
 
 class BackgroundTasks:
-    """A task that still waits or runs when it is due again is not posted a second time."""
+    """Periodic tasks on an actor. A task that still waits or runs is not posted again."""
 
     def __init__(self, runtime: Runtime, actor: Actor) -> None:
         self._runtime = runtime
@@ -25,7 +25,7 @@ class BackgroundTasks:
         self._timers: list[Cancellable] = []
 
     def every(self, interval_ms: float, task: Callable[[], object]) -> None:
-        """An interval of Kafka's ``MAX_LONG`` means never."""
+        """Run a task periodically. An interval of Kafka's ``MAX_LONG`` means never."""
         if interval_ms >= MAX_LONG:
             return
         self._timers.append(self._runtime.every(interval_ms, self._poster(task)))
@@ -49,7 +49,7 @@ class BackgroundTasks:
 
         return post
 
-    def care_for(self, log_manager: LogManager) -> None:
+    def schedule_log_tasks(self, log_manager: LogManager) -> None:
         """The tasks of a log manager which has no thread of its own; but for retention, which needs
         the configurations of topics: the controller has them."""
         config = log_manager.broker_config

@@ -55,6 +55,7 @@ class ReplicationConfig(Properties):
     )
     default_replication_factor: int = kafka_key("default.replication.factor", 1, 1)
     num_partitions: int = kafka_key("num.partitions", 1, 1)
+    verify_transactions: bool = kafka_key("transaction.partition.verification.enable", True)
     replica_selector: str = kafka_key("replica.selector.class", "")
 
     def __post_init__(self) -> None:

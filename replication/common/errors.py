@@ -1,4 +1,4 @@
-"""What replication refuses, one class for each of Kafka's error codes that callers handle.
+"""Errors of replication, one class for each of Kafka's error codes that callers handle.
 
 All carry ``code``; ``error_for`` turns a code from a response back into an exception.
 """
@@ -14,7 +14,10 @@ from replication.common.error_codes import ErrorCode
 
 
 class ReplicationError(LogstoreError):
-    """Base; ``retriable`` says whether the same request may succeed later (Kafka's sense)."""
+    """The base class.
+
+    ``retriable`` says whether the same request may succeed later, as in Kafka.
+    """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
@@ -55,7 +58,7 @@ class NotEnoughReplicasError(_Retriable):
 
 
 class NotEnoughReplicasAfterAppendError(_Retriable):
-    """Written, yet not on enough replicas: it may become committed or not (R-84)."""
+    """Written, but not on enough replicas. It may become committed or not (R-84)."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
@@ -89,7 +92,7 @@ class NotControllerError(_Retriable):
 
 
 class DuplicateBrokerRegistrationError(ReplicationError):
-    """Another process has this broker's id, and its session lives."""
+    """Another process with a live session has this broker's id."""
 
     def __init__(self, broker_id: int) -> None:
         super().__init__(broker_id)
@@ -104,16 +107,16 @@ class InvalidRequestError(ReplicationError):
 
 
 class BrokerUnavailableError(_Retriable):
-    """No answer from the broker: cut off, stopped, or too slow; the outcome is unknown."""
+    """No answer from the broker: cut off, stopped or too slow. The outcome is unknown."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
 class LogTruncationError(ReplicationError):
-    """A consumer without a reset policy: records that it read are not in the leader's log any more.
+    """The leader's log no longer has records that a consumer without a reset policy has read.
 
-    ``position`` is where it would have read on; from ``divergent_offset`` on the log differs from
-    what it read, None when nothing is known to be common. ``seek`` goes on (KIP-320).
+    ``position`` is where it would have continued. From ``divergent_offset`` on the log differs from
+    what it read; None if no common part is known. ``seek`` continues (KIP-320).
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -131,9 +134,9 @@ class LogTruncationError(ReplicationError):
 
 
 class TopicMadeAnewError(ReplicationError):
-    """A consumer without a reset policy: its topic was deleted, and another has the name now.
+    """The topic of a consumer without a reset policy was deleted, and another has the name now.
 
-    ``position`` was in the log of ``topic_id``. ``seek`` goes on in that of ``new_topic_id``.
+    ``position`` was in the log of ``topic_id``. ``seek`` continues in that of ``new_topic_id``.
     """
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID
@@ -176,7 +179,7 @@ _CLASSES: dict[ErrorCode, type[ReplicationError]] = {
 
 
 class ResponseError(ReplicationError):
-    """A code without a class of its own; ``code`` is that of the instance."""
+    """An error code without its own class. ``code`` is set on the instance."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(code, message)
@@ -189,7 +192,7 @@ class ResponseError(ReplicationError):
 
 
 def error_for(code: ErrorCode, message: str = "") -> ReplicationError:
-    """The exception that stands for an error code; ``message`` may begin with its name."""
+    """The exception for an error code. ``message`` may begin with its name."""
     message = message.removeprefix(f"{code.name}: ")
     kind = _CLASSES.get(code)
     if kind is None:

@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeAlias
 from checkpoints.types import TopicPartition
 from logstore.common.types import Buffer
 from logstore.segments.index import AbortedTxn
+from logstore.segments.producer_state import TransactionCheck
+from logstore.storage import FileSlice
 from replication.common.error_codes import ErrorCode
 from replication.common.state import (
     NO_LEADER,
@@ -42,14 +44,28 @@ class EpochEndOffset(NamedTuple):
 
 
 class ProducePartition(NamedTuple):
+    """``leader_epoch``: what was decided in it is not to be written in another one."""
+
     tp: TopicPartition
     records: Buffer
+    leader_epoch: int = UNKNOWN_EPOCH
+
+
+class TransactionSupport(IntEnum):
+    """What a transactional producer knows of, by the version of its request (Kafka's
+    ``TransactionSupportedOperation``)."""
+
+    DEFAULT_ERROR = 0  # up to 10
+    GENERIC_ERROR = 1  # 11: TRANSACTION_ABORTABLE
+    ADD_PARTITION = 2  # from 12 on: the leader adds the partition to the transaction (W-35)
 
 
 class ProduceRequest(NamedTuple):
     acks: int  # 0, 1 or −1 (all in-sync replicas)
     timeout_ms: int
     partitions: tuple[ProducePartition, ...]
+    transactional_id: str | None = None
+    transaction_support: TransactionSupport = TransactionSupport.DEFAULT_ERROR
 
 
 class ProducePartitionResponse(NamedTuple):
@@ -81,6 +97,17 @@ def next_session_epoch(epoch: int) -> int:
     return 1 if epoch == MAX_SESSION_EPOCH else epoch + 1
 
 
+UNRESOLVED = "?"  # begins a name that no topic can have
+
+
+def unresolved_topic(topic_id: uuid.UUID) -> str:
+    """A substitute for the name of a topic while only its id is known.
+
+    So the topic has a place in a session, and is read as soon as the broker knows it.
+    """
+    return f"{UNRESOLVED}{topic_id}"
+
+
 class FetchPartition(NamedTuple):
     tp: TopicPartition
     fetch_offset: int
@@ -103,6 +130,8 @@ class FetchRequest(NamedTuple):
     session_id: int = NO_SESSION
     session_epoch: int = FINAL_SESSION_EPOCH
     forgotten: tuple[tuple[TopicPartition, uuid.UUID | None], ...] = ()  # no longer in the session
+    takes_slices: bool = False  # records may be a ``FileSlice``; of consumers only
+    names_by_id: bool | None = None  # a client's whole session does, or does not; None: no matter
 
 
 class FetchPartitionResponse(NamedTuple):
@@ -111,12 +140,19 @@ class FetchPartitionResponse(NamedTuple):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    records: Buffer = b""
+    records: Buffer | FileSlice = b""
     diverging_epoch: EpochEndOffset | None = None
     aborted_transactions: tuple[AbortedTxn, ...] = ()
     preferred_read_replica: int = -1
     current_leader: tuple[int, int] = (NO_LEADER, -1)
     topic_id: uuid.UUID | None = None  # as it was asked for
+
+    @property
+    def batches(self) -> Buffer:
+        """The records, for a request without slices."""
+        records = self.records
+        assert not isinstance(records, FileSlice)
+        return records
 
 
 class FetchResponse(NamedTuple):
@@ -193,6 +229,57 @@ class DeleteRecordsResponse(NamedTuple):
     partitions: tuple[DeleteRecordsPartitionResponse, ...]
 
 
+# -- transactions: between a coordinator and the leaders of partitions ---------------------------
+
+
+class AddPartitionsToTxnRequest(NamedTuple):
+    """From the leader of partitions to the coordinator of a transaction (W-159, W-164).
+
+    ``verify_only``: are they in the ongoing transaction? Otherwise they are added to it.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    verify_only: bool = True
+
+
+class AddPartitionsToTxnResponse(NamedTuple):
+    """One error for each partition, in their order."""
+
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...]
+
+
+class TxnMarker(NamedTuple):
+    """The end of one transaction, for some of its partitions (W-155)."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    transaction_version: int = 0
+
+    @property
+    def check(self) -> TransactionCheck:
+        """From version 2 on the epoch of a marker is above that of its transaction."""
+        newer = self.transaction_version >= 2
+        return TransactionCheck.NEWER_EPOCH if newer else TransactionCheck.NONE
+
+
+class WriteTxnMarkersRequest(NamedTuple):
+    """From a transaction's coordinator to the leader of partitions."""
+
+    markers: tuple[TxnMarker, ...]
+
+
+class WriteTxnMarkersResponse(NamedTuple):
+    """For each marker the errors of its partitions."""
+
+    markers: tuple[tuple[tuple[TopicPartition, ErrorCode], ...], ...]
+
+
 # -- leader to controller -----------------------------------------------------------------------
 
 
@@ -260,6 +347,40 @@ class ElectLeadersResponse(NamedTuple):
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
 
+class AlterPartitionReassignmentsRequest(NamedTuple):
+    """Move partitions to other replicas; None gives up the move that is under way (R-62)."""
+
+    targets: tuple[tuple[TopicPartition, tuple[int, ...] | None], ...]
+
+
+class AlterPartitionReassignmentsResponse(NamedTuple):
+    """Of each partition, once its move has begun."""
+
+    error_code: ErrorCode
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+
+
+class ListPartitionReassignmentsRequest(NamedTuple):
+    partitions: tuple[TopicPartition, ...] | None = None  # None: all
+
+
+class OngoingReassignment(NamedTuple):
+    """``replicas`` are all that there are now, those that come and those that go included."""
+
+    tp: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+class ListPartitionReassignmentsResponse(NamedTuple):
+    error_code: ErrorCode
+    partitions: tuple[OngoingReassignment, ...] = ()
+
+
+BROKER_DEFAULT = -1  # partitions and factor of a new topic: what the controller is configured with
+
+
 class CreateTopicRequest(NamedTuple):
     """``assignment`` lists the replicas of each partition; without it the controller spreads."""
 
@@ -268,6 +389,7 @@ class CreateTopicRequest(NamedTuple):
     replication_factor: int = 1
     assignment: tuple[tuple[int, ...], ...] | None = None
     config: Mapping[str, str] = {}
+    validate_only: bool = False
 
 
 class DeleteTopicRequest(NamedTuple):
@@ -322,19 +444,23 @@ class TopicResponse(NamedTuple):
 
 
 class PartitionChange(NamedTuple):
-    """One partition of a LeaderAndIsr or UpdateMetadata request."""
+    """One partition of a LeaderAndIsr or UpdateMetadata request.
+
+    ``partition_count``: how many the topic has, also those without a state so far; 0: not said.
+    """
 
     tp: TopicPartition
     registration: PartitionRegistration
     topic_id: uuid.UUID | None = None
     config: Mapping[str, str] = {}
+    partition_count: int = 0
 
 
 class LeaderAndIsrRequest(NamedTuple):
     """Roles of the receiver's replicas.
 
     ``is_full``: ``partitions`` are all that it should have, by topic and id; a log of anything else
-    was moved away or deleted while nobody could tell it (Kafka's type FULL).
+    was moved away or deleted without the receiver's knowledge (Kafka's type FULL).
     """
 
     controller_id: int
@@ -391,6 +517,10 @@ class UpdateMetadataResponse(NamedTuple):
     error_code: ErrorCode
 
 
+ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+"""What a controller sends to brokers."""
+
+
 # -- clients ------------------------------------------------------------------------------------
 
 
@@ -398,7 +528,7 @@ class MetadataRequest(NamedTuple):
     topics: tuple[str, ...] | None = None  # None: all
 
 
-class PartitionMetadata(NamedTuple):
+class TopicPartitionMetadata(NamedTuple):
     tp: TopicPartition
     error_code: ErrorCode
     leader_id: int
@@ -411,12 +541,18 @@ class PartitionMetadata(NamedTuple):
 class MetadataResponse(NamedTuple):
     brokers: tuple[LiveBroker, ...]
     controller_id: int
-    partitions: tuple[PartitionMetadata, ...]
+    partitions: tuple[TopicPartitionMetadata, ...]
     topic_ids: Mapping[str, uuid.UUID | None] = {}
 
 
 class InitProducerIdRequest(NamedTuple):
-    """For an idempotent producer without transactions: an id that nobody else has."""
+    """A request for a unique id, for an idempotent producer without transactions.
+
+    ``above``: an id that is in use; the new one is larger. Who hands out ids may not know of it: a
+    topic may come from another cluster.
+    """
+
+    above: int = -1
 
 
 class InitProducerIdResponse(NamedTuple):
@@ -438,6 +574,8 @@ Request: TypeAlias = (
     | AlterPartitionRequest
     | ControlledShutdownRequest
     | ElectLeadersRequest
+    | AlterPartitionReassignmentsRequest
+    | ListPartitionReassignmentsRequest
     | CreateTopicRequest
     | DeleteTopicRequest
     | CreatePartitionsRequest
@@ -447,6 +585,8 @@ Request: TypeAlias = (
     | UpdateMetadataRequest
     | MetadataRequest
     | InitProducerIdRequest
+    | AddPartitionsToTxnRequest
+    | WriteTxnMarkersRequest
 )
 Response: TypeAlias = (
     ProduceResponse
@@ -457,10 +597,14 @@ Response: TypeAlias = (
     | AlterPartitionResponse
     | ControlledShutdownResponse
     | ElectLeadersResponse
+    | AlterPartitionReassignmentsResponse
+    | ListPartitionReassignmentsResponse
     | TopicResponse
     | LeaderAndIsrResponse
     | StopReplicaResponse
     | UpdateMetadataResponse
     | MetadataResponse
     | InitProducerIdResponse
+    | AddPartitionsToTxnResponse
+    | WriteTxnMarkersResponse
 )

@@ -1,6 +1,6 @@
-"""Replication quotas: which replicas are held back, and how fast bytes flow (R-145, R-146).
+"""Replication quotas: which replicas are throttled, and at what byte rate (R-145, R-146).
 
-Leader and follower have one each. Both decide alike: a replica waits if it is listed, the rate is
+Leader and follower have one each, with the same rule: a replica waits if it is listed, the rate is
 exceeded, and it is not in sync.
 """
 
@@ -21,8 +21,8 @@ _REPLICAS = re.compile(r"(\d+:\d+(,\d+:\d+)*)?", re.ASCII)
 class SampledRate:
     """Units a second over the last ``samples`` windows (Kafka's ``SimpleRate``). Not thread-safe.
 
-    A window begins with an event and takes those of the next ``window_ms``; it counts until its
-    last event is older than all windows together. The time is never taken to be below one window.
+    A window begins with an event and takes the events of the next ``window_ms``. It counts until
+    its last event is older than all windows together. The time is at least one window.
     """
 
     __slots__ = ("_samples", "_span_ms", "_window_ms")
@@ -30,7 +30,7 @@ class SampledRate:
     def __init__(self, samples: int = 11, window_ms: int = 1000) -> None:
         self._window_ms = window_ms
         self._span_ms = samples * window_ms
-        # [first event, last event, sum]; one more than counted may still overlap the span.
+        # [first event, last event, sum]; one window more than counted may still overlap the span.
         self._samples: deque[list[int]] = deque(maxlen=samples + 1)
 
     def record(self, units: int, now_ms: int) -> None:
@@ -53,14 +53,14 @@ class SampledRate:
 
 
 def parse_throttled_replicas(value: str, broker_id: int) -> tuple[int, ...] | None:
-    """Partitions of a topic that are throttled on a broker; None for all.
+    """The throttled partitions of a topic on a broker; None for all.
 
     Args:
-        value: of the topic's ``leader.replication.throttled.replicas`` or
+        value: the topic's ``leader.replication.throttled.replicas`` or
             ``follower.replication.throttled.replicas``: ``*``, or ``partition:broker`` pairs.
 
     Raises:
-        ConfigError: neither of the two.
+        ConfigError: the value is neither.
     """
     value = value.strip()
     if value == "*":
@@ -72,7 +72,7 @@ def parse_throttled_replicas(value: str, broker_id: int) -> tuple[int, ...] | No
 
 
 class ReplicationQuota:
-    """The quota of one direction on one broker. Its methods may be called from any thread.
+    """The quota of one direction on one broker. Thread-safe.
 
     Args:
         rate: bytes a second; Kafka's ``MAX_LONG`` is no limit.
@@ -90,7 +90,7 @@ class ReplicationQuota:
         self._rate = rate
 
     def throttle(self, topic: str, partitions: Iterable[int] | None) -> None:
-        """List partitions of a topic, None for all, in place of those listed before."""
+        """Replace the listed partitions of a topic; None lists all."""
         listed = None if partitions is None else frozenset(partitions)
         with self._lock:
             if listed is not None and not listed:
@@ -107,7 +107,7 @@ class ReplicationQuota:
         return partitions is None or tp.partition in partitions
 
     def record(self, tp: TopicPartition, size: int) -> None:
-        """Count bytes of a listed replica, in sync or not; those of others are free."""
+        """Count bytes of a listed replica, in sync or not. Bytes of others are free."""
         if self._listed and self.is_throttled(tp):
             with self._lock:
                 self._measured.record(size, self._now_ms())
@@ -122,5 +122,5 @@ class ReplicationQuota:
             return self._measured.per_second(self._now_ms())
 
     def must_wait(self, tp: TopicPartition, in_sync: bool) -> bool:
-        """Listed, not in sync, and above the rate (R-145)."""
+        """Whether a replica waits: it is listed, not in sync, and the rate is exceeded (R-145)."""
         return not in_sync and self.is_throttled(tp) and self.is_exceeded()

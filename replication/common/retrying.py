@@ -1,7 +1,7 @@
-"""What is asked again until it is answered: how long to wait, and what each answer means.
+"""Requests that are retried until they are answered: the pauses, and reactions to answers.
 
-A channel between two parts of the system has one table ``ErrorCode -> Reaction``, complete over
-every code (``reactions`` sees to it), and one ``RetryingCall`` for each thing that it asks.
+A channel between two parts of the system has one table ``ErrorCode → Reaction``, complete over
+every code (``reactions`` checks that), and one ``RetryingCall`` for each of its requests.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from replication.common.runtime import Actor, Cancellable, Runtime
 
 
 class Reaction(Enum):
-    """What follows from the outcome of one try."""
+    """The reaction to the outcome of one try."""
 
     DONE = "done"
-    AGAIN = "again"  # after a pause
-    FIND_CONTROLLER = "find the controller"  # whoever was asked is not it; then again after a pause
-    GIVE_UP = "give up"  # the request can never succeed; what it was for goes on without it
-    FATAL = "fatal"  # who asks must not go on as what it is
+    AGAIN = "again"  # retry after a pause
+    FIND_CONTROLLER = (
+        "find the controller"  # the broker that was asked is not it; then again after a pause
+    )
+    GIVE_UP = "give up"  # the request can never succeed; go on without it
+    FATAL = "fatal"  # the sender must give up its role
 
     @property
     def ends(self) -> bool:
-        """Nothing more is asked after it."""
+        """Whether it ends the call."""
         return self not in (Reaction.AGAIN, Reaction.FIND_CONTROLLER)
 
 
@@ -39,7 +41,7 @@ def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
     """The table of a channel from its codes by reaction.
 
     Raises:
-        ValueError: a code is missing, or stands twice.
+        ValueError: a code is missing or repeated.
     """
     table: dict[ErrorCode, R] = {}
     for reaction, codes in groups.items():
@@ -55,13 +57,13 @@ def reactions(groups: Mapping[R, Iterable[ErrorCode]]) -> dict[ErrorCode, R]:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses that grow with every failure in a row (Kafka's ``ExponentialBackoff``).
+    """Pauses that grow with consecutive failures (Kafka's ``ExponentialBackoff``).
 
     Attributes:
         initial_ms, max_ms: the first pause, and the longest.
-        multiplier: each is longer than the one before by this factor.
-        jitter: a share in [0, 1) by which a pause is longer or shorter at random, so that those
-            who failed together do not come back together.
+        multiplier: the factor from one pause to the next.
+        jitter: a share in [0, 1) by which a pause is randomly longer or shorter, so that callers
+            that failed together do not retry together.
     """
 
     initial_ms: float
@@ -76,7 +78,7 @@ class Backoff:
             raise ValueError(f"jitter {self.jitter} is not in [0, 1)")
 
     def delay_ms(self, failures: int, source: random.Random) -> float:
-        """The pause after ``failures`` failures in a row, of which the first is 1."""
+        """The pause after ``failures`` consecutive failures, at least 1."""
         pause = self.initial_ms
         for _ in range(failures - 1):
             pause *= self.multiplier
@@ -86,7 +88,7 @@ class Backoff:
 
 
 Settle: TypeAlias = Callable[[Reaction], None]
-"""Takes the outcome of one try, from any thread; only the first call counts."""
+"""Takes the outcome of one try, on any thread. Only the first call counts."""
 
 
 class _State(Enum):
@@ -97,16 +99,16 @@ class _State(Enum):
 
 
 class RetryingCall:
-    """One thing that is asked again, after longer and longer pauses, until a reaction ends it.
+    """A call that is retried after growing pauses until a reaction ends it.
 
-    Never two tries at once. Only for its actor, on which everything is called back too.
+    There are never two tries at once. It is used only on its actor, which also runs all callbacks.
 
     Args:
-        attempt: one try. It sees to it that its ``Settle`` is called once, now or later; that it
-            raises counts as AGAIN.
-        on_end: told which reaction ended it; it may ``start`` anew.
+        attempt: makes one try, and calls its ``Settle`` once, now or later. An exception counts as
+            AGAIN.
+        on_end: called with the reaction that ended the call. It may ``start`` it again.
         find_controller: called at FIND_CONTROLLER, before the pause.
-        tries: how many there may be; the last that fails is told to ``on_end`` as it is.
+        tries: the most tries. ``on_end`` gets the reaction of the last one that fails.
     """
 
     def __init__(
@@ -125,42 +127,44 @@ class RetryingCall:
         self._find_controller = find_controller
         self._tries = tries
         self._state = _State.IDLE
-        self._number = 0  # of the present try: what an earlier one brings is not heard any more
+        self._number = 0  # the present try; outcomes of earlier ones do not count
         self._failures = 0
         self._once_more = False
         self._timer: Cancellable | None = None
 
     @property
     def active(self) -> bool:
-        """A try is under way, or will follow."""
+        """Whether a try is under way or will follow."""
         return self._state in (_State.TRYING, _State.WAITING)
 
     @property
     def failures(self) -> int:
-        """How many tries failed in a row."""
+        """How many consecutive tries failed."""
         return self._failures
 
     def start(self) -> None:
-        """Ask. Nothing new while it asks already, or waits to ask again, or was cancelled."""
+        """Start the call. Does nothing while it is active or after ``cancel``."""
         if self._state is _State.IDLE:
             self._failures = 0
             self._try()
 
     def renew(self) -> None:
-        """As ``start``; and if a try is under way, which may miss what is new, one more follows."""
+        """As ``start``. If a try is under way, which may miss a new state, another one follows."""
         if self._state is _State.TRYING:
             self._once_more = True
         self.start()
 
     def hurry(self) -> None:
-        """End a pause now: what the last try lacked is there. Not to be called for each failure,
-        which would leave no pauses at all."""
+        """End a pause now, because what the last try lacked is there.
+
+        Do not call it after each failure, since there would be no pauses.
+        """
         if self._state is _State.WAITING:
             self._stop_timer()
             self._try()
 
     def cancel(self) -> None:
-        """Ask no more, for good; a try under way has no consequences. Idempotent."""
+        """Stop for good. The present try has no effect. Idempotent."""
         self._state = _State.CANCELLED
         self._number += 1
         self._stop_timer()

@@ -1,4 +1,4 @@
-"""The seam for concurrency: who runs a task, and when.
+"""The seam for concurrency: where and when tasks run.
 
 Nothing else in ``replication`` starts a thread or waits. ``ThreadRuntime`` is the real one; the
 simulator has another, in which everything happens in one thread, in an order drawn from a seed.
@@ -24,37 +24,36 @@ Task = Callable[[], None]
 
 class Cancellable(Protocol):
     def cancel(self) -> None:
-        """The task will not begin any more; one that has begun runs on. Idempotent."""
+        """Keep the task from starting. One that has started runs on. Idempotent."""
         ...
 
 
 class Actor(Protocol):
-    """Runs what is posted to it: one task at a time, in the order of posting."""
+    """Runs posted tasks one at a time, in the order of posting."""
 
     name: str
 
     def post(self, task: Task) -> None:
-        """Never blocks; after ``close`` it does nothing."""
+        """Post a task. Never blocks; after ``close`` it does nothing."""
         ...
 
     def offer(self, task: Task) -> None:
-        """As ``post``, but the caller's thread may run it, where nothing else is to be done.
+        """As ``post``, but the caller's thread may run the task if the actor is idle.
 
-        For short tasks, to which a change of threads is much. The caller holds no lock.
+        For short tasks, where a change of threads would cost too much. The caller holds no lock.
         """
         ...
 
     def close(self, wait: bool = False) -> None:
-        """Drop what is queued. ``wait`` until a running task is done (not from the actor)."""
+        """Drop queued tasks. ``wait`` for a running task (not from the actor itself)."""
         ...
 
 
 class Runtime(Protocol):
-    """One broker's share of the machine; ``close`` ends all of it.
+    """The actors and timers of one broker. ``close`` ends all of them.
 
     Attributes:
-        random: for choices that need not repeat, such as jitter; the simulator draws it from its
-            seed.
+        random: for choices such as jitter. The simulator seeds it.
     """
 
     clock: Clock
@@ -67,35 +66,35 @@ class Runtime(Protocol):
     def actor(self, name: str, *, may_hang: bool = False) -> Actor:
         """
         Args:
-            may_hang: its tasks ask another system, which may not answer for long: ``close`` does
-                not wait for them, nor drop them, for one of them may end a session there.
+            may_hang: its tasks call another system that may not answer for long. ``close`` neither
+                waits for them nor drops them, because one of them may end a session there.
         """
         ...
 
     def call_later(self, delay_ms: float, task: Task) -> Cancellable:
-        """Run ``task`` once; it must be short. An exception is logged, and is not fatal."""
+        """Run ``task`` once. It must be short. An exception is logged and not fatal."""
         ...
 
     def every(self, interval_ms: float, task: Task) -> Cancellable:
-        """Run ``task`` again and again, the first time after one interval; never overlapping."""
+        """Run ``task`` periodically, the first time after one interval. Runs never overlap."""
         ...
 
     def close(self) -> None: ...
 
 
 class ThreadActor:
-    """A thread with a queue, and a turn: whoever has it runs a task."""
+    """A thread with a queue. The holder of its turn runs a task."""
 
     def __init__(self, name: str, *, may_hang: bool = False) -> None:
         self.name = name
         self.may_hang = may_hang
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._closed = False
-        self._dropped = False  # what is queued too
+        self._dropped = False  # guards the queue too
         self._turn = threading.Lock()
-        self._lock = threading.Lock()  # for the number of tasks that are posted and not done
+        self._lock = threading.Lock()  # guards the number of posted tasks that are not done
         self._posted = 0
-        self._guest: int | None = None  # the thread that runs a task in place of ours
+        self._guest: int | None = None  # the caller's thread that runs a task in place of ours
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -107,7 +106,7 @@ class ThreadActor:
 
     def offer(self, task: Task) -> None:
         with self._lock:
-            # Nothing may overtake what was posted before, nor run beside it.
+            # No task may overtake or run beside one that was posted before.
             is_idle = not self._posted and not self._closed and self._turn.acquire(blocking=False)
         if not is_idle:
             self.post(task)
@@ -120,7 +119,7 @@ class ThreadActor:
             self._turn.release()
 
     def finish(self) -> None:
-        """Take nothing more; what is queued is still done, and nobody waits for it."""
+        """Take no more tasks. Queued ones still run, without a wait for them."""
         self._closed = True
         self._queue.put(None)
 
@@ -129,7 +128,7 @@ class ThreadActor:
         self.finish()
         if wait and threading.get_ident() not in (self._thread.ident, self._guest):
             self._thread.join()
-            with self._turn:  # of a guest
+            with self._turn:  # of a caller's thread
                 pass
 
     def _run(self) -> None:
@@ -139,12 +138,12 @@ class ThreadActor:
                 if self._dropped:
                     return
                 _run_logged(task, self.name)
-            del task  # what it holds should not live until the next one comes
+            del task  # so that it does not keep objects alive until the next task
             with self._lock:
                 self._posted -= 1
 
 
-class _Entry:
+class _ScheduledTask:
     __slots__ = ("cancelled", "interval_ms", "task")
 
     def __init__(self, task: Task, interval_ms: float | None) -> None:
@@ -156,12 +155,12 @@ class _Entry:
 
 
 class ThreadRuntime:
-    """Threads: one for each actor, and one that watches the clock for all timers."""
+    """A runtime with a thread for each actor, and one for all timers."""
 
     def __init__(self, name: str = "logstore", clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self.random = random.Random()
-        self._heap: list[tuple[float, int, _Entry]] = []
+        self._heap: list[tuple[float, int, _ScheduledTask]] = []
         self._number = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
@@ -179,16 +178,16 @@ class ThreadRuntime:
             self._actors.append(actor)
         return actor
 
-    def call_later(self, delay_ms: float, task: Task) -> _Entry:
-        return self._add(delay_ms, _Entry(task, None))
+    def call_later(self, delay_ms: float, task: Task) -> _ScheduledTask:
+        return self._add(delay_ms, _ScheduledTask(task, None))
 
-    def every(self, interval_ms: float, task: Task) -> _Entry:
-        return self._add(interval_ms, _Entry(task, interval_ms))
+    def every(self, interval_ms: float, task: Task) -> _ScheduledTask:
+        return self._add(interval_ms, _ScheduledTask(task, interval_ms))
 
     def _precise_ms(self) -> float:
         return self.clock.monotonic_ns() / 1e6
 
-    def _add(self, delay_ms: float, entry: _Entry) -> _Entry:
+    def _add(self, delay_ms: float, entry: _ScheduledTask) -> _ScheduledTask:
         with self._changed:
             item = (self._precise_ms() + delay_ms, next(self._number), entry)
             heapq.heappush(self._heap, item)

@@ -1,7 +1,8 @@
-"""What the controller decides and the coordinator keeps: brokers, topics, partition registrations.
+"""The state of the control plane: brokers, topics, partition registrations.
 
-Plain values; ``coordination.nodes`` gives them Kafka's JSON. A partition's registration changes by
-compare-and-set only; its version in the coordinator is the *partition epoch* (R-50).
+These are plain values; ``coordination.nodes`` has their JSON as in Kafka. A partition's
+registration changes only by compare-and-set. Its version in the coordinator is the *partition
+epoch* (R-50).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from checkpoints.types import TopicPartition
 
 NO_LEADER = -1
-UNKNOWN_EPOCH = -1  # a broker epoch, or a leader epoch, that is not known
+UNKNOWN_EPOCH = -1  # an unknown broker epoch or leader epoch
 
 
 class RecoveryState(IntEnum):
@@ -24,8 +25,20 @@ class RecoveryState(IntEnum):
     RECOVERING = 1
 
 
+class Endpoint(NamedTuple):
+    """Where clients reach one listener of a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
 class BrokerRegistration(NamedTuple):
     """One incarnation of a broker, alive as long as its session.
+
+    ``host`` and ``port`` are those of the first of ``endpoints``. Without any the broker has no
+    socket: only its own process reaches it.
 
     ``previous_broker_epoch`` proves a clean stop: it is the one in the clean-shutdown markers of
     all its log directories (KIP-966), or −1. ``earlier_epochs`` are those of the same process,
@@ -39,12 +52,17 @@ class BrokerRegistration(NamedTuple):
     previous_broker_epoch: int = UNKNOWN_EPOCH
     timestamp_ms: int = 0
     earlier_epochs: tuple[int, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The endpoint of a listener; None if the broker has no listener of that name."""
+        return next((each for each in self.endpoints if each.listener == listener), None)
 
     def continues(self, broker_epoch: int) -> bool:
-        """Whether all that the incarnation of that epoch had is still there.
+        """Whether everything that the incarnation of that epoch had is still there.
 
-        Only an epoch that this broker names itself is believed: any other may be that of another
-        process under its id, with a disk of its own, that came and went in between.
+        Only an epoch that this broker names itself counts. Any other may belong to another process
+        with this id and another disk, which came and went in between.
         """
         named = (self.previous_broker_epoch, *self.earlier_epochs)
         return broker_epoch > UNKNOWN_EPOCH and broker_epoch in named
@@ -63,15 +81,15 @@ class TopicAssignment(NamedTuple):
     topic_id: uuid.UUID
     partitions: Mapping[int, tuple[int, ...]]
     config: Mapping[str, str] = {}  # Kafka's topic keys that differ from the defaults
-    # Of a reassignment under way (R-62); empty where there is none.
+    # For a reassignment under way (R-62), otherwise empty.
     adding: Mapping[int, tuple[int, ...]] = {}
     removing: Mapping[int, tuple[int, ...]] = {}
 
 
 class PartitionRegistration(NamedTuple):
-    """Who leads a partition and who is in sync (Kafka's ``PartitionRegistration``).
+    """The leader and the in-sync replicas of a partition (Kafka's ``PartitionRegistration``).
 
-    ``elr`` are the eligible leader replicas of KIP-966: out of the ISR, yet known to hold every
+    ``elr`` are the eligible leader replicas of KIP-966: outside the ISR, but known to have every
     committed record. ``last_known_leader`` is set while ISR and ELR are both empty (R-71).
     """
 
@@ -90,6 +108,7 @@ __all__ = [
     "NO_LEADER",
     "UNKNOWN_EPOCH",
     "BrokerRegistration",
+    "Endpoint",
     "LiveBroker",
     "PartitionRegistration",
     "RecoveryState",

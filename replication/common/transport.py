@@ -23,7 +23,7 @@ Handler = Callable[[Request, OnReply], None]
 
 
 class Transport(Protocol):
-    """One broker's way to the others, itself included."""
+    """Sends requests from one broker to any broker, itself included."""
 
     def send(
         self,
@@ -34,34 +34,36 @@ class Transport(Protocol):
     ) -> None:
         """Send a request.
 
-        ``on_reply`` is called exactly once: with the response, or with None when there will be none
-        (unreachable, connection lost, nothing came for ``timeout_ms``): the request may then have
-        been carried out or not. It may be called from any thread, and before ``send`` returns. Not
-        called at all when the sender's own runtime was closed meanwhile. Never blocks for long.
+        ``on_reply`` is called exactly once, with the response, or with None if there is none
+        (unreachable, connection lost, nothing for ``timeout_ms``). The request may then have been
+        carried out or not. It may be called on any thread, and before ``send`` returns. It is not
+        called if the sender's own runtime was closed. Never blocks for long.
         """
         ...
 
 
 class LocalNetwork:
-    """Handlers of the live brokers of one process, and which links between them are cut.
+    """The handlers of the live brokers of one process, and the links that are cut.
 
-    A request that waits at a broker which goes away, or behind a link that is cut, fails at once,
-    as a connection that is reset.
+    A request fails at once, like a reset connection, if its receiver goes away or its link is cut.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[int, Handler] = {}
-        self._open: dict[_Call, None] = {}  # not answered yet, in order of sending
+        self._open: dict[_Call, None] = {}  # open calls in order of sending
         self._cut: set[tuple[int, int]] = set()
-        self._lock = threading.Lock()  # no callback is called with it held
+        self._lock = threading.Lock()  # never held during a callback
 
     def bind(self, broker_id: int, handler: Handler) -> None:
-        """From now on ``handler`` serves the requests to this broker."""
+        """Let ``handler`` serve the requests to this broker."""
         with self._lock:
             self._handlers[broker_id] = handler
 
     def unbind(self, broker_id: int, handler: Handler | None = None) -> None:
-        """Serve no more. With ``handler``, only if that one is still bound: a later life may be."""
+        """Serve no more requests.
+
+        With ``handler``, only if it is still bound, because a later life may be.
+        """
         with self._lock:
             if handler is not None and self._handlers.get(broker_id) != handler:
                 return
@@ -76,7 +78,7 @@ class LocalNetwork:
             return sorted(self._handlers)
 
     def cut(self, sender: int, receiver: int) -> None:
-        """Nothing passes from ``sender`` to ``receiver`` any more, responses included."""
+        """Cut a link: nothing passes from ``sender`` to ``receiver``, responses included."""
         link = sender, receiver
         with self._lock:
             self._cut.add(link)
@@ -84,17 +86,17 @@ class LocalNetwork:
         _fail(lost)
 
     def heal(self) -> None:
-        """Mend every link that was cut."""
+        """Restore all links."""
         with self._lock:
             self._cut.clear()
 
     def open_of(self, sender: int) -> list[_Call]:
-        """What a broker sent and has no answer to, in order of sending."""
+        """The open calls of a broker, in order of sending."""
         with self._lock:
             return [call for call in self._open if call.sender == sender]
 
     def open(self, call: _Call) -> Handler | None:
-        """Who serves the call, which waits for its answer from now on; None: it reaches nobody."""
+        """Open a call. Returns the handler that serves it; None if no broker is reached."""
         with self._lock:
             handler = self._handlers.get(call.receiver)
             if handler is None or (call.sender, call.receiver) in self._cut:
@@ -103,7 +105,7 @@ class LocalNetwork:
             return handler
 
     def close(self, call: _Call) -> tuple[bool, bool]:
-        """Whether the call was open until now, and whether an answer to it passes."""
+        """Close a call. Returns whether it was open, and whether its answer passes."""
         with self._lock:
             was_open = call in self._open
             if was_open:
@@ -112,7 +114,7 @@ class LocalNetwork:
 
 
 class _Call:
-    """One request and who waits for its answer."""
+    """One request with its callback."""
 
     __slots__ = ("_network", "deadline_ms", "on_reply", "receiver", "sender")
 
@@ -139,7 +141,7 @@ class _Call:
 
 
 def _fail(calls: Iterable[_Call]) -> None:
-    """Whoever fails over having no answer must not keep the others from hearing so."""
+    """Fail calls. An exception of one callback does not stop the others."""
     for call in calls:
         try:
             call.reply(None)
@@ -148,7 +150,7 @@ def _fail(calls: Iterable[_Call]) -> None:
 
 
 class LocalTransport:
-    """Calls the other broker's handler in the sender's thread. ``runtime`` is the sender's."""
+    """Calls the other broker's handler on the sender's thread. ``runtime`` is the sender's."""
 
     def __init__(self, network: LocalNetwork, broker_id: int, runtime: Runtime) -> None:
         self._network = network
@@ -171,18 +173,20 @@ class LocalTransport:
         if handler is None:
             on_reply(None)
             return
-        # After the call was opened, so that a timer which fires just now finds it.
+        # After the call was opened, so that a timer that fires now finds it.
         if self._timer is None or deadline_ms < self._timer_ms:
             self._arm(deadline_ms)
         try:
             handler(request, call.reply)
-        except Exception:  # of the receiver, which the sender has nothing to do with
+        except Exception:  # an error of the receiver, which is not the sender's
             logger.exception("broker %s failed over a request", broker_id)
             call.reply(None)
 
     def _arm(self, deadline_ms: int) -> None:
-        """One timer for all that is open, at the first deadline: most are answered long before, and
-        then it finds the first deadline of the later ones."""
+        """Set one timer for all open calls, at the first deadline.
+
+        Most are answered long before, and then it is set to the first deadline of the rest.
+        """
         with self._lock:
             if self._timer is not None:
                 if self._timer_ms <= deadline_ms:

@@ -1,0 +1,21 @@
+"""The topics in which coordinators keep their state, and where a key has its place in them."""
+
+from __future__ import annotations
+
+GROUP_METADATA = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA, TRANSACTION_STATE})
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java: over UTF-16 units, as a signed number of 32 bits."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of a group or a transactional id in its internal topic (W-100)."""
+    return (java_hash(key) & 0x7FFFFFFF) % partitions
