@@ -1,0 +1,53 @@
+"""The network: listeners, connections and their limits (Kafka's ``SocketServer``).
+
+``NetworkServer`` reads requests from sockets and gives each to a handler, which answers it once,
+from any thread. Order, backpressure and limits are its business alone. A connection is a state
+machine without I/O (``connection``); ``processor`` carries it out. See docs/network.md.
+"""
+
+from __future__ import annotations
+
+from replication.network.client_quotas import ClientQuota, ClientQuotas, Direction
+from replication.network.config import NetworkConfig
+from replication.network.credentials import Credentials, UserCredentials
+from replication.network.listeners import (
+    Listener,
+    SecurityProtocol,
+    parse_listeners,
+    parse_protocol_map,
+)
+from replication.network.requests import (
+    CLOSE,
+    NO_RESPONSE,
+    Answer,
+    ConnectionInfo,
+    ReceivedRequest,
+    RequestHandler,
+    Respond,
+    Send,
+)
+from replication.network.server import NetworkServer
+
+__all__ = [
+    "CLOSE",
+    "NO_RESPONSE",
+    "Answer",
+    "ClientQuota",
+    "ClientQuotas",
+    "ConnectionInfo",
+    "Credentials",
+    "Direction",
+    "Listener",
+    "NetworkConfig",
+    "NetworkServer",
+    "ReceivedRequest",
+    "RequestHandler",
+    "Respond",
+    "SecurityProtocol",
+    "Send",
+    "UserCredentials",
+    "metrics",
+    "parse_listeners",
+    "parse_protocol_map",
+    "requests",
+]

@@ -1,0 +1,109 @@
+"""The thread that accepts connections, within their quotas (Kafka's ``Acceptor``)."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+from checkpoints.loggers import get_logger
+from replication.network.connection_quotas import ConnectionQuotas
+from replication.network.listeners import Listener
+from replication.network.wakeup import Wakeup
+
+logger = get_logger(__name__)
+
+# The machine is short of something; the connection waits in the backlog.
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_SHORTAGE_WAIT_S = 0.1
+
+
+class Acceptor:
+    """One thread for all listeners.
+
+    Args:
+        sockets: bound and listening, each with its listener; the acceptor closes them.
+        on_accepted: given a connected socket that does not block, and the peer's host and port.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sockets: list[tuple[socket.socket, Listener]],
+        quotas: ConnectionQuotas,
+        on_accepted: Callable[[socket.socket, Listener, str, int], None],
+    ) -> None:
+        self._sockets = {each.fileno(): (each, listener) for each, listener in sockets}
+        self._quotas = quotas
+        self._on_accepted = on_accepted
+        self._closing = False
+        self._epoll = select.epoll()
+        self._wakeup = Wakeup(self._epoll)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A connection was closed: there may be room for another."""
+        self._wakeup.set()
+
+    def close(self) -> None:
+        """Accept no more, and wait for the thread. What waits in a backlog is reset."""
+        self._closing = True
+        self._wakeup.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for listening, _ in self._sockets.values():
+            listening.close()
+        self._wakeup.close()
+        self._epoll.close()
+
+    def _run(self) -> None:
+        watched = False
+        pause_s = 0.0
+        while not self._closing:
+            wait_ms = self._quotas.wait_ms()
+            may_accept = wait_ms == 0 and not pause_s
+            if may_accept != watched:
+                watched = may_accept
+                for descriptor in self._sockets:
+                    if watched:
+                        self._epoll.register(descriptor, select.EPOLLIN)
+                    else:
+                        self._epoll.unregister(descriptor)
+            timeout_s = pause_s or (wait_ms / 1000 if wait_ms else None)
+            pause_s = 0.0
+            for descriptor, _ in self._epoll.poll(timeout_s):
+                if descriptor == self._wakeup.descriptor:
+                    self._wakeup.clear()
+                elif not self._accept(*self._sockets[descriptor]):
+                    pause_s = _SHORTAGE_WAIT_S
+
+    def _accept(self, listening: socket.socket, listener: Listener) -> bool:
+        """One connection. False: the machine is short of descriptors or memory."""
+        try:
+            connected, address = listening.accept()
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in _SHORTAGES:
+                logger.error("listener %s cannot accept for now: %s", listener.name, error)
+                return False
+            logger.info("a connection to listener %s came to nothing: %s", listener.name, error)
+            return True
+        host, port = address[0], address[1]
+        if not self._quotas.try_add(host):
+            logger.info("too many connections from %s; one more was closed", host)
+            connected.close()
+            return True
+        try:
+            connected.setblocking(False)
+            self._on_accepted(connected, listener, host, port)
+        except Exception:
+            logger.exception("a connection to listener %s was not set up", listener.name)
+            connected.close()
+            self._quotas.remove(host)
+        return True

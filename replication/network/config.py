@@ -1,0 +1,86 @@
+"""The keys of the network under Kafka's names; most of them are limits (W-232)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from logstore.common.config import MAX_INT, MAX_LONG, Properties, kafka_key
+from logstore.common.errors import ConfigError
+
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig(Properties):
+    """Limits and threads. ``*_ms`` are milliseconds, ``*_bytes`` bytes, rates are per second.
+
+    Where a default is not Kafka's, the comment says why.
+    """
+
+    # Kafka's 3 share a processor; ours would share one interpreter lock.
+    num_network_threads: int = kafka_key("num.network.threads", 1, 1, 64)
+    num_io_threads: int = kafka_key("num.io.threads", 8, 1, 1024)
+    queued_max_requests: int = kafka_key("queued.max.requests", 500, 1)
+    # Kafka's −1 is no bound: 64 MiB keep a broker small whatever its clients send.
+    queued_max_request_bytes: int = kafka_key("queued.max.request.bytes", 64 << 20, -1)
+    socket_request_max_bytes: int = kafka_key("socket.request.max.bytes", 100 << 20, 1, MAX_INT)
+    # Kafka's 102,400 switch off the growth of buffers with the speed of the line; −1 leaves it on.
+    socket_send_buffer_bytes: int = kafka_key("socket.send.buffer.bytes", -1, -1, MAX_INT)
+    socket_receive_buffer_bytes: int = kafka_key("socket.receive.buffer.bytes", -1, -1, MAX_INT)
+    socket_listen_backlog_size: int = kafka_key("socket.listen.backlog.size", 50, 1, MAX_INT)
+    connections_max_idle_ms: int = kafka_key("connections.max.idle.ms", 600_000, -1)
+    max_connections: int = kafka_key("max.connections", MAX_INT, 0, MAX_INT)
+    max_connections_per_ip: int = kafka_key("max.connections.per.ip", MAX_INT, 0, MAX_INT)
+    # ``host:count`` pairs, which go before the bound for all addresses.
+    max_connections_per_ip_overrides: tuple[str, ...] = kafka_key(
+        "max.connections.per.ip.overrides", ()
+    )
+    max_connection_creation_rate: int = kafka_key("max.connection.creation.rate", MAX_INT, 1)
+    # Ours: Kafka has it as a quota of the entity ``ip``, not as a key.
+    max_connection_creation_rate_per_ip: int = kafka_key(
+        "max.connection.creation.rate.per.ip", MAX_INT, 1
+    )
+    connection_failed_authentication_delay_ms: int = kafka_key(
+        "connection.failed.authentication.delay.ms", 100, 0
+    )
+    # Ours, for Kafka knows only the idle time. An opened frame must bring a byte in this time, and
+    # its end in this time and what ``MIN_BYTES_PER_MS`` gives it.
+    socket_frame_timeout_ms: int = kafka_key("socket.frame.timeout.ms", 30_000, 1)
+    # The same for a reader and its answer.
+    socket_send_timeout_ms: int = kafka_key("socket.send.timeout.ms", 60_000, 1)
+
+    # Bytes a second of each client id, as Kafka had them before its quotas became dynamic.
+    quota_producer_default: int = kafka_key("quota.producer.default", MAX_LONG, 1)
+    quota_consumer_default: int = kafka_key("quota.consumer.default", MAX_LONG, 1)
+    quota_window_num: int = kafka_key("quota.window.num", 11, 2)
+    quota_window_size_seconds: int = kafka_key("quota.window.size.seconds", 1, 1)
+    sasl_enabled_mechanisms: tuple[str, ...] = kafka_key(
+        # Kafka's default is GSSAPI, which is not served.
+        "sasl.enabled.mechanisms",
+        SASL_MECHANISMS,
+    )
+    # Of a request before the login.
+    sasl_server_max_receive_size: int = kafka_key(
+        "sasl.server.max.receive.size", 512 << 10, 1, MAX_INT
+    )
+    # PEM: a private key and its chain of certificates in one file.
+    ssl_keystore_type: str = kafka_key("ssl.keystore.type", "PEM")
+    ssl_keystore_location: str = kafka_key("ssl.keystore.location", "")
+    ssl_key_password: str = kafka_key("ssl.key.password", "")
+    ssl_truststore_type: str = kafka_key("ssl.truststore.type", "PEM")
+    ssl_truststore_location: str = kafka_key("ssl.truststore.location", "")
+    ssl_client_auth: str = kafka_key("ssl.client.auth", "none")
+    ssl_enabled_protocols: tuple[str, ...] = kafka_key(
+        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3")
+    )
+    # Of TLS 1.2, by their OpenSSL names; empty for OpenSSL's choice.
+    ssl_cipher_suites: tuple[str, ...] = kafka_key("ssl.cipher.suites", ())
+
+    def __post_init__(self) -> None:
+        self._check()
+        unknown = set(self.sasl_enabled_mechanisms) - set(SASL_MECHANISMS)
+        if unknown:
+            raise ConfigError(
+                f"sasl.enabled.mechanisms: {', '.join(sorted(unknown))} is not one of "
+                f"{', '.join(SASL_MECHANISMS)}"
+            )

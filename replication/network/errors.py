@@ -1,0 +1,33 @@
+"""Errors of the network. Only a failed login is answered; then, too, the connection is closed."""
+
+from __future__ import annotations
+
+from checkpoints.printable import printable
+from logstore.common.errors import LogstoreError
+
+
+class NetworkError(LogstoreError):
+    """Base; ``reason`` says what the other side did."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def _text(self) -> str:
+        return printable(self.reason)
+
+
+class FrameError(NetworkError):
+    """The bytes are not a frame of the protocol, or one that is too large."""
+
+
+class RequestRefusedError(NetworkError):
+    """A request which this listener does not serve now."""
+
+
+class TlsHandshakeError(NetworkError):
+    """The other side speaks no TLS, or none that is allowed here."""
+
+
+class SaslAuthenticationError(NetworkError):
+    """A login failed; ``reason`` may be shown to the other side."""

@@ -1,0 +1,141 @@
+"""Bytes in, frames out: an ``i32`` length, then that many bytes (W-1).
+
+A frame that fits into the buffer shared by all connections of a thread is cut out of what was
+received. A larger one gets a buffer of its own, which grows with what has arrived, never by the
+announced size (W-230).
+"""
+
+from __future__ import annotations
+
+from replication.network.errors import FrameError
+
+SHARED_BYTES = 64 << 10
+_GROWTH_BYTES = 1 << 20  # at most so much room is ahead of what has arrived
+_PREFIX = 4
+_HEADER_BYTES = 8  # key, version and correlation id: enough to refuse a large frame early
+_ZEROS = bytes(_GROWTH_BYTES)
+_NOTHING = memoryview(b"")
+
+
+class FrameReader:
+    """Assembles frames. Ask ``window`` where to receive, then tell ``received`` how much came.
+
+    Args:
+        max_size: of a frame, in bytes (``socket.request.max.bytes``).
+    """
+
+    __slots__ = ("_filled", "_frame", "_kept", "_size", "_window", "is_large", "max_size")
+
+    def __init__(self, max_size: int) -> None:
+        self.max_size = max_size
+        self._kept = _NOTHING  # received and not taken; it may hold several frames
+        self._frame: bytearray | None = None  # a large frame, without its length
+        self.is_large = False  # such a frame is being assembled
+        self._filled = 0
+        self._size = 0  # of the large frame
+        self._window = _NOTHING
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Some bytes are there, which ``next_frame`` did not take."""
+        return self._frame is not None or bool(self._kept)
+
+    @property
+    def has_next(self) -> bool:
+        """``next_frame`` gives a frame, or raises."""
+        if self._frame is not None:
+            return self._filled == self._size
+        kept = len(self._kept)
+        if kept < _PREFIX:
+            return False
+        size = self.announced_size
+        return not 0 < size <= self.max_size or kept >= _PREFIX + size
+
+    @property
+    def announced_size(self) -> int:
+        """Of the frame being assembled; 0 if it is not known."""
+        if self._frame is not None:
+            return self._size
+        return int.from_bytes(self._kept[:_PREFIX], signed=True) if len(self._kept) >= 4 else 0
+
+    @property
+    def growth(self) -> int:
+        """How many bytes the buffer of a large frame needs before anything can be received."""
+        frame = self._frame
+        if frame is None or self._filled < len(frame):
+            return 0
+        return min(len(frame), _GROWTH_BYTES, self._size - self._filled)
+
+    def grow(self) -> None:
+        """Grow by ``growth``."""
+        assert self._frame is not None
+        self._frame += memoryview(_ZEROS)[: self.growth]
+
+    def window(self, shared: memoryview) -> memoryview:
+        """Where to receive next; never empty once ``growth`` is 0. It ends with a large frame, so
+        that what follows stays in the socket.
+
+        Args:
+            shared: ``SHARED_BYTES`` that nobody else uses until ``received``.
+        """
+        if self._frame is None:
+            self._window = shared
+            kept = len(self._kept)
+            if not kept:
+                return shared
+            shared[:kept] = self._kept
+            return shared[kept:]
+        self._window = memoryview(self._frame)[self._filled :]
+        return self._window
+
+    def received(self, count: int) -> None:
+        """``count`` bytes were put into the window, from its start; 0 gives the window back."""
+        if self._frame is None:
+            if count:
+                self._kept = memoryview(bytes(self._window[: len(self._kept) + count]))
+        else:
+            self._window.release()
+            self._filled += count
+        self._window = _NOTHING
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame, without its length. It owns its bytes.
+
+        Raises:
+            FrameError: its length is not positive, or too large (W-7).
+        """
+        if self._frame is not None:
+            if self._filled < self._size:
+                return None
+            frame, self._frame, self.is_large = memoryview(self._frame), None, False
+            return frame
+        kept = self._kept
+        if len(kept) < _PREFIX:
+            return None
+        size = int.from_bytes(kept[:_PREFIX], signed=True)
+        if not 0 < size <= self.max_size:
+            raise FrameError(f"a frame of {size} bytes; at most {self.max_size} are allowed")
+        end = _PREFIX + size
+        if len(kept) < end:
+            return None
+        self._kept = kept[end:] if len(kept) > end else _NOTHING
+        return kept[_PREFIX:end]
+
+    def large_header(self) -> memoryview | None:
+        """The first bytes of a frame which needs a buffer of its own; None if there is none, or
+        too few of its bytes are there. ``begin_large`` is to follow.
+        """
+        kept = self._kept
+        if self._frame is not None or len(kept) < _PREFIX + _HEADER_BYTES:
+            return None
+        size = int.from_bytes(kept[:_PREFIX], signed=True)
+        return kept[_PREFIX:] if _PREFIX + size > SHARED_BYTES else None
+
+    def begin_large(self) -> int:
+        """Give the frame of ``large_header`` a buffer of its own; how many bytes it has."""
+        self._size = self.announced_size
+        self._frame = bytearray(self._kept[_PREFIX:])
+        self._filled = len(self._frame)
+        self._kept = _NOTHING
+        self.is_large = True
+        return self._filled

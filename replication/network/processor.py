@@ -1,0 +1,469 @@
+"""A network thread: carries out the connections given to it (Kafka's ``Processor``).
+
+A connection belongs to one network thread for its life. Whatever other threads want of it goes
+through the inbox, and wakes the thread if it sleeps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import select
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from checkpoints.loggers import get_logger
+from logstore.common.clock import Clock
+from logstore.common.errors import LogstoreError
+from replication.network.connection import (
+    CLOSED,
+    DELAYED,
+    IN_PROCESS,
+    NEVER,
+    READING,
+    SENDING,
+    STARVED,
+    Connection,
+    Rules,
+)
+from replication.network.framing import SHARED_BYTES
+from replication.network.metrics import CloseReason, ListenerMetrics, RequestMetrics
+from replication.network.request_channel import Exchange, RequestChannel
+from replication.network.requests import (
+    Answer,
+    ReceivedRequest,
+    RequestHandler,
+)
+from replication.network.slow_apis import QUICK_NS, SlowApis
+from replication.network.transport_layer import MAX_TURN_BYTES, TransportLayer
+from replication.network.wakeup import Wakeup
+
+logger = get_logger(__name__)
+
+_READ = select.EPOLLIN
+_WRITE = select.EPOLLOUT
+_GONE = select.EPOLLHUP | select.EPOLLERR
+_UNKNOWN = -1  # to epoll
+_STALE_DEADLINES = 1000  # of closed connections, kept until there are more
+
+
+class Channel:
+    """A connection and its socket (Kafka's ``KafkaChannel``)."""
+
+    __slots__ = (
+        "connection",
+        "descriptor",
+        "due_ms",
+        "exchange",
+        "interest",
+        "is_ready",
+        "metrics",
+        "transport",
+    )
+
+    def __init__(
+        self, transport: TransportLayer, connection: Connection, metrics: ListenerMetrics
+    ) -> None:
+        self.transport, self.connection, self.metrics = transport, connection, metrics
+        self.exchange: Exchange | None = None  # whose answer is on its way
+        self.descriptor = transport.socket.fileno()
+        self.interest = _UNKNOWN  # what epoll watches for
+        self.due_ms = NEVER  # of its entry among the deadlines that counts
+        self.is_ready = False  # it is in the list of those to be looked at without an event
+
+
+class Processor:
+    """One network thread.
+
+    Args:
+        is_quick: the handler usually answers such a request at once, so it runs here. If one takes
+            long, those of its API go to the handler threads for a while.
+        on_closed: called for each connection that was added, once it is closed.
+    Attributes:
+        metrics, listeners: what this thread has counted; listeners by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rules: Rules,
+        handler: RequestHandler,
+        is_quick: Callable[[ReceivedRequest], bool],
+        requests: RequestChannel,
+        clock: Clock,
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        self._rules = rules
+        self._handler = handler
+        self._is_quick = is_quick
+        self._requests = requests
+        self._now_ns = clock.monotonic_ns
+        self._on_closed = on_closed
+        self.metrics = RequestMetrics()
+        self.listeners: dict[str, ListenerMetrics] = {}
+        self._channels: dict[int, Channel] = {}
+        self._inbox: deque[Callable[[], None] | tuple[Exchange, Answer]] = deque()
+        self._ready: deque[Channel] = deque()
+        self._timeout_s: float | None = None  # of the next poll
+        self._starved: dict[Channel, None] = {}  # they wait for room in memory, or in the queue
+        self._unqueued: deque[Exchange] = deque()  # for which the queue had no room
+        self._deadlines: list[tuple[int, int, Channel]] = []
+        self._tie = itertools.count()
+        self._shared = memoryview(bytearray(SHARED_BYTES))
+        self._slow = SlowApis()  # of those that are quick otherwise
+        self._stopping = False
+        self._stopped = False
+        self._ended = False  # the thread
+        self._sleeping = False
+        self._epoll = select.epoll()
+        self._wakeup = Wakeup(self._epoll)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    # ----------------------------------------------------------------------- from any thread
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def add(self, transport: TransportLayer, connection: Connection) -> None:
+        self._post(lambda: self._register(transport, connection))
+
+    def deliver(self, exchange: Exchange, answer: Answer) -> None:
+        exchange.answered_ns = self._now_ns()
+        self._inbox.append((exchange, answer))
+        if self._sleeping or self._ended:
+            self._rouse()
+
+    def resume(self) -> None:
+        """There is room in memory or in the queue again."""
+        self._post(self._feed)
+
+    def stop(self) -> None:
+        """Close what is quiet, and the rest when it has been answered; then the thread ends."""
+        self._post(self._begin_stop)
+
+    def abort(self) -> None:
+        """Close everything now."""
+        self._post(self._close_all)
+
+    def wake(self) -> None:
+        """Look at the clock: for those who move it themselves."""
+        self._post(_nothing)
+
+    def discard(self) -> None:
+        """Give back the descriptors of a thread that was never started."""
+        self._wakeup.close()
+        self._epoll.close()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread; whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _post(self, item: Callable[[], None]) -> None:
+        self._inbox.append(item)
+        if self._sleeping or self._ended:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        if self._sleeping:
+            self._sleeping = False
+            self._wakeup.set()
+        elif self._ended:
+            self._drain()  # nobody else gives back the files of an answer that comes so late
+
+    # --------------------------------------------------------------------------------- the loop
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._turn()
+        except BaseException:
+            logger.exception("a network thread failed")
+            raise
+        finally:
+            self._close_all()
+            self._ended, self._sleeping = True, False
+            self._drain()
+            self.discard()
+
+    def _turn(self) -> None:
+        self._sleeping = True
+        # Looked at after the flag is up: what is posted from here on wakes the poll.
+        events = self._epoll.poll(0 if self._inbox or self._ready else self._timeout_s)
+        self._sleeping = False
+        for descriptor, event in events:
+            if descriptor == self._wakeup.descriptor:
+                self._wakeup.clear()
+                continue
+            channel = self._channels.get(descriptor)
+            if channel is not None:
+                self._guarded(self._on_event, channel, event)
+                if self._inbox:
+                    self._drain()
+        if self._inbox:
+            self._drain()
+        for _ in range(len(self._ready)):
+            channel = self._ready.popleft()
+            channel.is_ready = False
+            if channel.connection.state is READING:
+                self._guarded(self._on_event, channel, _READ)
+            if self._inbox:
+                self._drain()
+        self._timeout_s = self._expire() if self._deadlines else None
+        if self._stopping and not self._channels:
+            self._stopped = True
+
+    def _drain(self) -> None:
+        inbox = self._inbox
+        while inbox:
+            try:
+                item = inbox.popleft()
+            except IndexError:  # two late answers at the end
+                return
+            if isinstance(item, tuple):
+                self._take_answer(*item)
+            else:
+                item()
+
+    def _guarded(self, react: Callable[[Channel, int], None], channel: Channel, event: int) -> None:
+        """One connection's failure is not that of the others."""
+        try:
+            react(channel, event)
+        except OSError as error:
+            logger.debug("connection %d is gone: %s", channel.connection.info.id, error)
+            self._close(channel, CloseReason.CLIENT)
+        except LogstoreError as error:
+            info = channel.connection.info
+            logger.info("closing connection %d from %s: %s", info.id, info.peer_host, error)
+            self._close(channel, CloseReason.REFUSED)
+        except Exception:
+            logger.exception("closing connection %d", channel.connection.info.id)
+            self._close(channel, CloseReason.FAILURE)
+
+    # --------------------------------------------------------------------------- one connection
+
+    def _register(self, transport: TransportLayer, connection: Connection) -> None:
+        metrics = self.listeners.setdefault(connection.info.listener.name, ListenerMetrics())
+        metrics.opened += 1
+        channel = Channel(transport, connection, metrics)
+        if self._stopping or self._ended:
+            self._discard(channel, CloseReason.SHUTDOWN)
+            return
+        self._channels[channel.descriptor] = channel
+        self._guarded(self._settle, channel, 0)
+
+    def _on_event(self, channel: Channel, event: int) -> None:
+        state = channel.connection.state
+        if state is READING:
+            self._read(channel)
+            if channel.connection.state is IN_PROCESS and channel.due_ms != NEVER:
+                return  # it is looked at then, and with the answer
+        elif state is SENDING:
+            self._send(channel)
+        elif event & _GONE:
+            # It cannot be masked. What the other side sent before is still read, in its turn.
+            self._epoll.unregister(channel.descriptor)
+            channel.interest = _UNKNOWN
+        else:
+            self._watch(channel, 0)  # muted late: most clients send nothing before the answer
+        self._settle(channel)
+
+    def _read(self, channel: Channel) -> None:
+        """One receive at most, and one request at most: others have their turn."""
+        connection = channel.connection
+        reader = connection.reader
+        if reader.is_inside_frame:
+            if self._next_request(channel, self._now_ns()) or not connection.may_receive:
+                return
+            if reader.is_large and not connection.make_room():
+                return
+        if self._unqueued and not reader.is_large:
+            connection.starve()
+            return
+        count = channel.transport.receive_into(reader.window(self._shared))
+        now_ns = self._now_ns()
+        connection.received(count or 0, now_ns // 1_000_000)
+        channel.metrics.bytes_in += count or 0
+        if count == 0:
+            connection.peer_ended()
+        self._next_request(channel, now_ns)
+
+    def _next_request(self, channel: Channel, now_ns: int) -> bool:
+        connection = channel.connection
+        request = connection.next_request(now_ns)
+        if request is None:
+            return False
+        reserved = connection.take_reservation()
+        exchange = Exchange(self, channel, connection.number, request, reserved)
+        key = request.api_key
+        if self._is_quick(request) and not self._slow.has(key, now_ns):
+            exchange.run(self._handler, self._rules.memory)
+            exchange.ended_ns = end_ns = self._now_ns()
+            if end_ns - now_ns > QUICK_NS or self._slow.strikes:
+                self._slow.note(key, end_ns - now_ns, end_ns)
+            return True
+        if self._unqueued or not self._requests.offer(exchange):
+            self._unqueued.append(exchange)
+        return True
+
+    def _take_answer(self, exchange: Exchange, answer: Answer) -> None:
+        channel = exchange.channel
+        assert isinstance(channel, Channel)
+        connection = channel.connection
+        now_ns = self._now_ns()
+        if not connection.answer(answer, exchange.number, now_ns // 1_000_000):
+            if connection.state is not CLOSED:
+                logger.error("a request of connection %d was answered twice", connection.info.id)
+            return
+        exchange.taken_ns, exchange.answer, channel.exchange = now_ns, answer, exchange
+        state = connection.state
+        if state is SENDING:
+            self._guarded(self._send_and_settle, channel, 0)
+            return
+        if state is not DELAYED:  # nothing is to be sent
+            self._record(channel, now_ns)
+        self._guarded(self._settle, channel, 0)
+
+    def _send_and_settle(self, channel: Channel, event: int) -> None:
+        self._send(channel)
+        self._settle(channel)
+
+    def _send(self, channel: Channel) -> None:
+        """Until the socket is full, or the turn is over."""
+        connection, transport = channel.connection, channel.transport
+        left = MAX_TURN_BYTES
+        while connection.state is SENDING and left > 0:
+            count = transport.send(connection.outbox, connection.head_offset)
+            if count is None:
+                return
+            left -= count
+            channel.metrics.bytes_out += count
+            now_ns = self._now_ns()
+            connection.sent(count, now_ns // 1_000_000)
+            if connection.state is not SENDING:
+                self._record(channel, now_ns)
+
+    def _record(self, channel: Channel, now_ns: int) -> None:
+        """The answer to a request has left."""
+        exchange, channel.exchange = channel.exchange, None
+        assert exchange is not None
+        self.metrics.record(exchange, now_ns)
+        exchange.answer = None
+
+    def _settle(self, channel: Channel, event: int = 0) -> None:
+        """Bring epoll, the lists and the deadlines in line with the state."""
+        connection = channel.connection
+        if self._stopping and connection.is_quiet:
+            connection.close(CloseReason.SHUTDOWN)
+        state = connection.state
+        if state is READING:
+            if connection.reader.has_next or channel.transport.has_buffered:
+                self._look_again(channel)
+            self._watch(channel, _READ | _WRITE if channel.transport.wants_write else _READ)
+        elif state is SENDING:
+            self._watch(channel, _WRITE)
+        elif state is CLOSED:
+            self._close(channel, connection.close_reason)
+            return
+        elif state is STARVED:
+            self._starved[channel] = None
+            self._watch(channel, 0)
+        due_ms = connection.deadline_ms()
+        if due_ms < channel.due_ms:
+            channel.due_ms = due_ms
+            heapq.heappush(self._deadlines, (due_ms, next(self._tie), channel))
+
+    def _watch(self, channel: Channel, interest: int) -> None:
+        if channel.interest == interest:
+            return
+        if channel.interest == _UNKNOWN:
+            self._epoll.register(channel.descriptor, interest)
+        else:
+            self._epoll.modify(channel.descriptor, interest)
+        channel.interest = interest
+
+    def _look_again(self, channel: Channel) -> None:
+        if not channel.is_ready:
+            channel.is_ready = True
+            self._ready.append(channel)
+
+    def _now_ms(self) -> int:
+        return self._now_ns() // 1_000_000
+
+    # ----------------------------------------------------------------------------- all of them
+
+    def _expire(self) -> float | None:
+        """Do what is due; for how many seconds the next poll may wait."""
+        deadlines, now_ms = self._deadlines, self._now_ms()
+        while deadlines and deadlines[0][0] <= now_ms:
+            due_ms, _, channel = heapq.heappop(deadlines)
+            if due_ms == channel.due_ms:
+                channel.due_ms = NEVER
+                self._guarded(self._on_deadline, channel, now_ms)
+        if self._inbox:
+            self._drain()
+        if not deadlines:
+            return None
+        return max(0, deadlines[0][0] - now_ms) / 1000 + 0.001  # epoll counts whole ms
+
+    def _on_deadline(self, channel: Channel, now_ms: int) -> None:
+        connection = channel.connection
+        before = connection.state
+        connection.on_deadline(now_ms)
+        if connection.state is CLOSED:
+            logger.info(
+                "connection %d from %s ran out of time while %s",
+                connection.info.id,
+                connection.info.peer_host,
+                before.value,
+            )
+        if before is DELAYED and connection.state is not SENDING:  # nothing was to be sent
+            self._record(channel, now_ms * 1_000_000)
+        self._send(channel)
+        self._settle(channel)
+
+    def _feed(self) -> None:
+        unqueued = self._unqueued
+        while unqueued and self._requests.offer(unqueued[0]):
+            unqueued.popleft()
+        if unqueued:
+            return
+        starved, self._starved = self._starved, {}
+        for channel in starved:
+            channel.connection.feed()
+            self._look_again(channel)
+
+    def _begin_stop(self) -> None:
+        self._stopping = True
+        for channel in list(self._channels.values()):
+            self._guarded(self._settle, channel, 0)
+
+    def _close_all(self) -> None:
+        self._stopping = True
+        for channel in list(self._channels.values()):
+            self._close(channel, CloseReason.SHUTDOWN)
+
+    def _close(self, channel: Channel, reason: CloseReason) -> None:
+        if self._channels.get(channel.descriptor) is not channel:
+            return
+        if channel.interest != _UNKNOWN:
+            self._epoll.unregister(channel.descriptor)
+            channel.interest = _UNKNOWN
+        del self._channels[channel.descriptor]
+        self._starved.pop(channel, None)
+        channel.due_ms = NEVER
+        if len(self._deadlines) > 2 * len(self._channels) + _STALE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[0] == entry[2].due_ms]
+            heapq.heapify(self._deadlines)
+        self._discard(channel, reason)
+
+    def _discard(self, channel: Channel, reason: CloseReason) -> None:
+        channel.connection.close(reason)
+        channel.metrics.closed[channel.connection.close_reason] += 1
+        channel.transport.close()
+        self._on_closed(channel.connection)
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,105 @@
+"""What passes between the network and the handler of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from logstore.common.types import Buffer
+from logstore.storage.file_slice import FileSlice
+from replication.network.listeners import Listener
+from replication.network.sasl import SaslServer
+from replication.protocol import ApiKey, Gathered
+
+ANONYMOUS = "User:ANONYMOUS"
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionInfo:
+    """What is known of the other side. One request of a connection is handled at a time, so its
+    handler may write here without a lock.
+
+    Attributes:
+        id: unique in the process, never used again.
+        principal: ``User:name`` once it is authenticated.
+        is_logged_in: also where the listener has no login.
+        sasl: a login that has begun.
+        client_software_name, client_software_version: from ApiVersions 3 and later.
+    """
+
+    id: int
+    peer_host: str
+    peer_port: int
+    listener: Listener
+    principal: str = ANONYMOUS
+    is_logged_in: bool = True
+    sasl: SaslServer | None = None
+    client_software_name: str = "unknown"
+    client_software_version: str = "unknown"
+
+
+class ReceivedRequest(NamedTuple):
+    """A whole request, its header parsed.
+
+    Attributes:
+        body: what follows the header. It never changes. A handler that answers later should keep
+            no part of it: those of a large request count against ``queued.max.request.bytes`` only
+            until the handler returns.
+        received_ns: monotonic ns when the last byte was there.
+    """
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body: memoryview
+    connection: ConnectionInfo
+    received_ns: int
+
+
+class Send(NamedTuple):
+    """An answer of bytes: the response header and the body. The network puts the length in front.
+
+    Attributes:
+        buffers: sent in this order; none may change any more. What is not bytes is a ``FileSlice``.
+            The network releases it. An empty list sends nothing at all.
+        throttle_ms: the answer leaves at once, and then the connection is not read for so long.
+        close_after: the connection is closed when the answer has left.
+        delay_ms: the answer leaves after so long.
+        errors: the codes in it that are not 0, to be counted.
+    """
+
+    buffers: Gathered
+    throttle_ms: int = 0
+    close_after: bool = False
+    delay_ms: int = 0
+    errors: Sequence[int] = ()
+
+
+class Quiet(Enum):
+    """Answers without bytes."""
+
+    NO_RESPONSE = "no response"  # to Produce with acks=0
+    CLOSE = "close"  # nothing is sent, and the connection is closed
+
+
+NO_RESPONSE = Quiet.NO_RESPONSE
+CLOSE = Quiet.CLOSE
+
+Answer = Send | Quiet
+Respond = Callable[[Answer], None]
+RequestHandler = Callable[[ReceivedRequest, Respond], None]
+
+
+def size_of(part: Buffer | FileSlice) -> int:
+    """Bytes of one part of an answer."""
+    return part.nbytes if isinstance(part, memoryview) else len(part)
+
+
+def release_files(parts: Iterable[Buffer | FileSlice]) -> None:
+    """Give back what will not be sent any more."""
+    for part in parts:
+        if isinstance(part, FileSlice):
+            part.release()

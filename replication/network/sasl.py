@@ -1,0 +1,177 @@
+"""The server's side of SASL mechanisms: a client's message in, the answer out; no I/O (W-210).
+
+Kafka's ``PlainSaslServer`` and ``ScramSaslServer``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from replication.network.credentials import (
+    MIN_ITERATIONS,
+    Credentials,
+    ScramCredential,
+    ScramMechanism,
+)
+from replication.network.errors import SaslAuthenticationError
+
+_NONCE_BYTES = 18
+_NAME = r"(?:[^\x00=,]|=2C|=3D)+"
+_CLIENT_FIRST = re.compile(
+    rf"(?P<gs2>[ny],(?:a=(?P<authzid>{_NAME}))?,)"
+    rf"(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+))(?:,.*)?",
+    re.DOTALL,
+)
+_CLIENT_FINAL = re.compile(
+    r"(?P<without_proof>c=(?P<channel>[A-Za-z0-9+/=]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?:,.*)?)"
+    r",p=(?P<proof>[A-Za-z0-9+/=]+)",
+    re.DOTALL,
+)
+
+
+class SaslServer(Protocol):
+    """One login.
+
+    Attributes:
+        user: who logged in; None until then.
+    """
+
+    user: str | None
+
+    def evaluate(self, message: bytes) -> bytes:
+        """The answer to the client's next message.
+
+        Raises:
+            SaslAuthenticationError: the login failed; its text may be shown to the client.
+        """
+        ...
+
+
+class PlainServer:
+    """``authzid \\0 user \\0 password``."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self.user: str | None = None
+
+    def evaluate(self, message: bytes) -> bytes:
+        parts = _text(message, "PLAIN").split("\0")
+        if len(parts) != 3:
+            raise SaslAuthenticationError("PLAIN takes three parts with a NUL between them")
+        authzid, user, password = parts
+        if not user or not password:
+            raise SaslAuthenticationError("user and password must not be empty")
+        if authzid not in ("", user):
+            raise SaslAuthenticationError("a user cannot act for another")
+        if not self._credentials.check_password(user, password):
+            raise SaslAuthenticationError("invalid user or password")
+        self.user = user
+        return b""
+
+
+class ScramServer:
+    """RFC 5802 without channel binding. An unknown user is answered as one with a wrong password:
+    with a salt that stays the same for that name.
+    """
+
+    _secret = secrets.token_bytes(32)  # of the process, for salts of unknown users
+
+    def __init__(
+        self,
+        kind: ScramMechanism,
+        credentials: Credentials,
+        make_nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
+    ) -> None:
+        self._kind = kind
+        self._credentials = credentials
+        self._make_nonce = make_nonce
+        self._first: re.Match[str] | None = None
+        self._server_first = ""
+        self._nonce = ""
+        self._name = ""
+        self._credential: ScramCredential | None = None
+        self.user: str | None = None
+
+    def evaluate(self, message: bytes) -> bytes:
+        text = _text(message, self._kind.mechanism)
+        return self._final(text) if self._first is not None else self._begin(text)
+
+    def _begin(self, text: str) -> bytes:
+        first = _CLIENT_FIRST.fullmatch(text)
+        if first is None:
+            raise SaslAuthenticationError("the client's first message is malformed")
+        self._first = first
+        self._name = first["user"].replace("=2C", ",").replace("=3D", "=")
+        if first["authzid"] not in (None, first["user"]):
+            raise SaslAuthenticationError("a user cannot act for another")
+        self._credential = self._credentials.scram(self._kind, self._name)
+        salt, iterations = self._salt_of(self._name), MIN_ITERATIONS
+        if self._credential is not None:
+            salt, iterations = self._credential.salt, self._credential.iterations
+        self._nonce = first["nonce"] + self._make_nonce()
+        encoded = base64.b64encode(salt).decode()
+        self._server_first = f"r={self._nonce},s={encoded},i={iterations}"
+        return self._server_first.encode()
+
+    def _salt_of(self, unknown: str) -> bytes:
+        return hmac.digest(self._secret, unknown.encode(), "sha256")[:16]
+
+    def _final(self, text: str) -> bytes:
+        assert self._first is not None
+        final = _CLIENT_FINAL.fullmatch(text)
+        if final is None:
+            raise SaslAuthenticationError("the client's final message is malformed")
+        if _decoded(final["channel"]) != self._first["gs2"].encode():
+            raise SaslAuthenticationError("the channel binding changed")
+        if not hmac.compare_digest(final["nonce"].encode(), self._nonce.encode()):
+            raise SaslAuthenticationError("the nonce is another")
+        signed = f"{self._first['bare']},{self._server_first},{final['without_proof']}".encode()
+        credential, proof = self._credential, _decoded(final["proof"])
+        if credential is None or not self._is_proof(credential, signed, proof):
+            raise SaslAuthenticationError("invalid user or password")
+        self.user = self._name
+        signature = hmac.digest(credential.server_key, signed, self._kind.value)
+        return b"v=" + base64.b64encode(signature)
+
+    def _is_proof(self, credential: ScramCredential, signed: bytes, proof: bytes) -> bool:
+        signature = hmac.digest(credential.stored_key, signed, self._kind.value)
+        if len(proof) != len(signature):
+            return False
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._kind.value, client_key).digest()
+        return hmac.compare_digest(stored_key, credential.stored_key)
+
+
+def _text(message: bytes, mechanism: str) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError as error:
+        raise SaslAuthenticationError(f"the {mechanism} message is not UTF-8") from error
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise SaslAuthenticationError("a part of the message is not base64") from error
+
+
+def _make_plain(credentials: Credentials) -> SaslServer:
+    return PlainServer(credentials)
+
+
+def _maker_of(kind: ScramMechanism) -> Callable[[Credentials], SaslServer]:
+    return lambda credentials: ScramServer(kind, credentials)
+
+
+MECHANISMS: Mapping[str, Callable[[Credentials], SaslServer]] = {
+    "PLAIN": _make_plain,
+    **{kind.mechanism: _maker_of(kind) for kind in ScramMechanism},
+}
