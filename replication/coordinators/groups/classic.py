@@ -1,0 +1,608 @@
+"""The classic group protocol: members join, one of them shares the partitions, all keep alive by
+heartbeats, and every change begins a new generation.
+
+A join phase (PreparingRebalance) collects the members. When all are there, or have had their time,
+a generation begins: each member learns its id and who leads. The leader's SyncGroup brings the
+assignment; when it is in the log the group is Stable. All of it is W-102 … W-111.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from logstore.common.random_id import RandomId
+from replication.common.error_codes import ErrorCode
+from replication.coordinators.groups.append_errors import GROUP_ERRORS
+from replication.coordinators.groups.config import GroupConfig
+from replication.coordinators.groups.group import (
+    MAX_PENDING_MEMBERS,
+    ClassicGroup,
+    GroupMember,
+    MemberTerms,
+)
+from replication.coordinators.groups.outbox import ShardOutbox
+from replication.coordinators.groups.records import encode_group
+from replication.coordinators.groups.requests import (
+    NO_MEMBER_ID,
+    Heartbeat,
+    JoinGroup,
+    JoinResult,
+    LeaveGroup,
+    LeaveResult,
+    LeavingMember,
+    SyncGroup,
+    SyncResult,
+)
+from replication.coordinators.groups.states import MEMBER_ERRORS, GroupState
+from replication.coordinators.groups.stats import GroupStats
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+
+EMPTY = GroupState.EMPTY
+PREPARING = GroupState.PREPARING_REBALANCE
+COMPLETING = GroupState.COMPLETING_REBALANCE
+STABLE = GroupState.STABLE
+DEAD = GroupState.DEAD
+
+
+class SessionTimer(NamedTuple):
+    """A member has been silent for too long, or its first join takes too long."""
+
+    group_id: str
+    member_id: str
+
+
+class PendingTimer(NamedTuple):
+    """An id was given and is not used."""
+
+    group_id: str
+    member_id: str
+
+
+class JoinTimer(NamedTuple):
+    group_id: str
+
+
+class SyncTimer(NamedTuple):
+    group_id: str
+
+
+ClassicTimer = SessionTimer | PendingTimer | JoinTimer | SyncTimer
+
+
+class ClassicProtocol:
+    """See the module. It changes groups, and puts effects into the outbox.
+
+    Args:
+        groups: those of the shard, which are shared with the rest of it.
+        drop_if_void: forgets a group that is as if it had never been.
+        random_id: where member ids come from.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        groups: dict[str, ClassicGroup],
+        outbox: ShardOutbox,
+        drop_if_void: Callable[[ClassicGroup], None],
+        random_id: RandomId,
+        stats: GroupStats,
+    ) -> None:
+        self.now_ms = 0  # of the present event
+        self._config = config
+        self._groups = groups
+        self._out = outbox
+        self._drop_if_void = drop_if_void
+        self._random_id = random_id
+        self._stats = stats
+
+    # -- join ----------------------------------------------------------------------------------
+
+    def join(self, to: Hashable, request: JoinGroup) -> None:
+        code = self._check_join(request)
+        group = self._groups.get(request.group_id)
+        if code is ErrorCode.NONE and group is not None:
+            code = self._check_room(group, request)
+        elif code is ErrorCode.NONE:
+            group = ClassicGroup(request.group_id)
+            if request.member_id:
+                code = ErrorCode.UNKNOWN_MEMBER_ID
+            elif not group.supports(request.protocol_type, _names(request)):
+                code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            else:
+                self._groups[request.group_id] = group
+        if code is not ErrorCode.NONE:
+            self._out.reply(to, JoinResult(code, request.member_id))
+            return
+        assert group is not None
+        if request.member_id == NO_MEMBER_ID:
+            self._join_new(group, to, request)
+        else:
+            self._join_known(group, to, request)
+        self._drop_if_void(group)
+
+    def _check_join(self, request: JoinGroup) -> ErrorCode:
+        config, timeout_ms = self._config, request.session_timeout_ms
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        if not (
+            config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms
+        ):
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _check_room(self, group: ClassicGroup, request: JoinGroup) -> ErrorCode:
+        if group.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if not group.accepts(request.member_id, self._config.group_max_size):
+            member = group.members.get(request.member_id)
+            if member is not None:  # of a group that is larger than what is allowed now
+                self.remove_member(group, member)
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if not group.supports(request.protocol_type, _names(request)):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    def _join_new(self, group: ClassicGroup, to: Hashable, request: JoinGroup) -> None:
+        """A client without a member id: it gets one (W-103, W-104)."""
+        name = request.client_id if request.instance_id is None else request.instance_id
+        member_id = f"{name}-{uuid.UUID(self._random_id())}"
+        if request.instance_id is not None:
+            known = group.static_members.get(request.instance_id)
+            if known is None:
+                self._add(group, member_id, to, request)
+            else:
+                self._replace(group, group.members[known], member_id, to, request)
+        elif request.needs_member_id:
+            self._add_pending(group, member_id, request.session_timeout_ms)
+            self._out.reply(to, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        else:
+            self._add(group, member_id, to, request)
+
+    def _add_pending(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
+        if len(group.pending_members) >= MAX_PENDING_MEMBERS:
+            self._forget_pending(group, next(iter(group.pending_members)))
+        group.pending_members[member_id] = None
+        self._out.start_timer(PendingTimer(group.group_id, member_id), timeout_ms)
+
+    def _forget_pending(self, group: ClassicGroup, member_id: str) -> None:
+        del group.pending_members[member_id]
+        self._out.stop_timer(PendingTimer(group.group_id, member_id))
+
+    def _join_known(self, group: ClassicGroup, to: Hashable, request: JoinGroup) -> None:
+        member_id = request.member_id
+        if member_id in group.pending_members and request.instance_id is None:
+            self._forget_pending(group, member_id)
+            self._add(group, member_id, to, request)
+            return
+        code = group.check_member(member_id, request.instance_id)
+        if code is not ErrorCode.NONE:
+            self._out.reply(to, JoinResult(code, member_id))
+            return
+        member = group.members[member_id]
+        same = member.protocols == request.protocols
+        match group.state:
+            case GroupState.PREPARING_REBALANCE:
+                self._rejoin(group, member, to, request)
+            case GroupState.COMPLETING_REBALANCE if same:  # its answer was lost
+                self._supersede(member)
+                self._reply_joined(group, member, to, is_leader=group.leader == member_id)
+                self._touch(group, member)
+            case GroupState.STABLE if same and group.leader != member_id:
+                self._reply_joined(group, member, to, is_leader=False)
+                self._touch(group, member)
+            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                self._rejoin(group, member, to, request)
+            case GroupState.EMPTY | GroupState.DEAD:
+                self._out.reply(to, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+
+    def _add(self, group: ClassicGroup, member_id: str, to: Hashable, request: JoinGroup) -> None:
+        member = GroupMember.from_request(member_id, request)
+        member.joining, member.is_new = to, True
+        group.add(member, request.protocol_type)
+        group.has_newcomer = True
+        timer = SessionTimer(group.group_id, member_id)
+        self._out.start_timer(timer, NEW_MEMBER_JOIN_TIMEOUT_MS)
+        self._rebalance_or_complete(group)
+
+    def _rejoin(
+        self, group: ClassicGroup, member: GroupMember, to: Hashable, request: JoinGroup
+    ) -> None:
+        self._supersede(member)
+        member.update(MemberTerms.of(request))
+        member.joining = to
+        if not member.is_new:
+            self._out.stop_timer(SessionTimer(group.group_id, member.member_id))
+        self._rebalance_or_complete(group)
+
+    def _supersede(self, member: GroupMember) -> None:
+        """Its client asks again: nobody reads the answer to what it asked before."""
+        self._answer_waiting(member, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def _answer_waiting(self, member: GroupMember, code: ErrorCode) -> None:
+        if member.joining is not None:
+            is_gone = code is ErrorCode.UNKNOWN_MEMBER_ID
+            name = NO_MEMBER_ID if is_gone else member.member_id
+            self._out.reply(member.joining, JoinResult(code, name))
+        if member.syncing is not None:
+            self._out.reply(member.syncing, SyncResult(code))
+        member.joining = member.syncing = None
+
+    def _reply_joined(
+        self,
+        group: ClassicGroup,
+        member: GroupMember,
+        to: Hashable,
+        *,
+        is_leader: bool,
+        skip_assignment: bool = False,
+        leader: str | None = None,
+    ) -> None:
+        """``leader``: whom it is to take for the leader, if not the one that is."""
+        self._out.reply(
+            to,
+            JoinResult(
+                ErrorCode.NONE,
+                member.member_id,
+                group.generation,
+                group.protocol_type,
+                group.protocol_name,
+                leader or group.leader or NO_MEMBER_ID,
+                group.joined_members() if is_leader else (),
+                skip_assignment,
+            ),
+        )
+
+    # -- static members ------------------------------------------------------------------------
+
+    def _replace(
+        self,
+        group: ClassicGroup,
+        member: GroupMember,
+        new_id: str,
+        to: Hashable,
+        request: JoinGroup,
+    ) -> None:
+        """A static member comes back, under a new id. A member with the old id is fenced
+        (W-104)."""
+        old_id, old_leader = member.member_id, group.leader
+        before = member.terms
+        metadata = member.metadata(group.protocol_name)
+        self._answer_waiting(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._out.stop_timer(SessionTimer(group.group_id, old_id))
+        group.rename(member, new_id)
+        member.update(MemberTerms.of(request))
+        member.joining = to
+        keeps_assignment = (
+            group.state is STABLE
+            and group.select_protocol() == group.protocol_name
+            and member.metadata(group.protocol_name) == metadata
+        )
+        if not keeps_assignment:
+            self._rebalance_or_complete(group)
+            return
+        generation = group.generation
+
+        def waits_still() -> bool:
+            """The member, and no new join phase has begun, which would answer it."""
+            return (
+                group.state is STABLE
+                and group.generation == generation
+                and group.members.get(new_id) is member
+                and member.joining == to
+            )
+
+        def done(code: ErrorCode) -> None:
+            if not waits_still():
+                return
+            member.joining = None
+            if code is ErrorCode.NONE:
+                is_leader = group.leader == new_id
+                skips = is_leader and request.may_skip_assignment
+                named = None if request.may_skip_assignment else old_leader
+                self._reply_joined(
+                    group, member, to, is_leader=skips, skip_assignment=skips, leader=named
+                )
+            else:
+                group.rename(member, old_id)
+                member.update(before)
+                self._out.reply(to, JoinResult(GROUP_ERRORS[code]))
+            self._touch(group, member)
+
+        def late(code: ErrorCode) -> None:
+            """The new id is in the log, perhaps: it stays, and its client does not know it. With
+            its instance it can get another one."""
+            if waits_still():
+                member.joining = None
+                self._out.reply(to, JoinResult(GROUP_ERRORS[code]))
+                self._touch(group, member)
+
+        self._out.append([encode_group(group)], done, late)
+
+    # -- the join phase ------------------------------------------------------------------------
+
+    def _rebalance_or_complete(self, group: ClassicGroup) -> None:
+        match group.state:
+            case GroupState.EMPTY | GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                self.prepare_rebalance(group)
+            case GroupState.PREPARING_REBALANCE:
+                self._complete_if_all_joined(group)
+            case GroupState.DEAD:
+                pass
+
+    def prepare_rebalance(self, group: ClassicGroup) -> None:
+        """Begin a join phase."""
+        if group.state is COMPLETING:
+            self._drop_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._out.stop_timer(SyncTimer(group.group_id))
+        group.pending_syncs.clear()
+        group.is_initial = group.state is EMPTY
+        group.become(PREPARING, self.now_ms)
+        timer = JoinTimer(group.group_id)
+        if group.is_initial:
+            delay_ms = self._config.group_initial_rebalance_delay_ms
+            group.initial_wait_ms = max(0, group.rebalance_timeout_ms - delay_ms)
+            group.has_newcomer = False
+            if delay_ms:
+                self._out.start_timer(timer, delay_ms)
+            else:
+                self._complete_join(group)
+        elif group.has_all_joined:
+            self._complete_join(group)
+        else:
+            self._out.start_timer(timer, group.rebalance_timeout_ms)
+
+    def _complete_if_all_joined(self, group: ClassicGroup) -> None:
+        """The first phase of an empty group lasts its time: others may be about to start."""
+        if group.state is PREPARING and not group.is_initial and group.has_all_joined:
+            self._complete_join(group)
+
+    def _join_phase_is_over(self, group: ClassicGroup) -> None:
+        if group.state is not PREPARING:
+            return
+        if group.is_initial and group.has_newcomer and group.initial_wait_ms:
+            delay_ms = min(self._config.group_initial_rebalance_delay_ms, group.initial_wait_ms)
+            group.initial_wait_ms -= delay_ms
+            group.has_newcomer = False
+            self._out.start_timer(JoinTimer(group.group_id), delay_ms)
+        else:
+            self._complete_join(group)
+
+    def _complete_join(self, group: ClassicGroup) -> None:
+        """Who has not joined again leaves; static members stay until their session ends."""
+        for member in list(group.members.values()):
+            if member.joining is None and member.instance_id is None:
+                self._forget(group, member)
+        if group.members and not group.elect_joined_leader():
+            self._out.start_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
+            return
+        self._out.stop_timer(JoinTimer(group.group_id))
+        group.next_generation(self.now_ms)
+        if not group.members:
+            # If it is not written, the log has the generation before, whose members are gone.
+            self._out.append([encode_group(group)], lambda code: None)
+            return
+        for member in group.members.values():
+            if member.joining is not None:
+                is_leader = group.leader == member.member_id
+                self._reply_joined(group, member, member.joining, is_leader=is_leader)
+            member.joining, member.is_new = None, False
+            self._touch(group, member)
+            group.pending_syncs.add(member.member_id)
+        self._out.start_timer(SyncTimer(group.group_id), group.rebalance_timeout_ms)
+
+    # -- sync ----------------------------------------------------------------------------------
+
+    def sync(self, to: Hashable, request: SyncGroup) -> None:
+        group = self._groups.get(request.group_id)
+        code = self._check_sync(group, request)
+        if group is None or code is not ErrorCode.NONE:
+            self._out.reply(to, SyncResult(code))
+            return
+        member = group.members[request.member_id]
+        self._has_synced(group, member)
+        if group.state is STABLE:
+            self._reply_synced(group, member, to)
+            self._touch(group, member)
+            return
+        self._supersede(member)
+        member.syncing = to
+        self._out.stop_timer(SessionTimer(group.group_id, member.member_id))
+        if group.leader == member.member_id and not group.is_writing:
+            self._write_assignments(group, dict(request.assignments))
+
+    def _check_sync(self, group: ClassicGroup | None, request: SyncGroup) -> ErrorCode:
+        code = _check_generation(group, request)
+        if group is not None and code is ErrorCode.NONE:
+            code = group.check_protocol(request)
+        if group is None or code is not ErrorCode.NONE:
+            return code
+        return MEMBER_ERRORS[group.state]
+
+    def _has_synced(self, group: ClassicGroup, member: GroupMember) -> None:
+        group.pending_syncs.discard(member.member_id)
+        if not group.pending_syncs:
+            self._out.stop_timer(SyncTimer(group.group_id))
+
+    def _write_assignments(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
+        """What the leader says counts once it is in the log: then the next leader of the log has
+        the same assignments."""
+        generation = group.generation
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        record = encode_group(group)
+        for member in group.members.values():
+            member.assignment = b""
+        group.is_writing = True
+
+        def is_over() -> bool:
+            return not (
+                group.state is COMPLETING and group.generation == generation and group.is_writing
+            )
+
+        def done(code: ErrorCode) -> None:
+            if is_over():
+                return
+            if code is not ErrorCode.NONE:
+                failed(code)
+                return
+            group.is_writing = False
+            group.become(STABLE, self.now_ms)
+            self._stats.completed_rebalances += 1
+            for member in group.members.values():
+                member.assignment = assignments.get(member.member_id, b"")
+                if member.syncing is not None:
+                    self._reply_synced(group, member, member.syncing)
+                    member.syncing = None
+                self._touch(group, member)
+
+        def failed(code: ErrorCode) -> None:
+            if not is_over():
+                self._drop_assignments(group, GROUP_ERRORS[code])
+                self.prepare_rebalance(group)
+
+        self._out.append([record], done, failed)
+
+    def _reply_synced(self, group: ClassicGroup, member: GroupMember, to: Hashable) -> None:
+        self._out.reply(
+            to,
+            SyncResult(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment),
+        )
+
+    def _drop_assignments(self, group: ClassicGroup, code: ErrorCode) -> None:
+        """This generation gets none."""
+        group.is_writing = False
+        for member in group.members.values():
+            member.assignment = b""
+            if member.syncing is not None:
+                self._out.reply(member.syncing, SyncResult(code))
+                member.syncing = None
+                self._touch(group, member)
+
+    def _sync_phase_is_over(self, group: ClassicGroup) -> None:
+        """Members that did not ask for their assignment are gone (W-108)."""
+        if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
+            return
+        for member_id in list(group.pending_syncs):
+            self._dismiss(group, group.members[member_id])
+        self.prepare_rebalance(group)
+
+    # -- heartbeats ----------------------------------------------------------------------------
+
+    def heartbeat(self, to: Hashable, request: Heartbeat) -> None:
+        group = self._groups.get(request.group_id)
+        self._out.reply(to, self._heartbeat(group, request))
+
+    def _heartbeat(self, group: ClassicGroup | None, request: Heartbeat) -> ErrorCode:
+        code = _check_generation(group, request)
+        if group is None or code is not ErrorCode.NONE:
+            return code
+        self.prolong(group, request.member_id)
+        return MEMBER_ERRORS[group.state]
+
+    def prolong(self, group: ClassicGroup, member_id: str) -> None:
+        """Something was heard of a member."""
+        member = group.members.get(member_id)
+        if member is not None:
+            self._touch(group, member)
+
+    def _touch(self, group: ClassicGroup, member: GroupMember) -> None:
+        """Its session begins again, unless it waits here, when it needs none."""
+        if not member.waits:
+            timer = SessionTimer(group.group_id, member.member_id)
+            self._out.start_timer(timer, member.session_timeout_ms)
+
+    # -- leave ---------------------------------------------------------------------------------
+
+    def leave(self, to: Hashable, request: LeaveGroup) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            self._out.reply(to, LeaveResult(ErrorCode.UNKNOWN_MEMBER_ID))
+        elif group.state is DEAD:
+            self._out.reply(to, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        else:
+            left = tuple((leaving, self._leave(group, leaving)) for leaving in request.members)
+            if any(code is ErrorCode.NONE for _, code in left):  # one that never joined counts too
+                self._share_again(group)
+            self._out.reply(to, LeaveResult(ErrorCode.NONE, left))
+            self._drop_if_void(group)
+
+    def _leave(self, group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
+        member_id, instance_id = leaving
+        if member_id == NO_MEMBER_ID:  # by an operator, who knows only the instance
+            if instance_id is None or instance_id not in group.static_members:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = group.static_members[instance_id]
+        elif member_id in group.pending_members and instance_id is None:
+            self._forget_pending(group, member_id)
+            return ErrorCode.NONE
+        code = group.check_member(member_id, instance_id)
+        if code is ErrorCode.NONE:
+            self._dismiss(group, group.members[member_id])
+        return code
+
+    def remove_member(self, group: ClassicGroup, member: GroupMember) -> None:
+        """A member is gone: the others share its partitions (W-111)."""
+        self._dismiss(group, member)
+        self._share_again(group)
+
+    def _dismiss(self, group: ClassicGroup, member: GroupMember) -> None:
+        self._answer_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._forget(group, member)
+
+    def _share_again(self, group: ClassicGroup) -> None:
+        """Members are gone."""
+        match group.state:
+            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                self.prepare_rebalance(group)
+            case GroupState.PREPARING_REBALANCE:
+                self._complete_if_all_joined(group)
+            case GroupState.EMPTY | GroupState.DEAD:
+                pass
+
+    def _forget(self, group: ClassicGroup, member: GroupMember) -> None:
+        group.remove(member)
+        self._out.stop_timer(SessionTimer(group.group_id, member.member_id))
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def on_timer(self, timer: ClassicTimer) -> None:
+        group = self._groups.get(timer.group_id)
+        if group is None or group.state is DEAD:
+            return
+        match timer:
+            case SessionTimer():
+                member = group.members.get(timer.member_id)
+                if member is not None and (member.is_new or not member.waits):
+                    self.remove_member(group, member)
+            case PendingTimer():
+                if timer.member_id in group.pending_members:
+                    del group.pending_members[timer.member_id]
+                    self._complete_if_all_joined(group)
+            case JoinTimer():
+                self._join_phase_is_over(group)
+            case SyncTimer():
+                self._sync_phase_is_over(group)
+        self._drop_if_void(group)
+
+    def on_loaded(self, group: ClassicGroup) -> None:
+        """The members of a group in the log have a whole session to be heard of (W-116)."""
+        for member in group.members.values():
+            self._touch(group, member)
+        if len(group.members) > self._config.group_max_size:
+            self.prepare_rebalance(group)
+
+
+def _check_generation(group: ClassicGroup | None, request: SyncGroup | Heartbeat) -> ErrorCode:
+    """Whether it comes from a member of the present generation."""
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return group.check_generation(request.member_id, request.instance_id, request.generation)
+
+
+def _names(request: JoinGroup) -> list[str]:
+    return [name for name, _ in request.protocols]

@@ -1,0 +1,327 @@
+"""A group and its members, as Kafka's classic protocol has them: data, and questions about it.
+
+What happens with them is in ``classic``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+from replication.common.error_codes import ErrorCode
+from replication.coordinators.groups.requests import (
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    GroupProtocol,
+    JoinedMember,
+    JoinGroup,
+    SyncGroup,
+)
+from replication.coordinators.groups.states import PREDECESSORS, GroupState
+from replication.coordinators.groups.subscription import CONSUMER_PROTOCOL, topics_of_all
+
+MAX_GENERATION = 2**31 - 1
+MAX_PENDING_MEMBERS = 1000  # ids that were given and not used yet; the oldest is forgotten
+
+
+class MemberTerms(NamedTuple):
+    """What a member says each time it joins."""
+
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[GroupProtocol, ...]
+
+    @classmethod
+    def of(cls, request: JoinGroup) -> MemberTerms:
+        return cls(
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+        )
+
+
+class GroupMember:
+    """One client of a group.
+
+    Attributes:
+        instance_id: of a static member, which keeps its place over a restart.
+        joining, syncing: the request that waits for the others.
+        is_new: it has never had an answer to its join. It cannot send heartbeats yet, and a client
+            that is gone is not noticed; so its join itself may take too long.
+    """
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "joining",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "syncing",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        protocols: tuple[GroupProtocol, ...],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.session_timeout_ms = session_timeout_ms
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.joining: Hashable | None = None
+        self.syncing: Hashable | None = None
+        self.is_new = False
+
+    @classmethod
+    def from_request(cls, member_id: str, request: JoinGroup) -> GroupMember:
+        return cls(member_id, request.instance_id, *MemberTerms.of(request))
+
+    @property
+    def waits(self) -> bool:
+        """It is known to be there without a heartbeat."""
+        return self.joining is not None or self.syncing is not None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Empty for a protocol that it does not offer."""
+        for name, metadata in self.protocols:
+            if name == protocol_name:
+                return metadata
+        return b""
+
+    @property
+    def terms(self) -> MemberTerms:
+        return MemberTerms(
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.protocols,
+        )
+
+    def update(self, terms: MemberTerms) -> None:
+        (
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            self.protocols,
+        ) = terms
+
+
+class ClassicGroup:
+    """One group.
+
+    Attributes:
+        protocol_type: None of a group that has only ever had offsets.
+        protocol_name: the one that was chosen for this generation.
+        members: in the order in which they came.
+        static_members: instance id -> member id.
+        pending_members: ids that were given to clients which have not joined with them yet.
+        pending_syncs: members of this generation that have not asked for their assignment.
+        state_since_ms: ms since 1970; None where it is not known.
+        is_initial: this join phase is the first one of an empty group, which waits for more.
+        has_newcomer: somebody came since the wait of the first phase began or was prolonged.
+        initial_wait_ms: by how much that wait may still be prolonged.
+        is_writing: the leader's assignment of this generation is on its way to the log.
+        subscribed_topics: what the members read; None: not known.
+    """
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.state_since_ms: int | None = None
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, GroupMember] = {}
+        self.static_members: dict[str, str] = {}
+        self.pending_members: dict[str, None] = {}
+        self.pending_syncs: set[str] = set()
+        self.is_initial = False
+        self.has_newcomer = False
+        self.initial_wait_ms = 0
+        self.is_writing = False
+        self.subscribed_topics: frozenset[str] | None = None
+
+    def __repr__(self) -> str:
+        members = len(self.members)
+        return f"ClassicGroup({self.group_id}, {self.state.value}, {self.generation}, {members})"
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def become(self, state: GroupState, now_ms: int) -> None:
+        assert self.state in PREDECESSORS[state], (self, state)
+        self.state, self.state_since_ms = state, now_ms
+
+    def next_generation(self, now_ms: int) -> None:
+        """The join phase is over."""
+        self.generation = 1 if self.generation == MAX_GENERATION else self.generation + 1
+        self.is_initial = self.is_writing = False
+        self.pending_syncs.clear()
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.note_subscriptions()
+        empty, completing = GroupState.EMPTY, GroupState.COMPLETING_REBALANCE
+        self.become(completing if self.members else empty, now_ms)
+
+    def note_subscriptions(self) -> None:
+        self.subscribed_topics = None
+        if self.protocol_type == CONSUMER_PROTOCOL:
+            self.subscribed_topics = topics_of_all(
+                member.metadata(self.protocol_name) for member in self.members.values()
+            )
+
+    # -- members -------------------------------------------------------------------------------
+
+    def add(self, member: GroupMember, protocol_type: str) -> None:
+        if not self.members:
+            self.protocol_type = protocol_type
+        assert self.protocol_type == protocol_type, (self, protocol_type)
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self.pending_members.pop(member.member_id, None)
+
+    def remove(self, member: GroupMember) -> None:
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            self.static_members.pop(member.instance_id, None)
+        self.pending_syncs.discard(member.member_id)
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+
+    def rename(self, member: GroupMember, member_id: str) -> None:
+        """A static member has another id from now on, and its place."""
+        before = member.member_id
+        renamed = {
+            member_id if known == before else known: each for known, each in self.members.items()
+        }
+        self.members = renamed
+        member.member_id = member_id
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member_id
+        if before in self.pending_syncs:
+            self.pending_syncs.remove(before)
+            self.pending_syncs.add(member_id)
+        if self.leader == before:
+            self.leader = member_id
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Whether somebody who names himself so is a member (W-104)."""
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def check_generation(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        code = self.check_member(member_id, instance_id)
+        if code is ErrorCode.NONE and generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        return code
+
+    def check_protocol(self, request: SyncGroup) -> ErrorCode:
+        """A member syncs with what it was told."""
+        for said, known in (
+            (request.protocol_type, self.protocol_type),
+            (request.protocol_name, self.protocol_name),
+        ):
+            if None not in (said, known) and said != known:
+                return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.NONE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that a member asks for."""
+        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    @property
+    def has_all_joined(self) -> bool:
+        return not self.pending_members and all(
+            member.joining is not None for member in self.members.values()
+        )
+
+    def accepts(self, member_id: str, max_size: int) -> bool:
+        """Whether there is room. In a join phase who comes first stays: the group may be larger
+        than what is allowed now."""
+        member = self.members.get(member_id)
+        match self.state:
+            case GroupState.EMPTY | GroupState.DEAD:
+                return True
+            case GroupState.PREPARING_REBALANCE:
+                if member is not None and member.joining is not None:
+                    return True
+                return sum(m.joining is not None for m in self.members.values()) < max_size
+            case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+                return member is not None or len(self.members) < max_size
+
+    def elect_joined_leader(self) -> bool:
+        """Have a leader who joins this generation; False if no member does."""
+        leader = None if self.leader is None else self.members.get(self.leader)
+        if leader is None or leader.joining is None:
+            joined = (m.member_id for m in self.members.values() if m.joining is not None)
+            leader_id = next(joined, None)
+            if leader_id is None:
+                return False
+            self.leader = leader_id
+        return True
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """For the leader."""
+        return tuple(
+            JoinedMember(m.member_id, m.instance_id, m.metadata(self.protocol_name))
+            for m in self.members.values()
+        )
+
+    # -- protocols -----------------------------------------------------------------------------
+
+    def common_protocols(self) -> frozenset[str]:
+        """What all members offer."""
+        offers = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
+        return frozenset.intersection(*offers) if offers else frozenset()
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether somebody who offers these can be a member."""
+        if not self.members:
+            return bool(protocol_type) and any(True for _ in names)
+        return protocol_type == self.protocol_type and not self.common_protocols().isdisjoint(names)
+
+    def select_protocol(self) -> str:
+        """Every member has a vote, for the first of its own that all offer (W-107)."""
+        common = self.common_protocols()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in common)
+            for member in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+
+def is_no_member(generation: int, member_id: str, instance_id: str | None) -> bool:
+    """Whether a commit names no member at all."""
+    return generation <= NO_GENERATION and member_id == NO_MEMBER_ID and instance_id is None

@@ -1,0 +1,74 @@
+"""What a shard collects during one event: its effects, and what follows from its appends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from replication.common.error_codes import ErrorCode
+from replication.coordinators.effects import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Append,
+    CoordinatorRecord,
+    Effect,
+    Reply,
+    StartTimer,
+    StopTimer,
+)
+
+OnDone = Callable[[ErrorCode], None]
+
+
+class ShardOutbox:
+    """Effects in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._appends: dict[int, tuple[OnDone, OnDone | None]] = {}
+        self._number = 0
+
+    def take(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def reply(self, to: Hashable, response: object) -> None:
+        self._effects.append(Reply(to, response))
+
+    def start_timer(self, key: Hashable, delay_ms: int) -> None:
+        self._effects.append(StartTimer(key, delay_ms))
+
+    def stop_timer(self, key: Hashable) -> None:
+        self._effects.append(StopTimer(key))
+
+    def append(
+        self,
+        records: Iterable[CoordinatorRecord],
+        on_done: OnDone,
+        on_late: OnDone | None = None,
+        *,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+    ) -> None:
+        """Write records.
+
+        Args:
+            on_done: is called with their end.
+            on_late: is called before it, with REQUEST_TIMED_OUT, if that takes long.
+        """
+        self._number += 1
+        self._appends[self._number] = on_done, on_late
+        sequence = -1 if producer_id == NO_PRODUCER_ID else 0
+        self._effects.append(
+            Append(tuple(records), self._number, producer_id, producer_epoch, sequence)
+        )
+
+    def append_done(self, token: Hashable, code: ErrorCode) -> None:
+        assert isinstance(token, int)
+        on_done, _ = self._appends.pop(token)
+        on_done(code)
+
+    def append_late(self, token: Hashable) -> None:
+        assert isinstance(token, int)
+        _, on_late = self._appends[token]
+        if on_late is not None:
+            on_late(ErrorCode.REQUEST_TIMED_OUT)

@@ -1,0 +1,559 @@
+"""The groups of one partition of ``__consumer_offsets``, as a state machine.
+
+What is in the log can be lost by nobody, and only that is shown: an offset counts once its record
+is committed, an assignment too. Memberships are in memory otherwise. After a change of the leader
+members find their group as the last record has it, and join again where it went on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.random_id import RandomId
+from replication.common.error_codes import ErrorCode
+from replication.coordinators.effects import (
+    NO_PRODUCER_ID,
+    AppendDone,
+    AppendTimedOut,
+    CoordinatorRecord,
+    Effect,
+    Event,
+    MarkerWritten,
+    RequestReceived,
+    TimerFired,
+)
+from replication.coordinators.groups import records
+from replication.coordinators.groups.append_errors import COMMIT_ERRORS, GROUP_ERRORS
+from replication.coordinators.groups.classic import ClassicProtocol
+from replication.coordinators.groups.config import GroupConfig
+from replication.coordinators.groups.group import ClassicGroup, is_no_member
+from replication.coordinators.groups.offsets import CommittedOffset, OffsetStore
+from replication.coordinators.groups.outbox import OnDone, ShardOutbox
+from replication.coordinators.groups.requests import (
+    NO_GENERATION,
+    NO_RETENTION,
+    CommitOffsets,
+    CommitResult,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteOffsetsResult,
+    DescribeGroup,
+    FetchedOffset,
+    FetchOffsets,
+    FetchOffsetsResult,
+    ForgetTopics,
+    GroupDescription,
+    GroupListing,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    ListGroups,
+    ListGroupsResult,
+    MemberDescription,
+    SyncGroup,
+)
+from replication.coordinators.groups.states import GroupState
+from replication.coordinators.groups.stats import GroupStats
+from replication.coordinators.groups.subscription import CONSUMER_PROTOCOL
+from replication.protocol import ZERO_UUID
+
+MAX_RECORDS_OF_AN_APPEND = 1000  # of deletions, which may be many
+MS_PER_MINUTE = 60_000
+
+logger = get_logger(__name__)
+
+
+class ExpiryTimer(NamedTuple):
+    """Time to look which offsets are too old."""
+
+
+class Tombstone(NamedTuple):
+    """``on_written`` or ``on_refused`` is called, as its append ends."""
+
+    record: CoordinatorRecord
+    on_written: Callable[[], None]
+    on_refused: Callable[[], None] = lambda: None
+
+
+class Deletion:
+    """Many tombstones, in several appends.
+
+    Args:
+        pieces: how many appends.
+        answer: is called once.
+    """
+
+    def __init__(self, pieces: int, answer: OnDone) -> None:
+        self._left = pieces
+        self._answer: OnDone | None = answer
+        self._failure = ErrorCode.NONE
+
+    def end_piece(self, tombstones: Iterable[Tombstone], code: ErrorCode) -> None:
+        for each in tombstones:
+            (each.on_written if code is ErrorCode.NONE else each.on_refused)()
+        if self._failure is ErrorCode.NONE:
+            self._failure = code
+        self._left -= 1
+        if not self._left:
+            self.answer(self._failure)
+
+    def answer(self, code: ErrorCode) -> None:
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer(code)
+
+
+class GroupShard:
+    """See the module, and ``Shard``.
+
+    Args:
+        random_id: where member ids come from.
+        stats: of all shards of the broker.
+    """
+
+    def __init__(
+        self, config: GroupConfig, random_id: RandomId, stats: GroupStats | None = None
+    ) -> None:
+        self._config = config
+        self._stats = stats or GroupStats()
+        self._groups: dict[str, ClassicGroup] = {}
+        self._offsets = OffsetStore()
+        self._number = 0  # of the last change, in the order of the log
+        self._now_ms = 0
+        self._out = ShardOutbox()
+        self._classic = ClassicProtocol(
+            config, self._groups, self._out, self._drop_if_void, random_id, self._stats
+        )
+        self._handlers: dict[type, Callable[[Hashable, Any], None]] = {
+            JoinGroup: self._classic.join,
+            SyncGroup: self._classic.sync,
+            Heartbeat: self._classic.heartbeat,
+            LeaveGroup: self._classic.leave,
+            CommitOffsets: self._commit,
+            FetchOffsets: self._fetch,
+            DeleteOffsets: self._delete_offsets,
+            ForgetTopics: self._forget_topics,
+            DescribeGroup: self._describe,
+            ListGroups: self._list,
+            DeleteGroup: self._delete_group,
+        }
+
+    @property
+    def states(self) -> Counter[GroupState]:
+        """Groups by state, as they are at this instant; from any thread."""
+        return Counter(group.state for group in self._groups.copy().values())
+
+    # -- replay --------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None, *, producer_id: int = NO_PRODUCER_ID) -> None:
+        found = records.decode(key, value)
+        self._number += 1
+        match found:
+            case None:  # of a kind that is not served here
+                pass
+            case records.OffsetRecord(group_id, tp, None):
+                self._offsets.delete(group_id, tp, self._number)
+            case records.OffsetRecord(group_id, tp, CommittedOffset() as offset):
+                if producer_id == NO_PRODUCER_ID:
+                    self._offsets.commit(group_id, tp, offset, self._number)
+                else:
+                    self._offsets.add_pending(producer_id, group_id, tp, offset, self._number)
+            case records.GroupRecord(group_id, None):
+                self._groups.pop(group_id, None)
+            case records.GroupRecord(group_id, ClassicGroup() as group):
+                self._groups[group_id] = group
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, is_commit: bool) -> None:
+        self._offsets.end_transaction(producer_id, is_commit)
+
+    def on_loaded(self, now_ms: int) -> list[Effect]:
+        self._begin(now_ms)
+        for group_id in self._offsets.groups():
+            self._group_of_offsets(group_id)
+        for group in list(self._groups.values()):
+            self._classic.on_loaded(group)
+        self._out.start_timer(ExpiryTimer(), self._config.offsets_retention_check_interval_ms)
+        return self._out.take()
+
+    def _group_of_offsets(self, group_id: str) -> ClassicGroup:
+        """Offsets make a group, if there is none."""
+        group = self._groups.get(group_id)
+        if group is None:
+            group = self._groups[group_id] = ClassicGroup(group_id)
+        return group
+
+    # -- events --------------------------------------------------------------------------------
+
+    def on_event(self, event: Event, now_ms: int) -> list[Effect]:
+        self._begin(now_ms)
+        match event:
+            case RequestReceived():
+                self._handlers[type(event.request)](event.to, event.request)
+            case AppendDone():
+                self._out.append_done(event.token, event.error_code)
+            case AppendTimedOut():
+                self._out.append_late(event.token)
+            case TimerFired(ExpiryTimer()):
+                self._expire()
+            case TimerFired():
+                self._classic.on_timer(event.key)  # type: ignore[arg-type]  # it starts all others
+            case MarkerWritten():
+                self._end_transaction(event)
+            case _:
+                raise AssertionError(f"not an event of groups: {event}")
+        return self._out.take()
+
+    def _begin(self, now_ms: int) -> None:
+        self._now_ms = self._classic.now_ms = now_ms
+
+    def _end_transaction(self, event: MarkerWritten) -> None:
+        for group_id in self._offsets.end_transaction(event.producer_id, event.is_commit):
+            if self._offsets.has(group_id):
+                self._group_of_offsets(group_id)
+            elif group_id in self._groups:
+                self._drop_if_void(self._groups[group_id])
+
+    def _drop_if_void(self, group: ClassicGroup) -> None:
+        """Forget a group that is in no log, and has nothing and nobody. Else anybody could fill the
+        memory with names."""
+        if (
+            group.state is GroupState.EMPTY
+            and not group.generation
+            and not group.pending_members
+            and self._groups.get(group.group_id) is group
+            and not self._offsets.has(group.group_id)
+            and not self._offsets.expects(group.group_id)
+        ):
+            group.become(GroupState.DEAD, self._now_ms)
+            del self._groups[group.group_id]
+
+    # -- commit --------------------------------------------------------------------------------
+
+    def _commit(self, to: Hashable, request: CommitOffsets) -> None:
+        group = self._groups.get(request.group_id)
+        code = self._check_commit(group, request)
+        if code is not ErrorCode.NONE:
+            self._out.reply(to, _all_of(request, code))
+            return
+        if group is None:
+            group = self._group_of_offsets(request.group_id)
+        self._classic.prolong(group, request.member_id)
+        too_long = self._config.offset_metadata_max_bytes
+        codes = {
+            each.tp: ErrorCode.OFFSET_METADATA_TOO_LARGE
+            if len(each.metadata.encode()) > too_long
+            else ErrorCode.NONE
+            for each in request.offsets
+        }
+        accepted = [each for each in request.offsets if codes[each.tp] is ErrorCode.NONE]
+        if not accepted:
+            self._out.reply(to, CommitResult(tuple(codes.items())))
+            self._drop_if_void(group)
+            return
+        retention_ms = request.retention_ms
+        expire_ms = None if retention_ms <= NO_RETENTION else self._now_ms + retention_ms
+        self._number += 1
+        number = self._number
+        in_transaction = request.producer_id != NO_PRODUCER_ID
+        offsets = {
+            each.tp: CommittedOffset(
+                each.offset,
+                each.leader_epoch,
+                each.metadata,
+                self._now_ms,
+                expire_ms,
+                ZERO_UUID if in_transaction else each.topic_id,  # as Kafka
+            )
+            for each in accepted
+        }
+        for tp in offsets:
+            self._offsets.begin(request.group_id, tp, in_transaction=in_transaction)
+        is_answered = False
+
+        def answer(code: ErrorCode) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                codes.update(dict.fromkeys(offsets, COMMIT_ERRORS[code]))
+                self._out.reply(to, CommitResult(tuple(codes.items())))
+
+        def done(code: ErrorCode) -> None:
+            for tp, offset in offsets.items():
+                self._offsets.end(request.group_id, tp, in_transaction=in_transaction)
+                if code is not ErrorCode.NONE:
+                    continue
+                if in_transaction:
+                    self._offsets.add_pending(
+                        request.producer_id, request.group_id, tp, offset, number
+                    )
+                else:
+                    self._offsets.commit(request.group_id, tp, offset, number)
+            answer(code)
+            self._stats.committed_offsets += len(offsets) if code is ErrorCode.NONE else 0
+            if code is not ErrorCode.NONE:
+                self._drop_if_void(group)
+            elif not in_transaction:
+                self._group_of_offsets(request.group_id)
+
+        self._out.append(
+            [records.encode_offset(request.group_id, tp, each) for tp, each in offsets.items()],
+            done,
+            answer,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+        )
+
+    def _check_commit(self, group: ClassicGroup | None, request: CommitOffsets) -> ErrorCode:
+        """Whether the sender may commit: a member of this generation may, and anybody if there
+        are no members (W-112). A transaction has no generation in its older versions; it is
+        fenced by its producer's epoch (W-158)."""
+        in_transaction = request.producer_id != NO_PRODUCER_ID
+        names_nobody = is_no_member(request.generation, request.member_id, request.instance_id)
+        if group is None:
+            if request.generation <= NO_GENERATION:
+                return ErrorCode.NONE
+            absent = ErrorCode.GROUP_ID_NOT_FOUND
+            return absent if request.hears_absence else ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if request.generation <= NO_GENERATION and group.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if names_nobody:
+            if not in_transaction and group.state is not GroupState.EMPTY:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        else:
+            code = group.check_generation(
+                request.member_id, request.instance_id, request.generation
+            )
+            if code is not ErrorCode.NONE:
+                return code
+        if not in_transaction and group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    # -- fetch and delete ----------------------------------------------------------------------
+
+    def _fetch(self, to: Hashable, request: FetchOffsets) -> None:
+        """Every partition that is asked for is answered (W-113)."""
+        group_id = request.group_id
+        wanted = request.partitions
+        if wanted is None:
+            wanted = tuple(self._offsets.of(group_id))
+        found = []
+        for tp in wanted:
+            offset = self._offsets.get(group_id, tp)
+            if request.require_stable and self._offsets.is_unstable(group_id, tp):
+                found.append(FetchedOffset(tp, error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            elif offset is None:
+                found.append(FetchedOffset(tp))
+            else:
+                found.append(FetchedOffset(tp, offset.offset, offset.leader_epoch, offset.metadata))
+        self._out.reply(to, FetchOffsetsResult(ErrorCode.NONE, tuple(found)))
+
+    def _delete_offsets(self, to: Hashable, request: DeleteOffsets) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None or group.state is GroupState.DEAD:
+            self._out.reply(to, DeleteOffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
+            return
+        has_members = group.state is not GroupState.EMPTY
+        if has_members and group.protocol_type != CONSUMER_PROTOCOL:
+            self._out.reply(to, DeleteOffsetsResult(ErrorCode.NON_EMPTY_GROUP))
+            return
+        codes = {
+            tp: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if has_members and _reads(group, tp.topic)
+            else ErrorCode.NONE
+            for tp in request.partitions
+        }
+        deleted = [
+            (group.group_id, tp)
+            for tp, code in codes.items()
+            if code is ErrorCode.NONE and self._offsets.get(group.group_id, tp) is not None
+        ]
+
+        def answer(code: ErrorCode) -> None:
+            for _, tp in deleted:
+                codes[tp] = GROUP_ERRORS[code]
+            self._out.reply(to, DeleteOffsetsResult(ErrorCode.NONE, tuple(codes.items())))
+
+        self._delete(deleted, [], answer)
+
+    def _forget_topics(self, to: Hashable, request: ForgetTopics) -> None:
+        """Also what is not committed yet: it would count for the next topic of the name."""
+        deleted = [
+            (group_id, tp)
+            for group_id in self._offsets.groups()
+            for tp in self._offsets.all_of(group_id)
+            if tp.topic in request.topics
+        ]
+
+        def answer(code: ErrorCode) -> None:
+            if code is not ErrorCode.NONE:
+                logger.warning("offsets of deleted topics stay until they expire: %s", code.name)
+            self._out.reply(to, code)
+
+        self._delete(deleted, [], answer)
+
+    def _delete(
+        self,
+        offsets: Sequence[tuple[str, TopicPartition]],
+        groups: Sequence[ClassicGroup],
+        answer: OnDone,
+    ) -> None:
+        """Delete offsets, then whole groups, which are Dead already.
+
+        ``answer`` is called once: with the first error, or when it takes long.
+        """
+        self._number += 1
+        tombstones = [
+            Tombstone(
+                records.encode_offset_tombstone(group_id, tp),
+                partial(self._offset_deleted, group_id, tp, self._number),
+            )
+            for group_id, tp in offsets
+        ]
+        tombstones += [
+            Tombstone(
+                records.encode_group_tombstone(group.group_id),
+                partial(self._group_deleted, group),
+                partial(self._group_kept, group),
+            )
+            for group in groups
+        ]
+        if not tombstones:
+            answer(ErrorCode.NONE)
+            return
+        pieces = [
+            tombstones[at : at + MAX_RECORDS_OF_AN_APPEND]
+            for at in range(0, len(tombstones), MAX_RECORDS_OF_AN_APPEND)
+        ]
+        deletion = Deletion(len(pieces), answer)
+        for piece in pieces:
+            self._out.append(
+                [each.record for each in piece],
+                partial(deletion.end_piece, piece),
+                deletion.answer,
+            )
+
+    def _offset_deleted(self, group_id: str, tp: TopicPartition, number: int) -> None:
+        self._offsets.delete(group_id, tp, number)
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._drop_if_void(group)
+
+    def _group_deleted(self, group: ClassicGroup) -> None:
+        if self._groups.get(group.group_id) is group:
+            del self._groups[group.group_id]
+            if self._offsets.has(group.group_id):
+                self._group_of_offsets(group.group_id)  # committed by a transaction meanwhile
+
+    def _group_kept(self, group: ClassicGroup) -> None:
+        """Its tombstone was not written: it is as before."""
+        kept = ClassicGroup(group.group_id)
+        kept.generation, kept.protocol_type = group.generation, group.protocol_type
+        kept.state_since_ms = self._now_ms
+        self._groups[group.group_id] = kept
+
+    # -- groups --------------------------------------------------------------------------------
+
+    def _describe(self, to: Hashable, request: DescribeGroup) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None:
+            dead = GroupDescription(request.group_id, GroupState.DEAD.value, exists=False)
+            self._out.reply(to, dead)
+            return
+        is_stable = group.state is GroupState.STABLE
+        name = group.protocol_name if is_stable else None
+        members = tuple(
+            MemberDescription(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(name) if is_stable else b"",
+                member.assignment,  # while they join again, that of the generation before
+            )
+            for member in group.members.values()
+        )
+        self._out.reply(
+            to,
+            GroupDescription(
+                group.group_id, group.state.value, group.protocol_type or "", name or "", members
+            ),
+        )
+
+    def _list(self, to: Hashable, request: ListGroups) -> None:
+        groups = tuple(
+            GroupListing(group.group_id, group.protocol_type or "", group.state.value)
+            for group in self._groups.values()
+        )
+        self._out.reply(to, ListGroupsResult(groups))
+
+    def _delete_group(self, to: Hashable, request: DeleteGroup) -> None:
+        group = self._groups.get(request.group_id)
+        if group is None or group.state is GroupState.DEAD:
+            self._out.reply(to, ErrorCode.GROUP_ID_NOT_FOUND)
+        elif group.state is not GroupState.EMPTY:
+            self._out.reply(to, ErrorCode.NON_EMPTY_GROUP)
+        else:
+            group.become(GroupState.DEAD, self._now_ms)
+            offsets = [(group.group_id, tp) for tp in self._offsets.all_of(group.group_id)]
+
+            def answer(code: ErrorCode) -> None:
+                self._out.reply(to, GROUP_ERRORS[code])
+
+            self._delete(offsets, [group], answer)
+
+    # -- expiry --------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """Delete offsets that nobody came back for, and empty groups without any (W-115)."""
+        offsets: list[tuple[str, TopicPartition]] = []
+        groups = []
+        for group in list(self._groups.values()):
+            if group.state is GroupState.DEAD:
+                continue
+            known = self._offsets.of(group.group_id)
+            expired = [tp for tp, offset in known.items() if self._is_expired(group, tp, offset)]
+            offsets += [(group.group_id, tp) for tp in expired]
+            if (
+                group.state is GroupState.EMPTY
+                and not group.pending_members
+                and len(expired) == len(known)
+                and not self._offsets.expects(group.group_id)
+            ):
+                group.become(GroupState.DEAD, self._now_ms)
+                groups.append(group)
+        self._stats.expired_offsets += len(offsets)
+        self._delete(offsets, groups, lambda code: None)
+        self._out.start_timer(ExpiryTimer(), self._config.offsets_retention_check_interval_ms)
+
+    def _is_expired(self, group: ClassicGroup, tp: TopicPartition, offset: CommittedOffset) -> bool:
+        """Time runs from when the group became empty. Of a group that never had members, and of
+        topics that members do not read any more, it runs from the commit."""
+        group_id = group.group_id
+        if self._offsets.is_unstable(group_id, tp) or self._offsets.is_in_flight(group_id, tp):
+            return False
+        since_ms = offset.commit_ms
+        if group.state is GroupState.EMPTY:
+            if group.protocol_type is not None and group.state_since_ms is not None:
+                since_ms = max(since_ms, group.state_since_ms)
+        elif group.state is not GroupState.STABLE or _reads(group, tp.topic):
+            return False
+        if offset.expire_ms is not None:
+            return self._now_ms >= offset.expire_ms
+        return self._now_ms - since_ms >= self._config.offsets_retention_minutes * MS_PER_MINUTE
+
+
+def _reads(group: ClassicGroup, topic: str) -> bool:
+    """Whether members read a topic, as far as is known: what is not known might be any."""
+    return group.subscribed_topics is None or topic in group.subscribed_topics
+
+
+def _all_of(request: CommitOffsets, code: ErrorCode) -> CommitResult:
+    return CommitResult(tuple((each.tp, code) for each in request.offsets))

@@ -1,0 +1,751 @@
+"""The coordinator of one internal topic on one broker: it owns the shards of the partitions that
+this broker leads, and carries out what they ask for (Kafka's ``CoordinatorRuntime``).
+
+A shard lives as long as one leadership. At its beginning the log is replayed, once all of it is
+committed, so that nothing is ever answered that a later leader might not know. Every append names
+the leader epoch of its shard; so a shard that does not know yet that it is over can write nothing.
+
+All calls of shards are made in the turns of one actor, one after the other. Logs are read on an
+actor of its own, because that waits for the disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Final, NamedTuple
+
+from checkpoints.loggers import get_logger
+from checkpoints.types import TopicPartition
+from logstore.common.errors import (
+    CorruptBatchError,
+    CorruptDataError,
+    LogstoreError,
+    OffsetOutOfRangeError,
+)
+from logstore.format.batch import encode_batch, end_transaction_marker
+from logstore.format.control import ControlType, parse_marker
+from logstore.format.header import BatchHeader
+from logstore.format.reader import batch_records, iter_batches
+from logstore.segments.producer_state import AppendOrigin, TransactionCheck
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.messages import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    TxnMarker,
+)
+from replication.common.runtime import Cancellable, Runtime, Task
+from replication.coordinators.effects import (
+    NO_PRODUCER_ID,
+    AllocateProducerId,
+    Append,
+    AppendDone,
+    AppendTimedOut,
+    Effect,
+    Event,
+    MarkerWritten,
+    Outward,
+    Reply,
+    RequestReceived,
+    ReserveProducerIds,
+    Shard,
+    ShardFactory,
+    StartTimer,
+    StopTimer,
+    TimerFired,
+    WriteMarkers,
+)
+from replication.partition.role import Leadership
+from replication.replica_manager.replica_manager import ReplicaManager
+
+logger = get_logger(__name__)
+
+LOAD_BYTES = 5 << 20  # read at once, Kafka's offsets.load.buffer.size
+LOAD_WAIT_MS = 5000  # for the commit of what was found, before the question is put again
+LOAD_AGAIN_MS = 1000  # after a log that could not be read
+WRITE_TIMEOUT_MS = 5000  # Kafka's offsets.commit.timeout.ms
+FOREVER_MS = 2**31 - 1
+TURN_TASKS = 64  # on a thread that only visits
+
+OnAnswer = Callable[[object], None]
+"""Takes the response, or an ``ErrorCode`` where this broker does not serve the partition now."""
+
+Deliver = Callable[[Event], None]
+"""Takes the end of an effect, on any thread; one that is too late goes nowhere."""
+
+CarryOut = Callable[[Outward, Deliver, Callable[[], bool]], None]
+"""Begins an effect that the runtime leaves to others. Its end goes to the second argument. The
+third tells whether the shard that asked for it still counts: after an election, or once the shard
+was loaded again, what it asked for must be neither begun nor repeated."""
+
+
+class ShardState(Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    UNREADABLE = "unreadable"  # its log is damaged here
+    ENDED = "ended"
+
+
+class Fate(Enum):
+    """What an answer to an append says about its records."""
+
+    COMMITTED = "committed"
+    NOT_WRITTEN = "not written"
+    UNKNOWN = "unknown"  # perhaps written, perhaps never committed: the log has to be asked
+
+
+_COMMITTED = (
+    ErrorCode.NONE,
+    # Below the high watermark all the same; only that the ISR is smaller now.
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
+_NOT_WRITTEN = (
+    ErrorCode.CORRUPT_MESSAGE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_RECORD,
+    ErrorCode.INVALID_TIMESTAMP,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.POLICY_VIOLATION,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
+FATES: Final[Mapping[ErrorCode, Fate]] = {
+    **dict.fromkeys(ErrorCode, Fate.UNKNOWN),
+    **dict.fromkeys(_COMMITTED, Fate.COMMITTED),
+    **dict.fromkeys(_NOT_WRITTEN, Fate.NOT_WRITTEN),
+}
+
+REFUSALS: Final[Mapping[ShardState, ErrorCode]] = {
+    ShardState.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ShardState.UNREADABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ShardState.ENDED: ErrorCode.NOT_COORDINATOR,
+}
+"""What a request is answered in each state but ACTIVE (W-100)."""
+
+
+class PendingAppend:
+    """One batch on its way to the high watermark.
+
+    Attributes:
+        token: of the shard's ``Append``; None for a marker, whose caller is not the shard.
+        on_done: what follows from its end.
+        error_code: how it ended; None so far.
+    """
+
+    __slots__ = ("due_ms", "error_code", "is_late", "on_done", "token")
+
+    def __init__(self, token: Hashable, due_ms: int, on_done: Callable[[ErrorCode], None]) -> None:
+        self.token, self.due_ms, self.on_done = token, due_ms, on_done
+        self.error_code: ErrorCode | None = None
+        self.is_late = False
+
+
+class ShardTimer:
+    """A timer of a shard. Often it is set later again and again: then what the runtime has armed
+    stays, and looks at ``due_ms`` when it comes."""
+
+    __slots__ = ("armed", "armed_ms", "due_ms")
+
+    def __init__(self, due_ms: int) -> None:
+        self.due_ms = self.armed_ms = due_ms
+        self.armed: Cancellable | None = None
+
+
+class HostedShard:
+    """A shard and what it waits for; all of it belongs to the actor's turns."""
+
+    def __init__(self, tp: TopicPartition, leading: Leadership, shard: Shard, now_ms: int) -> None:
+        self.tp = tp
+        self.since_ms = now_ms  # monotonic
+        self.leading = leading
+        self.epoch = leading.leader_epoch
+        self.shard = shard
+        self.state = ShardState.LOADING
+        self.answers: dict[int, OnAnswer] = {}  # requests without an answer, by their number
+        self.appends: deque[PendingAppend] = deque()  # in the order of the log
+        self.timers: dict[Hashable, ShardTimer] = {}
+        self.watch: Cancellable | None = None  # over the oldest append
+        self.unreadable_records = 0
+
+    def __repr__(self) -> str:
+        return f"HostedShard({self.tp}, epoch {self.epoch}, {self.state.value})"
+
+
+class ShardInfo(NamedTuple):
+    """One partition that this broker coordinates, for people who look."""
+
+    partition: int
+    leader_epoch: int
+    state: ShardState
+    waiting: int  # requests without an answer
+    unreadable_records: int  # skipped by the replay
+
+
+class CoordinatorRuntime:
+    """See the module. Every method may be called from any thread that holds no lock.
+
+    Args:
+        topic: the internal topic.
+        make_shard: of a partition and a leader epoch.
+        carry_out: begins the effects that are not common to all coordinators.
+    Attributes:
+        active: the partitions that are served here now; replaced as a whole.
+        on_active: called when there is another one, in the actor's turn; short.
+        loads, load_ms: partitions that were loaded so far, and how long that took together.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        runtime: Runtime,
+        replica_manager: ReplicaManager,
+        make_shard: ShardFactory,
+        carry_out: CarryOut | None = None,
+        *,
+        write_timeout_ms: int = WRITE_TIMEOUT_MS,
+        load_bytes: int = LOAD_BYTES,
+    ) -> None:
+        self.topic = topic
+        self._runtime = runtime
+        self._replica_manager = replica_manager
+        self._make_shard = make_shard
+        self._carry_out = carry_out
+        self._write_timeout_ms = write_timeout_ms
+        self._load_bytes = load_bytes
+        name = f"{topic.strip('_')}-{replica_manager.broker_id}"
+        self._actor = runtime.actor(name)
+        self._loader = runtime.actor(f"{name}-loader")
+        self._inbox: deque[Task] = deque()
+        self._has_turn = False  # somebody works, or will, on the inbox
+        self._closed = False
+        self._lock = threading.Lock()  # of the three above
+        self._shards: dict[int, HostedShard] = {}
+        self._number = 0  # of the last request
+        self.active: frozenset[int] = frozenset()
+        self.on_active: Callable[[], None] = lambda: None
+        self.loads = self.load_ms = 0
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def startup(self) -> None:
+        """Coordinate what this broker leads, now and from now on."""
+        self._replica_manager.role_listeners.append(self.on_role_changes)
+        self.on_role_changes(list(self._replica_manager.partitions))
+
+    def close(self) -> None:
+        """Answer all that waits with NOT_COORDINATOR; nothing is served any more."""
+        self._submit(self._end_all)
+        with self._lock:
+            self._closed = True
+
+    def _end_all(self) -> None:
+        for hosted in list(self._shards.values()):
+            self._end(hosted)
+
+    def on_role_changes(self, tps: Sequence[TopicPartition]) -> None:
+        """Look at the present roles of these partitions; of others nothing is taken over."""
+        for tp in tps:
+            if tp.topic == self.topic:
+                self._submit(partial(self._look, tp))
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def _submit(self, task: Task) -> bool:
+        """Run ``task`` in its turn: on this thread if nobody else is at work. False after the end:
+        it will not run."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._inbox.append(task)
+            if self._has_turn:
+                return True
+            self._has_turn = True
+        self._actor.offer(self._work)
+        return True
+
+    def _later(self, delay_ms: int, task: Task) -> Cancellable:
+        """Run ``task`` in a turn of its own after a while."""
+
+        def submit() -> None:
+            self._submit(task)
+
+        return self._runtime.call_later(max(0, delay_ms), submit)
+
+    def _work(self) -> None:
+        for _ in range(TURN_TASKS):
+            with self._lock:
+                if not self._inbox:
+                    self._has_turn = False
+                    return
+                task = self._inbox.popleft()
+            try:
+                task()
+            except Exception:
+                logger.exception("a task of the coordinator of %s failed", self.topic)
+        self._actor.post(self._work)
+
+    # -- leaderships ---------------------------------------------------------------------------
+
+    def _look(self, tp: TopicPartition) -> None:
+        """Have a shard exactly if this broker leads, and that of the present leadership."""
+        leading = self._leading(tp)
+        hosted = self._shards.get(tp.partition)
+        if hosted is not None:
+            if leading is not None and leading.leader_epoch == hosted.epoch:
+                return
+            self._end(hosted)
+        if leading is not None:
+            self._begin(tp, leading)
+
+    def _leading(self, tp: TopicPartition) -> Leadership | None:
+        hosted = self._replica_manager.partitions.get(tp)
+        role = None if hosted is None else hosted.role
+        return role if isinstance(role, Leadership) else None
+
+    def _begin(self, tp: TopicPartition, leading: Leadership) -> None:
+        shard = self._make_shard(tp.partition, leading.leader_epoch)
+        hosted = HostedShard(tp, leading, shard, self._runtime.now_ms())
+        self._shards[tp.partition] = hosted
+        # Nobody else appends in this epoch: all that there is to know is below this offset.
+        end_offset = leading.log.log_end_offset
+        self._await_commit(hosted, end_offset)
+
+    def _end(self, hosted: HostedShard) -> None:
+        hosted.state = ShardState.ENDED
+        self.active -= {hosted.tp.partition}
+        if self._shards.get(hosted.tp.partition) is hosted:
+            del self._shards[hosted.tp.partition]
+        for timer in hosted.timers.values():
+            if timer.armed is not None:
+                timer.armed.cancel()
+        if hosted.watch is not None:
+            hosted.watch.cancel()
+        hosted.timers.clear()
+        appends, hosted.appends = hosted.appends, deque()
+        answers, hosted.answers = hosted.answers, {}
+        for answer in answers.values():
+            _answer(answer, ErrorCode.NOT_COORDINATOR)
+        for append in appends:  # those of markers have callers of their own
+            if append.token is None:
+                append.on_done(ErrorCode.NOT_COORDINATOR)
+
+    def _begin_again(self, hosted: HostedShard, why: str) -> None:
+        """What the shard holds is not surely what the log says: ask the log."""
+        if hosted.state is ShardState.ENDED:
+            return
+        logger.warning("%s is loaded again: %s", hosted.tp, why)
+        self._end(hosted)
+        self._look(hosted.tp)
+
+    # -- loading -------------------------------------------------------------------------------
+
+    def _await_commit(self, hosted: HostedShard, end_offset: int) -> None:
+        if hosted.state is ShardState.ENDED:
+            return
+
+        def committed(code: ErrorCode) -> None:
+            # Not on this thread: it may be one that has just appended for somebody else.
+            self._loader.post(partial(self._on_commit, hosted, end_offset, code))
+
+        self._replica_manager.await_commit(
+            hosted.tp, end_offset, hosted.epoch, LOAD_WAIT_MS, committed
+        )
+
+    def _on_commit(self, hosted: HostedShard, end_offset: int, code: ErrorCode) -> None:
+        if FATES[code] is Fate.COMMITTED:
+            self._load(hosted, hosted.leading.log.log_start_offset, end_offset)
+        elif code is ErrorCode.REQUEST_TIMED_OUT:
+            self._submit(partial(self._await_commit, hosted, end_offset))
+        else:
+            self._submit(partial(self._look, hosted.tp))
+            self._later(LOAD_AGAIN_MS, partial(self._await_commit, hosted, end_offset))
+
+    def _load(self, hosted: HostedShard, offset: int, end_offset: int) -> None:
+        """Replay one piece of the log; on the loader, which alone has the shard until it is done.
+
+        A batch that is damaged is not left out: what it held may be newer than what is known, and
+        nothing old is to be served. Somebody else may lead soon, or the disk be well again.
+        """
+        if hosted.state is ShardState.ENDED:
+            return
+        try:
+            if offset < end_offset:
+                offset = self._replay_from(hosted, offset, end_offset)
+        except OffsetOutOfRangeError:  # deleted meanwhile
+            offset = max(offset, hosted.leading.log.log_start_offset)
+        except Exception as error:
+            if isinstance(error, LogstoreError):
+                logger.error("%s cannot be loaded: %s", hosted.tp, error)
+            else:
+                logger.exception("%s cannot be loaded", hosted.tp)
+            self._submit(partial(self._not_loaded, hosted, isinstance(error, CorruptDataError)))
+            return
+        if offset < end_offset:
+            self._loader.post(partial(self._load, hosted, offset, end_offset))
+        else:
+            self._submit(partial(self._loaded, hosted))
+
+    def _replay_from(self, hosted: HostedShard, offset: int, end_offset: int) -> int:
+        """Replay the batches of one read; where to go on."""
+        data = hosted.leading.log.read(offset, self._load_bytes, up_to=end_offset).data
+        if not len(data):
+            return end_offset  # the rest was compacted away
+        next_offset = offset
+        for batch in iter_batches(data):
+            next_offset = batch.next_offset
+            records = batch_records(data, batch, from_offset=offset)
+            if isinstance(batch, BatchHeader) and batch.is_control:
+                for record in records:
+                    marker = parse_marker(record.key, record.value)
+                    if marker is not None:
+                        hosted.shard.replay_marker(
+                            batch.producer_id, batch.producer_epoch, marker.is_commit
+                        )
+                continue
+            producer_id = NO_PRODUCER_ID
+            if isinstance(batch, BatchHeader) and batch.is_transactional:
+                producer_id = batch.producer_id
+            for record in records:
+                if record.key is None:
+                    hosted.unreadable_records += 1
+                    continue
+                try:
+                    hosted.shard.replay(record.key, record.value, producer_id=producer_id)
+                except LogstoreError as error:
+                    hosted.unreadable_records += 1
+                    logger.error("%s, offset %s is skipped: %s", hosted.tp, record.offset, error)
+        if next_offset <= offset:
+            raise CorruptBatchError("", 0, f"no whole batch at offset {offset}")
+        return next_offset
+
+    def _not_loaded(self, hosted: HostedShard, is_damaged: bool) -> None:
+        if hosted.state is ShardState.ENDED:
+            return
+        if is_damaged:
+            hosted.state = ShardState.UNREADABLE
+
+        def again() -> None:
+            if hosted.state is not ShardState.ENDED:
+                self._end(hosted)
+                self._look(hosted.tp)
+
+        self._later(LOAD_AGAIN_MS, again)
+
+    def _loaded(self, hosted: HostedShard) -> None:
+        if hosted.state is ShardState.LOADING:
+            hosted.state = ShardState.ACTIVE
+            logger.info("%s is coordinated here in epoch %s", hosted.tp, hosted.epoch)
+            if self._call(hosted, hosted.shard.on_loaded):
+                self.active |= {hosted.tp.partition}
+                self.loads += 1
+                self.load_ms += self._runtime.now_ms() - hosted.since_ms
+                self.on_active()
+            else:
+                self._not_loaded(hosted, is_damaged=False)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def request(self, partition: int, request: object, answer: OnAnswer) -> None:
+        """Put a request to the shard of a partition.
+
+        ``answer`` is called exactly once, from any thread: with what the shard replies, or with an
+        ``ErrorCode``: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE,
+        UNKNOWN_SERVER_ERROR.
+        """
+        if not self._submit(partial(self._request, partition, request, answer)):
+            _answer(answer, ErrorCode.NOT_COORDINATOR)
+
+    def _request(self, partition: int, request: object, answer: OnAnswer) -> None:
+        hosted = self._shards.get(partition)
+        state = ShardState.ENDED if hosted is None else hosted.state
+        if hosted is None or state is not ShardState.ACTIVE:
+            _answer(answer, REFUSALS[state])
+            return
+        self._number += 1
+        number = self._number
+        hosted.answers[number] = answer
+        event = RequestReceived(number, request)
+        if not self._call(hosted, partial(hosted.shard.on_event, event)):
+            answered = hosted.answers.pop(number, None)
+            if answered is not None:
+                _answer(answered, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._begin_again(hosted, "a request met an error")
+
+    def request_all(self, request: object, answer: Callable[[list[object]], None]) -> None:
+        """Put a request, which shards answer at once, to all of them; ``answer`` as ``request``."""
+
+        def task() -> None:
+            answers: list[object] = []
+            for partition in sorted(self._shards):
+                self._request(partition, request, answers.append)
+            answer(answers)
+
+        if not self._submit(task):
+            answer([ErrorCode.NOT_COORDINATOR])
+
+    def write_marker(
+        self,
+        partition: int,
+        marker: TxnMarker,
+        respond: Callable[[ErrorCode], None],
+        *,
+        requires_newer_epoch: bool = False,
+    ) -> None:
+        """End a transaction in a partition: append its marker, and let the shard know of it.
+
+        Every marker for the topic has to come this way. ``respond`` is called exactly once: NONE
+        once the marker is committed, else why it is not (as ``request``, or the log's refusal).
+        ``marker.partitions`` does not matter.
+        """
+
+        def task() -> None:
+            hosted = self._shards.get(partition)
+            state = ShardState.ENDED if hosted is None else hosted.state
+            if hosted is None or state is not ShardState.ACTIVE:
+                respond(REFUSALS[state])
+                return
+            batch = end_transaction_marker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp=self._runtime.clock.wall_ms(),
+            )
+
+            def done(code: ErrorCode) -> None:
+                if code is ErrorCode.NONE:
+                    event = MarkerWritten(
+                        marker.producer_id, marker.producer_epoch, marker.is_commit
+                    )
+                    self._event(hosted, event)
+                respond(code)
+
+            self._write(hosted, batch, None, done, marker.check)
+
+        if not self._submit(task):
+            respond(ErrorCode.NOT_COORDINATOR)
+
+    def shards(self, take: Callable[[list[ShardInfo]], None]) -> None:
+        """Let ``take`` see all partitions that are coordinated here, from any thread."""
+
+        def task() -> None:
+            take(
+                [
+                    ShardInfo(
+                        number,
+                        hosted.epoch,
+                        hosted.state,
+                        len(hosted.answers),
+                        hosted.unreadable_records,
+                    )
+                    for number, hosted in sorted(self._shards.items())
+                ]
+            )
+
+        if not self._submit(task):
+            take([])
+
+    @property
+    def active_shards(self) -> list[Shard]:
+        """Those that serve at this instant; from any thread."""
+        hosted = self._shards.copy().values()
+        return [each.shard for each in hosted if each.state is ShardState.ACTIVE]
+
+    @property
+    def states(self) -> Counter[ShardState]:
+        """Partitions that this broker leads, by state, at this instant; from any thread."""
+        return Counter(each.state for each in self._shards.copy().values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests without an answer, at this instant; from any thread."""
+        return sum(len(each.answers) for each in self._shards.copy().values())
+
+    # -- events and effects --------------------------------------------------------------------
+
+    def _event(self, hosted: HostedShard, event: Event) -> None:
+        if hosted.state is ShardState.ACTIVE and not self._call(
+            hosted, partial(hosted.shard.on_event, event)
+        ):
+            self._begin_again(hosted, f"{type(event).__name__} met an error")
+
+    def _call(self, hosted: HostedShard, call: Callable[[int], list[Effect]]) -> bool:
+        """Call the shard and carry out what it asks for; False where it failed."""
+        try:
+            for effect in call(self._runtime.clock.wall_ms()):
+                self._carry(hosted, effect)
+        except Exception:
+            logger.exception("%s: its coordinator failed", hosted.tp)
+            return False
+        return True
+
+    def _carry(self, hosted: HostedShard, effect: Effect) -> None:
+        match effect:
+            case Reply():
+                self._reply(hosted, effect)
+            case Append():
+                self._append(hosted, effect)
+            case StartTimer():
+                self._start_timer(hosted, effect)
+            case StopTimer():
+                timer = hosted.timers.pop(effect.key, None)
+                if timer is not None and timer.armed is not None:
+                    timer.armed.cancel()
+            case AllocateProducerId() | ReserveProducerIds() | WriteMarkers():
+                assert self._carry_out is not None, effect
+                deliver = partial(self._deliver, hosted)
+                self._carry_out(effect, deliver, partial(self._is_current, hosted))
+
+    def _deliver(self, hosted: HostedShard, event: Event) -> None:
+        self._submit(partial(self._event, hosted, event))
+
+    def _is_current(self, hosted: HostedShard) -> bool:
+        """Whether the shard, and the election in which it was loaded, still count."""
+        led = self._replica_manager.partitions.get(hosted.tp)
+        return (
+            hosted.state is not ShardState.ENDED
+            and led is not None
+            and led.is_leader
+            and led.leader_epoch == hosted.epoch
+        )
+
+    def _reply(self, hosted: HostedShard, effect: Reply) -> None:
+        assert isinstance(effect.to, int)
+        answer = hosted.answers.pop(effect.to, None)
+        if answer is None:
+            logger.error("%s: request %s is answered twice", hosted.tp, effect.to)
+        else:
+            _answer(answer, effect.response)
+
+    # -- appends -------------------------------------------------------------------------------
+
+    def _append(self, hosted: HostedShard, effect: Append) -> None:
+        assert effect.records, effect
+        assert effect.token is not None, effect
+
+        def done(code: ErrorCode) -> None:
+            self._event(hosted, AppendDone(effect.token, code))
+
+        try:
+            batch = encode_batch(
+                [(record.key, record.value) for record in effect.records],
+                default_timestamp=self._runtime.clock.wall_ms(),
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+                base_sequence=effect.base_sequence,
+                transactional=effect.producer_id != NO_PRODUCER_ID,
+            )
+        except LogstoreError as error:  # such as a producer without an epoch
+            refused = PendingAppend(effect.token, self._runtime.now_ms(), done)
+            hosted.appends.append(refused)
+            self._submit(partial(self._written, hosted, refused, error_code_of(error)))
+            return
+        self._write(hosted, batch, effect.token, done)
+
+    def _write(
+        self,
+        hosted: HostedShard,
+        batch: bytearray,
+        token: Hashable,
+        on_done: Callable[[ErrorCode], None],
+        check: TransactionCheck | None = None,
+    ) -> None:
+        due_ms = self._runtime.now_ms() + self._write_timeout_ms
+        append = PendingAppend(token, due_ms, on_done)
+        hosted.appends.append(append)
+
+        def respond(response: ProduceResponse) -> None:
+            code = response.partitions[0].error_code
+            self._submit(partial(self._written, hosted, append, code))
+
+        request = ProduceRequest(
+            -1, FOREVER_MS, (ProducePartition(hosted.tp, batch, hosted.epoch),)
+        )
+        self._replica_manager.produce(request, respond, AppendOrigin.COORDINATOR, check)
+        self._watch(hosted)
+
+    def _written(self, hosted: HostedShard, append: PendingAppend, code: ErrorCode) -> None:
+        if hosted.state is ShardState.ENDED or append.error_code is not None:
+            return
+        match FATES[code]:
+            case Fate.COMMITTED:
+                append.error_code = ErrorCode.NONE
+                for earlier in hosted.appends:  # the high watermark passed these first
+                    if earlier is append:
+                        break
+                    if earlier.error_code is None:
+                        earlier.error_code = ErrorCode.NONE
+            case Fate.NOT_WRITTEN:
+                append.error_code = code
+            case Fate.UNKNOWN:
+                self._begin_again(hosted, f"an append ended with {code.name}")
+                return
+        while hosted.appends and hosted.appends[0].error_code is not None:
+            first = hosted.appends.popleft()
+            assert first.error_code is not None
+            first.on_done(first.error_code)
+
+    def _watch(self, hosted: HostedShard) -> None:
+        """Look again when the oldest append that is not late yet will be."""
+        if hosted.watch is None:
+            on_time = (append for append in hosted.appends if not append.is_late)
+            oldest = next(on_time, None)
+            if oldest is not None:
+                delay_ms = oldest.due_ms - self._runtime.now_ms()
+                hosted.watch = self._later(delay_ms, partial(self._look_at_appends, hosted))
+
+    def _look_at_appends(self, hosted: HostedShard) -> None:
+        if hosted.state is not ShardState.ACTIVE:
+            return
+        hosted.watch = None
+        now_ms = self._runtime.now_ms()
+        for append in list(hosted.appends):
+            if append.due_ms <= now_ms and not append.is_late:
+                append.is_late = True
+                if append.token is not None and append.error_code is None:
+                    self._event(hosted, AppendTimedOut(append.token))
+        self._watch(hosted)
+
+    # -- timers --------------------------------------------------------------------------------
+
+    def _start_timer(self, hosted: HostedShard, effect: StartTimer) -> None:
+        due_ms = self._runtime.now_ms() + effect.delay_ms
+        timer = hosted.timers.get(effect.key)
+        if timer is not None and timer.armed_ms <= due_ms:
+            timer.due_ms = due_ms
+            return
+        if timer is not None and timer.armed is not None:
+            timer.armed.cancel()
+        hosted.timers[effect.key] = timer = ShardTimer(due_ms)
+        self._arm(hosted, effect.key, timer)
+
+    def _arm(self, hosted: HostedShard, key: Hashable, timer: ShardTimer) -> None:
+        timer.armed_ms = timer.due_ms
+        delay_ms = timer.due_ms - self._runtime.now_ms()
+        timer.armed = self._later(delay_ms, partial(self._fire, hosted, key, timer))
+
+    def _fire(self, hosted: HostedShard, key: Hashable, timer: ShardTimer) -> None:
+        if hosted.timers.get(key) is not timer:  # stopped, or replaced, after it was due
+            return
+        if timer.due_ms > self._runtime.now_ms():
+            self._arm(hosted, key, timer)
+            return
+        del hosted.timers[key]
+        self._event(hosted, TimerFired(key))
+
+
+def _answer(answer: OnAnswer, response: object) -> None:
+    """Whoever takes an answer must not bring down the coordinator."""
+    try:
+        answer(response)
+    except Exception:
+        logger.exception("an answer of a coordinator failed")
