@@ -1,0 +1,9 @@
+"""Asking a running cluster, ours or a real Kafka's, over TCP: the side of a client.
+
+Begin with ``status``, which ``logstore status`` prints; ``connection`` asks one broker.
+"""
+
+from replication.admin.connection import WireConnection, WireError
+from replication.admin.status import ClusterStatus, cluster_status
+
+__all__ = ["ClusterStatus", "WireConnection", "WireError", "cluster_status", "status"]

@@ -1,0 +1,164 @@
+"""One connection to a broker: a request goes out, its answer comes back.
+
+For commands and tests, which ask one thing after the other. Every byte that comes is hostile: an
+answer is bounded, and one that cannot be read ends the connection.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import ssl
+import struct
+from typing import Any, Self
+
+from logstore.common.errors import LogstoreError
+from logstore.common.version import __version__
+from replication.protocol import (
+    ApiKey,
+    MalformedMessageError,
+    VersionRange,
+    decode_response,
+    encode_request,
+    parse_response_header,
+    request_header,
+    schema,
+)
+from replication.protocol import messages as wire
+
+TIMEOUT_S = 30.0
+MAX_RESPONSE_BYTES = 100 << 20
+_CHUNK = 1 << 16
+_LENGTH = struct.Struct(">i")
+_ASKING = 3  # the version of the first ApiVersions request; every broker answers, in v0 at least
+
+
+class WireError(LogstoreError):
+    """A broker cannot be asked: it does not answer, or not as the protocol says."""
+
+
+class WireConnection:
+    """Use as a context manager, or call ``close``. For one thread at a time.
+
+    Args:
+        host, port: of the broker.
+        client_id: what quotas and logs of the broker name.
+        context: for TLS; None speaks in the open.
+    Raises:
+        WireError: nobody is there, or it is no Kafka broker.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "logstore",
+        timeout_s: float = TIMEOUT_S,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.peer = f"{host}:{port}"
+        self._client_id = client_id
+        self._correlation = itertools.count()
+        try:
+            connection = socket.create_connection((host, port), timeout_s)
+        except OSError as error:
+            raise WireError(f"{self.peer}: {error}") from error
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                connection = context.wrap_socket(connection, server_hostname=host)
+            self._socket = connection
+            self.versions = self._ask_versions()
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, OSError):
+                raise WireError(f"{self.peer}: {error}") from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _ask_versions(self) -> dict[int, VersionRange]:
+        request = wire.ApiVersionsRequest(
+            client_software_name="logstore", client_software_version=__version__
+        )
+        answer = self.send(ApiKey.API_VERSIONS, request, _ASKING)
+        if answer.error_code:
+            raise WireError(f"{self.peer} answers ApiVersions with error {answer.error_code}")
+        return {
+            each.api_key: VersionRange(each.min_version, each.max_version)
+            for each in answer.api_keys
+        }
+
+    def version(self, api_key: ApiKey, at_most: int = 1 << 15) -> int:
+        """The latest version that both sides have, up to ``at_most``.
+
+        Raises:
+            WireError: there is none.
+        """
+        ours, theirs = schema.APIS[api_key].versions, self.versions.get(api_key)
+        if theirs is not None:
+            latest = min(ours.last, theirs.last, at_most)
+            if latest >= max(ours.first, theirs.first):
+                return latest
+        raise WireError(f"{self.peer} does not serve {api_key.name} as this client asks for it")
+
+    def call(self, api_key: ApiKey, request: Any) -> Any:
+        """The answer to ``request``, both in the latest version that both sides have.
+
+        Raises:
+            WireError: there is none; the connection is of no use any more.
+            UnencodableMessageError: the broker is too old for a field of the request.
+        """
+        return self.send(api_key, request, self.version(api_key))
+
+    def send(self, api_key: ApiKey, request: Any, version: int) -> Any:
+        """As ``call``, in a version of the caller's choice."""
+        correlation_id = next(self._correlation) & 0x7FFFFFFF
+        header = request_header(api_key, version, correlation_id, self._client_id)
+        body = encode_request(request, version)
+        try:
+            self._socket.sendall(b"".join((_LENGTH.pack(len(header) + len(body)), header, body)))
+            frame = self._receive()
+        except OSError as error:
+            raise WireError(f"{self.peer}: {error}") from error
+        try:
+            answered, start = parse_response_header(frame, api_key, version)
+            if answered != correlation_id:
+                raise WireError(f"{self.peer} answers request {answered}, not {correlation_id}")
+            return self._decode(api_key, version, frame[start:])
+        except MalformedMessageError as error:
+            raise WireError(f"{self.peer}: {error}") from error
+
+    def _decode(self, api_key: ApiKey, version: int, body: memoryview) -> Any:
+        """A broker that does not know the version of ApiVersions answers in version 0 (W-11)."""
+        if api_key is ApiKey.API_VERSIONS and version > 0:
+            try:
+                return decode_response(api_key, version, body)
+            except MalformedMessageError:
+                answer = decode_response(api_key, 0, body)
+                return answer._replace(error_code=0) if answer.api_keys else answer
+        return decode_response(api_key, version, body)
+
+    def _receive(self) -> memoryview:
+        (size,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
+        if not 0 < size <= MAX_RESPONSE_BYTES:
+            raise WireError(f"{self.peer} announces an answer of {size} bytes")
+        return memoryview(self._exactly(size))
+
+    def _exactly(self, size: int) -> bytearray:
+        """Memory grows with what came, never from what was announced."""
+        received = bytearray()
+        while len(received) < size:
+            chunk = self._socket.recv(min(_CHUNK, size - len(received)))
+            if not chunk:
+                raise WireError(f"{self.peer} closed the connection")
+            received += chunk
+        return received

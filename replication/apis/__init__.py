@@ -1,0 +1,24 @@
+"""Kafka's APIs over a ``Broker`` (Kafka's ``KafkaApis``).
+
+Messages of the protocol come in, and messages of the protocol go out.
+
+``KafkaApis`` takes requests from the network and gives each to a handler; ``handlers`` says what a
+handler is. Each area has a module of its own.
+"""
+
+from __future__ import annotations
+
+from replication.apis.handlers import Handler, Handlers, Reply
+from replication.apis.kafka_apis import KafkaApis
+
+__all__ = [
+    "Handler",
+    "Handlers",
+    "KafkaApis",
+    "Reply",
+    "assembly",
+    "config",
+    "configs",
+    "quick",
+    "refusals",
+]

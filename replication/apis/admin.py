@@ -1,0 +1,276 @@
+"""ElectLeaders, reassignments, DescribeLogDirs and DescribeProducers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from itertools import groupby
+
+from checkpoints.types import TopicPartition
+from logstore.common.errors import LogstoreError
+from logstore.log import ReplicaLog
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.topic_names import missing_code
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.common.errors import NotLeaderOrFollowerError
+from replication.common.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    Response,
+)
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+
+UNKNOWN = -1
+
+
+class AdminApi:
+    """What operators ask."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter_partition_reassignments,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list_partition_reassignments,
+            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
+            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
+        }
+
+    # -- ElectLeaders --------------------------------------------------------------------------
+
+    def elect_leaders(
+        self, received: ReceivedRequest, request: wire.ElectLeadersRequest, reply: Reply
+    ) -> None:
+        """By the controller. Of all partitions, those are answered that were not in order."""
+        kind = wire.ElectLeadersResponse
+        if request.election_type not in ElectionType.__members__.values():
+            reply(kind(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        tps = None
+        if request.topic_partitions is not None:
+            tps = tuple(
+                TopicPartition(topic.topic, partition)
+                for topic in request.topic_partitions
+                for partition in topic.partitions
+            )
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, ElectLeadersResponse):
+                reply(kind(error_code=ErrorCode.NOT_CONTROLLER))
+                return
+            found = sorted(
+                (tp, code)
+                for tp, code in response.partitions
+                if tps is not None or code is not ErrorCode.ELECTION_NOT_NEEDED
+            )
+            results = tuple(
+                kind.ReplicaElectionResult(
+                    topic,
+                    tuple(kind.PartitionResult(tp.partition, code, None) for tp, code in parts),
+                )
+                for topic, parts in groupby(found, key=lambda each: each[0].topic)
+            )
+            reply(kind(error_code=response.error_code, replica_election_results=results))
+
+        election = ElectionType(request.election_type)
+        self._broker.ask_controller(ElectLeadersRequest(election, tps), answer)
+
+    # -- reassignments -------------------------------------------------------------------------
+
+    def alter_partition_reassignments(
+        self,
+        received: ReceivedRequest,
+        request: wire.AlterPartitionReassignmentsRequest,
+        reply: Reply,
+    ) -> None:
+        """Answered when the moves have begun."""
+        kind = wire.AlterPartitionReassignmentsResponse
+        targets = [
+            (TopicPartition(topic.name, part.partition_index), part.replicas)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        twice = len({tp for tp, _ in targets}) < len(targets)
+        if twice:
+            reply(kind(error_code=ErrorCode.INVALID_REQUEST, error_message="a partition twice"))
+            return
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, AlterPartitionReassignmentsResponse):
+                reply(kind(error_code=ErrorCode.NOT_CONTROLLER, error_message=None))
+                return
+            codes = dict(response.partitions)
+            reply(
+                kind(
+                    error_code=response.error_code,
+                    error_message=None,
+                    responses=tuple(
+                        kind.ReassignableTopicResponse(
+                            topic.name,
+                            tuple(
+                                kind.ReassignablePartitionResponse(
+                                    part.partition_index,
+                                    codes[TopicPartition(topic.name, part.partition_index)],
+                                    None,
+                                )
+                                for part in topic.partitions
+                            ),
+                        )
+                        for topic in request.topics
+                    ),
+                )
+            )
+
+        wanted = tuple((tp, None if to is None else tuple(to)) for tp, to in targets)
+        self._broker.ask_controller(AlterPartitionReassignmentsRequest(wanted), answer)
+
+    def list_partition_reassignments(
+        self,
+        received: ReceivedRequest,
+        request: wire.ListPartitionReassignmentsRequest,
+        reply: Reply,
+    ) -> None:
+        """The moves that are under way, of all partitions or of some."""
+        kind = wire.ListPartitionReassignmentsResponse
+        tps = None
+        if request.topics is not None:
+            tps = tuple(
+                TopicPartition(topic.name, index)
+                for topic in request.topics
+                for index in topic.partition_indexes
+            )
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, ListPartitionReassignmentsResponse):
+                reply(kind(error_code=ErrorCode.NOT_CONTROLLER, error_message=None))
+                return
+            topics = tuple(
+                kind.OngoingTopicReassignment(
+                    topic,
+                    tuple(
+                        kind.OngoingPartitionReassignment(
+                            each.tp.partition, each.replicas, each.adding, each.removing
+                        )
+                        for each in parts
+                    ),
+                )
+                for topic, parts in groupby(response.partitions, key=lambda each: each.tp.topic)
+            )
+            reply(kind(error_code=response.error_code, error_message=None, topics=topics))
+
+        self._broker.ask_controller(ListPartitionReassignmentsRequest(tps), answer)
+
+    # -- DescribeLogDirs -----------------------------------------------------------------------
+
+    def describe_log_dirs(
+        self, received: ReceivedRequest, request: wire.DescribeLogDirsRequest, reply: Reply
+    ) -> None:
+        """Of this broker alone. A directory that failed is named with its error."""
+        kind = wire.DescribeLogDirsResponse
+        manager = self._broker.log_manager
+        wanted = None
+        if request.topics is not None:
+            wanted = {
+                TopicPartition(topic.topic, partition)
+                for topic in request.topics
+                for partition in topic.partitions
+            }
+        by_directory: dict[str, list[tuple[TopicPartition, ReplicaLog]]] = {}
+        for tp, log in sorted(manager.logs.items(), key=lambda each: each[0]):
+            if wanted is None or tp in wanted:
+                by_directory.setdefault(os.path.dirname(log.directory), []).append((tp, log))
+        results = []
+        for path in manager.live_directories:
+            total, usable = _space(path)
+            topics = tuple(
+                kind.DescribeLogDirsTopic(
+                    topic, tuple(self._described(tp, log) for tp, log in parts)
+                )
+                for topic, parts in groupby(
+                    by_directory.get(path, ()), key=lambda each: each[0].topic
+                )
+            )
+            results.append(
+                kind.DescribeLogDirsResult(
+                    ErrorCode.NONE, os.path.abspath(path), topics, total, usable
+                )
+            )
+        results += [
+            kind.DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, os.path.abspath(path))
+            for path in manager.offline_directories
+        ]
+        reply(kind(results=tuple(results)))
+
+    def _described(
+        self, tp: TopicPartition, log: ReplicaLog
+    ) -> wire.DescribeLogDirsResponse.DescribeLogDirsPartition:
+        """The lag is that behind the high watermark, as for Kafka's replicas."""
+        lag = max(0, log.high_watermark - log.log_end_offset)
+        return wire.DescribeLogDirsResponse.DescribeLogDirsPartition(
+            tp.partition, log.size, lag, False
+        )
+
+    # -- DescribeProducers ---------------------------------------------------------------------
+
+    def describe_producers(
+        self, received: ReceivedRequest, request: wire.DescribeProducersRequest, reply: Reply
+    ) -> None:
+        """Of partitions that this broker leads."""
+        kind = wire.DescribeProducersResponse
+        topics = tuple(
+            kind.TopicResponse(
+                topic.name,
+                tuple(
+                    self._producers(TopicPartition(topic.name, index))
+                    for index in topic.partition_indexes
+                ),
+            )
+            for topic in request.topics
+        )
+        reply(kind(topics=topics))
+
+    def _producers(self, tp: TopicPartition) -> wire.DescribeProducersResponse.PartitionResponse:
+        kind = wire.DescribeProducersResponse
+        try:
+            partition = self._broker.replica_manager.partition(tp)
+            if not partition.is_leader:
+                raise NotLeaderOrFollowerError(f"{tp} is led by another broker")
+            entries = partition.local_log().producer_entries()
+        except LogstoreError as error:
+            code = error_code_of(error)
+            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                code = missing_code(tp.topic)
+            return kind.PartitionResponse(tp.partition, code, str(error))
+        return kind.PartitionResponse(
+            tp.partition,
+            active_producers=tuple(
+                kind.ProducerState(
+                    each.producer_id,
+                    each.producer_epoch,
+                    each.last_sequence,
+                    each.last_timestamp,
+                    each.coordinator_epoch,
+                    each.current_txn_first_offset,
+                )
+                for each in entries
+            ),
+        )
+
+
+def _space(path: str) -> tuple[int, int]:
+    """Bytes of the file system in all, and free; −1 where there is none."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return UNKNOWN, UNKNOWN
+    return usage.total, usage.free

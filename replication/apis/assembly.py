@@ -1,0 +1,87 @@
+"""All APIs of one broker, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from logstore.common.config import Properties
+from replication.apis.admin import AdminApi
+from replication.apis.config import ApisConfig
+from replication.apis.configs import ConfigsApi
+from replication.apis.fetch import FetchApi
+from replication.apis.groups import CoordinatorType, GroupApis
+from replication.apis.kafka_apis import KafkaApis
+from replication.apis.metadata import MetadataApi
+from replication.apis.offsets import OffsetsApi
+from replication.apis.produce import ProduceApi
+from replication.apis.topics import TopicsApi
+from replication.apis.transactions import TransactionApis
+from replication.apis.waits import MetadataWaits
+from replication.broker.broker import Broker
+from replication.coordinators.groups.config import GroupConfig
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.transactions.config import TransactionConfig
+from replication.coordinators.transactions.coordinator import TransactionCoordinator
+from replication.network import ClientQuotas
+
+
+class BrokerApis(NamedTuple):
+    """The coordinators are started. Their owner closes them before the network."""
+
+    apis: KafkaApis
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+
+    def close(self) -> None:
+        """Answer all that waits for a coordinator."""
+        self.groups.close()
+        self.transactions.close()
+
+
+def kafka_apis(
+    broker: Broker,
+    config: ApisConfig,
+    group_config: GroupConfig,
+    transaction_config: TransactionConfig,
+    others: Sequence[Properties] = (),
+    quotas: ClientQuotas | None = None,
+) -> BrokerApis:
+    """Before the broker starts.
+
+    Args:
+        others: configurations beside those of the parts here that DescribeConfigs shows.
+        quotas: of clients; none by default.
+    """
+    groups = GroupCoordinator(broker, group_config)
+    transactions = TransactionCoordinator(broker, transaction_config)
+    topics = {
+        CoordinatorType.GROUP: groups.topic,
+        CoordinatorType.TRANSACTION: transactions.topic,
+    }
+    waits = MetadataWaits(broker.broker_id, broker.runtime, broker.metadata)
+    configs = (
+        broker.config,
+        broker.log_manager.broker_config,
+        broker.log_manager.config,
+        config,
+        group_config,
+        transaction_config,
+        *others,
+    )
+    areas = (
+        ProduceApi(broker),
+        FetchApi(broker, config),
+        OffsetsApi(broker),
+        MetadataApi(broker, config, waits),
+        TopicsApi(broker, config, waits),
+        ConfigsApi(broker, configs),
+        AdminApi(broker),
+        TransactionApis(broker, transactions, groups.topic),
+        GroupApis(broker, groups, topics),
+    )
+    groups.startup()
+    transactions.startup()
+    return BrokerApis(
+        KafkaApis(*(area.handlers for area in areas), quotas=quotas), groups, transactions
+    )

@@ -1,0 +1,364 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (W-26)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+from logstore.common.config import LogConfig, Properties
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.topic_names import is_valid, missing_code
+from replication.apis.waits import Gathering
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
+from replication.common.messages import (
+    AlterableConfig,
+    AlterConfigOp,
+    IncrementalAlterConfigsRequest,
+    Response,
+    TopicResponse,
+)
+from replication.common.state import Endpoint
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+
+
+class ResourceType(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigType(IntEnum):
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+# A topic's key under its broker-wide name (Kafka's ``ServerTopicConfigSynonyms``). Those that are
+# not here have the same name for both, or none for a broker.
+BROKER_NAMES: Mapping[str, str] = {
+    "segment.bytes": "log.segment.bytes",
+    "segment.ms": "log.roll.ms",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "preallocate": "log.preallocate",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "cleanup.policy": "log.cleanup.policy",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+}
+NOT_OF_BROKERS = frozenset(
+    {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One key as a client sees it. ``synonyms``: where the value comes from, the one that holds
+    first."""
+
+    name: str
+    value: str
+    config_type: ConfigType
+    config_source: ConfigSource
+    read_only: bool
+    synonyms: tuple[Synonym, ...]
+    is_sensitive: bool = False
+
+
+def topic_configs(defaults: LogConfig, own: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every key of a topic.
+
+    Args:
+        defaults: the broker's.
+        own: what the topic has in place of them.
+    """
+    present, builtin = defaults.with_properties(own).to_properties(), LogConfig().to_properties()
+    of_broker = defaults.to_properties()
+    entries = []
+    for name, kind in _types(LogConfig):
+        synonyms = []
+        if name in own:
+            synonyms.append(Synonym(name, present[name], ConfigSource.TOPIC))
+        if name not in NOT_OF_BROKERS:
+            broker_name = BROKER_NAMES.get(name, name)
+            if of_broker[name] != builtin[name]:
+                synonyms.append(Synonym(broker_name, of_broker[name], ConfigSource.STATIC_BROKER))
+            synonyms.append(Synonym(broker_name, builtin[name], ConfigSource.DEFAULT))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+        entries.append(ConfigEntry(name, present[name], kind, source, False, tuple(synonyms)))
+    return entries
+
+
+def broker_configs(configs: Iterable[Properties]) -> list[ConfigEntry]:
+    """Every key of a broker; topics' keys under their broker-wide names."""
+    entries = []
+    for config in configs:
+        present, builtin = config.to_properties(), type(config)().to_properties()
+        for key, kind in _types(type(config)):
+            if key in NOT_OF_BROKERS:
+                continue
+            name = BROKER_NAMES.get(key, key) if isinstance(config, LogConfig) else key
+            synonyms = [Synonym(name, builtin[key], ConfigSource.DEFAULT)]
+            if present[key] != builtin[key]:
+                synonyms.insert(0, Synonym(name, present[key], ConfigSource.STATIC_BROKER))
+            entries.append(
+                ConfigEntry(name, present[key], kind, synonyms[0].source, True, tuple(synonyms))
+            )
+    return entries
+
+
+def address_config(endpoints: Iterable[Endpoint]) -> ConfigEntry:
+    """Where clients reach a broker; a key of its own, since no configuration class has it."""
+    name = "advertised.listeners"
+    value = ",".join(f"{each.listener}://{each.host}:{each.port}" for each in endpoints)
+    own = Synonym(name, value, ConfigSource.STATIC_BROKER)
+    return ConfigEntry(name, value, ConfigType.LIST, own.source, True, (own,))
+
+
+def _types(kind: type[Properties]) -> list[tuple[str, ConfigType]]:
+    """Keys in the order of the class, with their types."""
+    found = []
+    for each in fields(kind):  # type: ignore[arg-type]
+        default = each.default
+        if isinstance(default, bool):
+            config_type = ConfigType.BOOLEAN
+        elif isinstance(default, int):
+            small = each.metadata["high"] is not None
+            config_type = ConfigType.INT if small else ConfigType.LONG
+        elif isinstance(default, float):
+            config_type = ConfigType.DOUBLE
+        elif isinstance(default, tuple):
+            config_type = ConfigType.LIST
+        else:
+            config_type = ConfigType.STRING
+        found.append((each.metadata["key"], config_type))
+    return found
+
+
+class ConfigsApi:
+    """Configuration of topics, which may change while they are in use, and of brokers, which is
+    fixed when they start.
+
+    Args:
+        configs: the broker's own, topics' defaults included.
+    """
+
+    def __init__(self, broker: Broker, configs: Sequence[Properties]) -> None:
+        self._broker = broker
+        self._metadata = broker.metadata
+        self._configs = configs
+
+    @property
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
+            ApiKey.ALTER_CONFIGS: self.alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+        }
+
+    # -- DescribeConfigs -----------------------------------------------------------------------
+
+    def describe_configs(
+        self, received: ReceivedRequest, request: wire.DescribeConfigsRequest, reply: Reply
+    ) -> None:
+        """Every key with its value, or those asked for."""
+        kind = wire.DescribeConfigsResponse
+        results = []
+        for resource in request.resources:
+            entries: tuple[wire.DescribeConfigsResponse.DescribeConfigsResourceResult, ...] = ()
+            found = self._entries(resource.resource_type, resource.resource_name)
+            if isinstance(found, TopicResponse):
+                code, message = found.error_code, found.error_message
+            else:
+                wanted = resource.configuration_keys
+                code, message = ErrorCode.NONE, ""
+                entries = tuple(
+                    _described(each, request.include_synonyms)
+                    for each in found
+                    if not wanted or each.name in wanted
+                )
+            results.append(
+                kind.DescribeConfigsResult(
+                    code, message or None, resource.resource_type, resource.resource_name, entries
+                )
+            )
+        reply(kind(results=tuple(results)))
+
+    def _entries(self, resource_type: int, name: str) -> list[ConfigEntry] | TopicResponse:
+        match resource_type:
+            case ResourceType.TOPIC:
+                own = self._metadata.topic_config(name)
+                if own is None:
+                    return TopicResponse(missing_code(name), f"there is no topic {name!r}")
+                return topic_configs(self._broker.log_manager.config, own)
+            case ResourceType.BROKER:
+                return self._not_this_broker(name) or [
+                    address_config(self._broker.endpoints),
+                    *broker_configs(self._configs),
+                ]
+            case _:
+                return _unknown_type(resource_type)
+
+    def _not_this_broker(self, name: str) -> TopicResponse | None:
+        """A broker answers for itself; the empty name stands for what all have, which is nothing
+        here."""
+        if name == str(self._broker.broker_id):
+            return None
+        reason = f"broker {self._broker.broker_id} does not know the configuration of {name!r}"
+        return TopicResponse(ErrorCode.INVALID_REQUEST, reason)
+
+    # -- AlterConfigs and IncrementalAlterConfigs ----------------------------------------------
+
+    def alter_configs(
+        self, received: ReceivedRequest, request: wire.AlterConfigsRequest, reply: Reply
+    ) -> None:
+        """The whole configuration of a topic: what is not in the request is the default again."""
+
+        def operations(resource: Any) -> list[AlterableConfig]:
+            named = {each.name for each in resource.configs}
+            own = self._metadata.topic_config(resource.resource_name) or {}
+            changes = [AlterableConfig(each.name, each.value) for each in resource.configs]
+            dropped = [name for name in own if name not in named]
+            return changes + [AlterableConfig(name, None, AlterConfigOp.DELETE) for name in dropped]
+
+        kind = wire.AlterConfigsResponse
+        self._alter(
+            [(resource, operations(resource)) for resource in request.resources],
+            request.validate_only,
+            lambda responses: reply(kind(responses=responses)),
+            kind.AlterConfigsResourceResponse,
+        )
+
+    def incremental_alter_configs(
+        self, received: ReceivedRequest, request: wire.IncrementalAlterConfigsRequest, reply: Reply
+    ) -> None:
+        """Single keys: set, deleted, or lists added to and taken from."""
+
+        def operations(resource: Any) -> list[AlterableConfig] | None:
+            changes = []
+            for each in resource.configs:
+                if each.config_operation not in AlterConfigOp.__members__.values():
+                    return None
+                operation = AlterConfigOp(each.config_operation)
+                changes.append(AlterableConfig(each.name, each.value, operation))
+            return changes
+
+        kind = wire.IncrementalAlterConfigsResponse
+        self._alter(
+            [(resource, operations(resource)) for resource in request.resources],
+            request.validate_only,
+            lambda responses: reply(kind(responses=responses)),
+            kind.AlterConfigsResourceResponse,
+        )
+
+    def _alter(
+        self,
+        resources: Sequence[tuple[Any, list[AlterableConfig] | None]],
+        validate_only: bool,
+        done: Any,
+        kind: Any,
+    ) -> None:
+        def finish(answers: Sequence[TopicResponse]) -> None:
+            done(
+                tuple(
+                    kind(
+                        answer.error_code,
+                        answer.error_message or None,
+                        resource.resource_type,
+                        resource.resource_name,
+                    )
+                    for (resource, _), answer in zip(resources, answers, strict=True)
+                )
+            )
+
+        gathering: Gathering[TopicResponse] = Gathering(len(resources), finish)
+
+        def take(at: int, answer: Response | None) -> None:
+            if not isinstance(answer, TopicResponse):
+                answer = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
+            gathering.take(at, answer)
+
+        counts = Counter((each.resource_type, each.resource_name) for each, _ in resources)
+        for at, (resource, changes) in enumerate(resources):
+            key = resource.resource_type, resource.resource_name
+            refusal = self._refusal(*key, changes)
+            if counts[key] > 1:
+                refusal = TopicResponse(ErrorCode.INVALID_REQUEST, "a resource twice")
+            if refusal is not None or changes is None:
+                take(at, refusal)
+                continue
+            self._broker.ask_controller(
+                IncrementalAlterConfigsRequest(
+                    resource.resource_name, tuple(changes), validate_only
+                ),
+                partial(take, at),
+            )
+
+    def _refusal(
+        self, resource_type: int, name: str, changes: list[AlterableConfig] | None
+    ) -> TopicResponse | None:
+        match resource_type:
+            case ResourceType.TOPIC:
+                if changes is None:
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, "an unknown operation")
+                if not is_valid(name):
+                    return TopicResponse(ErrorCode.INVALID_REQUEST, f"{name!r} names no topic")
+                return None
+            case ResourceType.BROKER:
+                return TopicResponse(
+                    ErrorCode.INVALID_REQUEST, "the configuration of a broker is read at its start"
+                )
+            case _:
+                return _unknown_type(resource_type)
+
+
+def _unknown_type(resource_type: int) -> TopicResponse:
+    return TopicResponse(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not served")
+
+
+def _described(
+    entry: ConfigEntry, with_synonyms: bool
+) -> wire.DescribeConfigsResponse.DescribeConfigsResourceResult:
+    kind = wire.DescribeConfigsResponse
+    synonyms = entry.synonyms if with_synonyms else ()
+    return kind.DescribeConfigsResourceResult(
+        entry.name,
+        entry.value,
+        entry.read_only,
+        entry.config_source,
+        entry.is_sensitive,
+        tuple(kind.DescribeConfigsSynonym(*each) for each in synonyms),
+        entry.config_type,
+        None,
+    )

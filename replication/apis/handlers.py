@@ -1,0 +1,39 @@
+"""What a handler of a Kafka API is given, and how it answers.
+
+An area (groups, transactions, topics, …) is a class in a module of its own with a property
+``handlers``: a table ``ApiKey -> Handler``. ``KafkaApis`` puts the tables together. A handler is
+called with the decoded request and answers with a message of ``replication.protocol.messages``::
+
+    class GroupApis:
+        @property
+        def handlers(self) -> Handlers:
+            return {ApiKey.HEARTBEAT: self.heartbeat}
+
+        def heartbeat(
+            self, received: ReceivedRequest, request: wire.HeartbeatRequest, reply: Reply
+        ) -> None:
+            reply(wire.HeartbeatResponse(error_code=ErrorCode.NONE))
+
+Header, version, throttle time and the list of buffers are none of a handler's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from replication.network import ReceivedRequest
+from replication.protocol import ApiKey
+
+Reply = Callable[[Any], None]
+"""Takes the response message, or ``NO_RESPONSE`` or ``CLOSE`` of the network. Called once, from any
+thread, before the handler returns or later. A handler that raises has its request answered with
+the error's code in every place where the request's schema has one."""
+
+Handler = Callable[[ReceivedRequest, Any, Reply], None]
+"""Takes the request with its header and connection, the decoded message, and the way to answer.
+It must not block, and must not keep ``received.body`` nor a view of it after it has returned."""
+
+Handlers = Mapping[ApiKey, Handler]
+
+__all__ = ["Handler", "Handlers", "ReceivedRequest", "Reply"]

@@ -1,0 +1,217 @@
+"""From a received request to its handler, and from its message to the bytes of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from checkpoints.loggers import get_logger
+from replication.apis.api_versions import ApiVersionsApi
+from replication.apis.handlers import Handler, Handlers
+from replication.apis.refusals import refusal
+from replication.common.error_codes import ErrorCode, error_code_of
+from replication.network import (
+    CLOSE,
+    NO_RESPONSE,
+    ClientQuota,
+    ClientQuotas,
+    Direction,
+    ReceivedRequest,
+    Respond,
+    Send,
+)
+from replication.network.requests import Quiet
+from replication.protocol import (
+    SERVED,
+    ApiKey,
+    MalformedMessageError,
+    VersionRange,
+    error_codes,
+    request_decoder,
+    response_encoder,
+    response_header,
+)
+from replication.protocol import messages as wire
+from replication.protocol.buffers import size_of
+
+logger = get_logger(__name__)
+
+_DIRECTIONS = {ApiKey.PRODUCE: Direction.PRODUCE, ApiKey.FETCH: Direction.FETCH}
+
+
+class _Route:
+    """What all requests of one API in one version share."""
+
+    __slots__ = ("api_key", "decode", "encode", "handler", "quota", "version")
+
+    def __init__(
+        self, api_key: ApiKey, version: int, handler: Handler, quota: ClientQuota | None
+    ) -> None:
+        self.api_key, self.version = api_key, version
+        self.handler, self.quota = handler, quota
+        self.decode = request_decoder(api_key, version)
+        self.encode = response_encoder(api_key, version)
+
+
+class KafkaApis:
+    """The handler of a ``NetworkServer``. Safe from any thread.
+
+    Args:
+        areas: tables of handlers; no key may be in two of them. A key in none is neither
+            advertised nor served.
+        quotas: of clients; none by default.
+    """
+
+    def __init__(self, *areas: Handlers, quotas: ClientQuotas | None = None) -> None:
+        table = _put_together(areas)
+        self._quotas = {
+            key: quota
+            for key, direction in _DIRECTIONS.items()
+            if quotas is not None and (quota := quotas.of(direction)) is not None
+        }
+        self._served = {key: SERVED[key] for key in table if key in SERVED}
+        table[ApiKey.API_VERSIONS] = ApiVersionsApi([*table, ApiKey.API_VERSIONS]).api_versions
+        self._served[ApiKey.API_VERSIONS] = SERVED[ApiKey.API_VERSIONS]
+        self._table = table
+        self._routes: dict[tuple[int, int], _Route] = {}  # made when they are first met
+
+    @property
+    def served(self) -> dict[ApiKey, VersionRange]:
+        """What is answered, and in which versions."""
+        return dict(self._served)
+
+    def handle(self, received: ReceivedRequest, respond: Respond) -> None:
+        """Have a request answered: ``respond`` is called once, now or later, from any thread.
+
+        The connection is closed for what cannot be answered in its own schema: an unknown key, a
+        version that is not served, a body that cannot be parsed (W-7).
+        """
+        key, version = received.api_key, received.api_version
+        route = self._routes.get((key, version))
+        if route is None:
+            route = self._new_route(received, respond)
+            if route is None:
+                return
+        try:
+            request = route.decode(received.body, 0)
+        except MalformedMessageError as error:
+            logger.info("%s: %s", received.client_id, error)
+            respond(CLOSE)
+            return
+        reply = _OneReply(route, received.correlation_id, respond)
+        if route.quota is not None:
+            reply.charge = _charge(route.quota, received)
+        try:
+            route.handler(received, request, reply)
+        except Exception as error:
+            what = "%s %s of %s failed: %s", route.api_key.name, version, received.client_id, error
+            if error_code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
+                logger.exception(*what)
+            else:  # foreseen: a client asks for it at will, and must not fill the log
+                logger.info(*what)
+            reply.fail(request, error)
+
+    def _new_route(self, received: ReceivedRequest, respond: Respond) -> _Route | None:
+        """The route of a request that is the first of its kind; None if it is answered already."""
+        key, version = received.api_key, received.api_version
+        served = self._served.get(key)
+        if served is None:
+            logger.info("%s asks for API %s, which is not served", received.client_id, key)
+            respond(CLOSE)
+            return None
+        api_key = ApiKey(key)
+        if served.first <= version <= served.last:
+            route = _Route(api_key, version, self._table[api_key], self._quotas.get(api_key))
+            self._routes[key, version] = route
+            return route
+        if api_key is ApiKey.API_VERSIONS:
+            encode = response_encoder(api_key, 0)
+            header = response_header(api_key, 0, received.correlation_id)
+            respond(Send([header, *encode(ApiVersionsApi.unsupported(served))]))
+        else:
+            respond(CLOSE)
+        return None
+
+
+def _charge(quota: ClientQuota, received: ReceivedRequest) -> Callable[[Any], int]:
+    """Counts what is produced as it came, and what is fetched when it leaves; gives ms."""
+    client_id, size = received.client_id, received.body.nbytes
+
+    def charge(message: Any) -> int:
+        sent = _records_in(message) if isinstance(message, wire.FetchResponse) else size
+        return quota.record(client_id, sent)
+
+    return charge
+
+
+def _records_in(message: wire.FetchResponse) -> int:
+    """Bytes."""
+    return sum(
+        size_of(partition.records)
+        for topic in message.responses
+        for partition in topic.partitions
+        if partition.records is not None
+    )
+
+
+def _put_together(areas: Iterable[Handlers]) -> dict[ApiKey, Handler]:
+    table: dict[ApiKey, Handler] = {}
+    for area in areas:
+        twice = table.keys() & area.keys()
+        if twice:
+            raise ValueError(f"two handlers for {sorted(twice)}")
+        table.update(area)
+    return table
+
+
+class _OneReply:
+    """Encodes the answer of one request. Only the first call counts: a handler that fails after it
+    has answered is only logged."""
+
+    __slots__ = ("_correlation_id", "_is_open", "_respond", "_route", "charge")
+
+    def __init__(self, route: _Route, correlation_id: int, respond: Respond) -> None:
+        self._route = route
+        self._correlation_id = correlation_id  # and nothing of the body: its bytes may go
+        self._respond = respond
+        self._is_open = [None]
+        self.charge: Callable[[Any], int] | None = None  # to a quota: for how many ms it throttles
+
+    def __call__(self, message: Any) -> None:
+        """``message``: of the protocol, or ``NO_RESPONSE`` or ``CLOSE``."""
+        if self._take():
+            self._send(message)
+        else:
+            logger.error("a second answer to API %s was dropped", self._route.api_key)
+
+    def fail(self, request: Any, error: Exception) -> None:
+        """Answer with the error's code where the schema has a place for it, else close (W-235)."""
+        if self._take():
+            route = self._route
+            self._send(refusal(route.api_key, route.version, request, error_code_of(error)))
+
+    def _take(self) -> bool:
+        """True once, of all threads."""
+        try:
+            self._is_open.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _send(self, message: Any) -> None:
+        respond, route = self._respond, self._route
+        throttle_ms = 0 if self.charge is None else self.charge(message)
+        if isinstance(message, Quiet):
+            respond(Send([], throttle_ms) if throttle_ms and message is NO_RESPONSE else message)
+            return
+        if throttle_ms:
+            message = message._replace(throttle_time_ms=throttle_ms)
+        try:
+            body = route.encode(message)
+        except Exception:
+            logger.exception("an answer to API %s has no encoding", route.api_key)
+            respond(CLOSE)
+            return
+        header = response_header(route.api_key, route.version, self._correlation_id)
+        throttle_ms = getattr(message, "throttle_time_ms", 0)
+        respond(Send([header, *body], throttle_ms, errors=error_codes(message)))

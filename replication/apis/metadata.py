@@ -1,0 +1,365 @@
+"""Metadata, DescribeCluster and DescribeTopicPartitions (W-20 to W-24)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replication.apis.addresses import listener_of
+from replication.apis.config import ApisConfig
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.topic_names import TopicNameOrId, is_valid, missing_code
+from replication.apis.waits import Gathering, MetadataWaits
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import InvalidRequestError
+from replication.common.internal_topics import INTERNAL_TOPICS
+from replication.common.messages import (
+    BROKER_DEFAULT,
+    CreateTopicRequest,
+    MetadataRequest,
+    MetadataResponse,
+    Response,
+    TopicPartitionMetadata,
+    TopicResponse,
+)
+from replication.common.state import NO_LEADER, Endpoint
+from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import messages as wire
+
+CREATION_WAIT_MS = 500  # a new topic is often complete at once, and clients come back after 100 ms
+FIRST_WITH_NULL_FOR_ALL = 1
+FIRST_WITH_PERMISSION = 4
+FIRST_WITH_IDS_ALONE = 12
+BROKERS, CONTROLLERS = 1, 2  # endpoint types of DescribeCluster
+
+
+_OnCreated = Callable[[Mapping[str, ErrorCode]], None]
+
+
+class MetadataApi:
+    """Who leads what, and where; new topics are made on the way where that is allowed."""
+
+    def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
+        self._broker = broker
+        self._metadata = broker.metadata
+        self._config = config
+        self._waits = waits
+
+    @property
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.METADATA: self.metadata,
+            ApiKey.DESCRIBE_CLUSTER: self.describe_cluster,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions,
+        }
+
+    # -- Metadata ------------------------------------------------------------------------------
+
+    def metadata(
+        self, received: ReceivedRequest, request: wire.MetadataRequest, reply: Reply
+    ) -> None:
+        """All topics or those asked for; one that is missing may be made."""
+        version = received.api_version
+        asked: list[TopicNameOrId] | None = None
+        if request.topics or (request.topics is not None and version >= FIRST_WITH_NULL_FOR_ALL):
+            # A topic that is named twice is answered once, as Kafka does.
+            asked = list(dict.fromkeys(_asked(topic, version) for topic in request.topics))
+        if asked is not None and version < FIRST_WITH_IDS_ALONE and any(map(_has_id, asked)):
+            refused = [
+                wire.MetadataResponse.MetadataResponseTopic(
+                    ErrorCode.INVALID_REQUEST, each.name or "", each.topic_id
+                )
+                for each in asked
+            ]
+            reply(self._response(received, self._known(()), refused))
+            return
+        may_create = self._config.auto_create_topics_enable and (
+            version < FIRST_WITH_PERMISSION or request.allow_auto_topic_creation
+        )
+        missing = [] if asked is None or not may_create else self._missing(asked)
+        if not missing:
+            self._answer(received, asked, {}, reply)
+            return
+        self._create(missing, lambda failures: self._answer(received, asked, failures, reply))
+
+    def _missing(self, asked: Iterable[TopicNameOrId]) -> list[str]:
+        """The names of topics that could be there."""
+        found = []
+        for each in asked:
+            name = each.name
+            if (
+                name is not None
+                and name not in found
+                and name not in INTERNAL_TOPICS  # their coordinators make them
+                and is_valid(name)
+                and self._metadata.topic_id(name) is None
+            ):
+                found.append(name)
+        return found
+
+    def _create(self, names: Sequence[str], done: _OnCreated) -> None:
+        """Make topics with the broker's defaults, and wait a moment until they are led."""
+
+        def created(answers: Sequence[Response | None]) -> None:
+            codes = dict(zip(names, map(_creation_code, answers), strict=True))
+            failures = {name: code for name, code in codes.items() if code is not ErrorCode.NONE}
+            made = [name for name in names if name not in failures]
+            self._waits.until(
+                lambda: all(is_led(self._broker, name) for name in made),
+                CREATION_WAIT_MS,
+                lambda _: done(failures),
+            )
+
+        gathering: Gathering[Response | None] = Gathering(len(names), created)
+        for at, name in enumerate(names):
+            request = CreateTopicRequest(name, BROKER_DEFAULT, BROKER_DEFAULT)
+            self._broker.ask_controller(
+                request,
+                lambda answer, at=at: gathering.take(at, answer),  # type: ignore[misc]
+            )
+
+    def _answer(
+        self,
+        received: ReceivedRequest,
+        asked: Sequence[TopicNameOrId] | None,
+        failures: Mapping[str, ErrorCode],
+        reply: Reply,
+    ) -> None:
+        names = None
+        if asked is not None:
+            names = [each.name or self._metadata.topic_name(each.topic_id) for each in asked]
+        known = self._known(None if names is None else [name for name in names if name])
+        by_topic = _by_topic(known)
+        endpoints = _endpoints(known, listener_of(received))
+        topics = []
+        if asked is None or names is None:
+            asked = [TopicNameOrId(name, ZERO_UUID) for name in by_topic]
+            names = list(by_topic)
+        for each, name in zip(asked, names, strict=True):
+            parts = None if name is None else by_topic.get(name)
+            if name is None or parts is None:
+                topics.append(_unknown(each, failures))
+            else:
+                topic_id = known.topic_ids[name] or ZERO_UUID
+                topics.append(_topic(name, topic_id, parts, endpoints))
+        reply(self._response(received, known, topics))
+
+    def _known(self, names: Iterable[str] | None) -> MetadataResponse:
+        controller = self._broker.controller_id
+        wanted = None if names is None else tuple(dict.fromkeys(names))
+        return self._metadata.describe(
+            MetadataRequest(wanted), NO_LEADER if controller is None else controller
+        )
+
+    def _response(
+        self,
+        received: ReceivedRequest,
+        known: MetadataResponse,
+        topics: Sequence[wire.MetadataResponse.MetadataResponseTopic],
+    ) -> wire.MetadataResponse:
+        kind = wire.MetadataResponse
+        endpoints = _endpoints(known, listener_of(received))
+        return kind(
+            brokers=tuple(
+                kind.MetadataResponseBroker(
+                    broker_id, endpoint.host, endpoint.port, self._metadata.rack(broker_id)
+                )
+                for broker_id, endpoint in endpoints.items()
+            ),
+            cluster_id=self._broker.log_manager.cluster_id,
+            controller_id=known.controller_id if known.controller_id in endpoints else NO_LEADER,
+            topics=tuple(topics),
+        )
+
+    # -- DescribeCluster -----------------------------------------------------------------------
+
+    def describe_cluster(
+        self, received: ReceivedRequest, request: wire.DescribeClusterRequest, reply: Reply
+    ) -> None:
+        kind = wire.DescribeClusterResponse
+        if request.endpoint_type != BROKERS:
+            is_known = request.endpoint_type == CONTROLLERS
+            reply(
+                kind(
+                    error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                    if is_known
+                    else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                    error_message="only brokers are served here",
+                    endpoint_type=request.endpoint_type,
+                )
+            )
+            return
+        known = self._known(())
+        endpoints = _endpoints(known, listener_of(received))
+        reply(
+            kind(
+                cluster_id=self._broker.log_manager.cluster_id or "",
+                controller_id=known.controller_id,
+                brokers=tuple(
+                    kind.DescribeClusterBroker(
+                        broker_id, endpoint.host, endpoint.port, self._metadata.rack(broker_id)
+                    )
+                    for broker_id, endpoint in endpoints.items()
+                ),
+            )
+        )
+
+    # -- DescribeTopicPartitions ---------------------------------------------------------------
+
+    def describe_topic_partitions(
+        self, received: ReceivedRequest, request: wire.DescribeTopicPartitionsRequest, reply: Reply
+    ) -> None:
+        """In pages of at most so many partitions; ``next_cursor`` is where the next one begins."""
+        kind = wire.DescribeTopicPartitionsResponse
+        limit = min(request.response_partition_limit, self._config.max_request_partition_size_limit)
+        limit = max(1, limit)  # a page has something on it, whatever was asked for
+        cursor = request.cursor
+        if cursor is not None and cursor.partition_index < 0:
+            raise InvalidRequestError("a cursor before the first partition")
+        named = sorted({topic.name for topic in request.topics})
+        is_all = not named
+        names = self._metadata.topics if is_all else named
+        if cursor is not None:
+            if not is_all and cursor.topic_name not in named:
+                raise InvalidRequestError("a cursor at a topic that is not asked for")
+            names = [name for name in names if name >= cursor.topic_name]
+        known = self._known(names)
+        endpoints = _endpoints(known, listener_of(received))
+        by_topic = _by_topic(known)
+        topics, left = [], limit
+        next_cursor = None
+        for name in names:
+            parts = by_topic.get(name)
+            if parts is None:
+                if not is_all:
+                    code = missing_code(name)
+                    topics.append(kind.DescribeTopicPartitionsResponseTopic(code, name))
+                continue
+            first = 0
+            if cursor is not None and cursor.topic_name == name:
+                first = cursor.partition_index
+            wanted = [part for part in parts if part.tp.partition >= first]
+            if not left:
+                next_cursor = kind.Cursor(name, first)
+                break
+            page, rest = wanted[:left], wanted[left:]
+            left -= len(page)
+            topics.append(
+                kind.DescribeTopicPartitionsResponseTopic(
+                    ErrorCode.NONE,
+                    name,
+                    known.topic_ids[name] or ZERO_UUID,
+                    name in INTERNAL_TOPICS,
+                    tuple(self._described(part, endpoints) for part in page),
+                )
+            )
+            if rest:
+                next_cursor = kind.Cursor(name, rest[0].tp.partition)
+                break
+        reply(kind(topics=tuple(topics), next_cursor=next_cursor))
+
+    def _described(
+        self, part: TopicPartitionMetadata, endpoints: dict[int, Endpoint]
+    ) -> wire.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition:
+        code, leader = _led_by(part, endpoints)
+        known = self._metadata.registration(part.tp)
+        return wire.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition(
+            code,
+            part.tp.partition,
+            leader,
+            part.leader_epoch,
+            part.replicas,
+            part.isr,
+            () if known is None else known.elr,
+            () if known is None or known.last_known_leader < 0 else (known.last_known_leader,),
+            part.offline,
+        )
+
+
+def is_led(broker: Broker, topic: str) -> bool:
+    """Whether clients can be told a leader of each partition of a topic that exists."""
+    tps = broker.metadata.partitions_of(topic)
+    return bool(tps) and all(map(broker.knows_leader, tps))
+
+
+def _asked(topic: wire.MetadataRequest.MetadataRequestTopic, version: int) -> TopicNameOrId:
+    """Where both are given, the id counts."""
+    by_id = version >= FIRST_WITH_IDS_ALONE and topic.topic_id != ZERO_UUID
+    return TopicNameOrId(None if by_id else topic.name, topic.topic_id)
+
+
+def _has_id(asked: TopicNameOrId) -> bool:
+    return asked.name is None or asked.topic_id != ZERO_UUID
+
+
+def _creation_code(answer: Response | None) -> ErrorCode:
+    """What came of making a topic; that somebody else made it is as good."""
+    if not isinstance(answer, TopicResponse):
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    if answer.error_code is ErrorCode.TOPIC_ALREADY_EXISTS:
+        return ErrorCode.NONE
+    return answer.error_code
+
+
+def _unknown(
+    asked: TopicNameOrId, failures: Mapping[str, ErrorCode]
+) -> wire.MetadataResponse.MetadataResponseTopic:
+    if asked.name is None:
+        return wire.MetadataResponse.MetadataResponseTopic(
+            ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id
+        )
+    code = failures.get(asked.name, missing_code(asked.name))
+    return wire.MetadataResponse.MetadataResponseTopic(
+        code, asked.name, ZERO_UUID, asked.name in INTERNAL_TOPICS
+    )
+
+
+def _topic(
+    name: str,
+    topic_id: uuid.UUID,
+    parts: Iterable[TopicPartitionMetadata],
+    endpoints: dict[int, Endpoint],
+) -> wire.MetadataResponse.MetadataResponseTopic:
+    kind = wire.MetadataResponse
+    partitions = []
+    for part in parts:
+        code, leader = _led_by(part, endpoints)
+        partitions.append(
+            kind.MetadataResponsePartition(
+                code,
+                part.tp.partition,
+                leader,
+                part.leader_epoch,
+                part.replicas,
+                part.isr,
+                part.offline,
+            )
+        )
+    return kind.MetadataResponseTopic(
+        ErrorCode.NONE, name, topic_id, name in INTERNAL_TOPICS, tuple(partitions)
+    )
+
+
+def _led_by(part: TopicPartitionMetadata, endpoints: dict[int, Endpoint]) -> tuple[ErrorCode, int]:
+    """The leader, if the client can reach it by its own listener."""
+    if part.error_code is ErrorCode.NONE and part.leader_id not in endpoints:
+        return ErrorCode.LISTENER_NOT_FOUND, NO_LEADER
+    return part.error_code, part.leader_id
+
+
+def _by_topic(known: MetadataResponse) -> dict[str, list[TopicPartitionMetadata]]:
+    found: dict[str, list[TopicPartitionMetadata]] = {topic: [] for topic in known.topic_ids}
+    for part in known.partitions:
+        found[part.tp.topic].append(part)
+    return found
+
+
+def _endpoints(known: MetadataResponse, listener: str) -> dict[int, Endpoint]:
+    """The brokers that have this listener, by id."""
+    found = {}
+    for broker in known.brokers:
+        endpoint = broker.registration.endpoint(listener)
+        if endpoint is not None:
+            found[broker.registration.broker_id] = endpoint
+    return found

@@ -1,0 +1,230 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords (W-55 to W-57)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TypeVar
+
+from checkpoints.types import TopicPartition
+from logstore.log.reading.reading import EARLIEST, LATEST, MAX_TIMESTAMP
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
+from replication.common.internal_topics import INTERNAL_TOPICS
+from replication.common.messages import (
+    CONSUMER,
+    DeleteRecordsPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    IsolationLevel,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    Response,
+)
+from replication.network import CLOSE
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+
+T = TypeVar("T")
+
+FIRST_WITH_EPOCHS = 4
+FIRST_WITH_NOT_AVAILABLE = 5
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+# The first version in which a client may ask for it.
+SPECIAL = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class OffsetsApi:
+    """Questions about offsets, and the end of old ones."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @property
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+        }
+
+    def list_offsets(
+        self, received: ReceivedRequest, request: wire.ListOffsetsRequest, reply: Reply
+    ) -> None:
+        """By special timestamp, or the first record at or after one."""
+        version, kind = received.api_version, wire.ListOffsetsResponse
+        asked = [
+            (TopicPartition(topic.name, part.partition_index), part)
+            for topic in request.topics
+            for part in topic.partitions
+        ]
+        counts = Counter(tp for tp, _ in asked)
+        own = [
+            kind.ListOffsetsPartitionResponse(part.partition_index, ErrorCode.INVALID_REQUEST)
+            if counts[tp] > 1
+            else self._without_log(tp, part, version)
+            for tp, part in asked
+        ]
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, ListOffsetsResponse):
+                reply(CLOSE)
+                return
+            found = iter(response.partitions)
+            parts = iter([_listed(next(found), version) if p is None else p for p in own])
+            topics = tuple(
+                kind.ListOffsetsTopicResponse(
+                    topic.name, tuple(_take(parts, len(topic.partitions)))
+                )
+                for topic in request.topics
+            )
+            reply(kind(topics=topics))
+
+        wanted = tuple(
+            ListOffsetsPartition(
+                tp,
+                EARLIEST if part.timestamp == EARLIEST_LOCAL else part.timestamp,
+                part.current_leader_epoch,
+            )
+            for (tp, part), known in zip(asked, own, strict=True)
+            if known is None
+        )
+        level = IsolationLevel(request.isolation_level == IsolationLevel.READ_COMMITTED)
+        replica_id = max(request.replica_id, CONSUMER)
+        self._broker.handle(ListOffsetsRequest(wanted, replica_id, level), answer)
+
+    def _without_log(
+        self,
+        tp: TopicPartition,
+        asked: wire.ListOffsetsRequest.ListOffsetsPartition,
+        version: int,
+    ) -> wire.ListOffsetsResponse.ListOffsetsPartitionResponse | None:
+        """The answer where no log has to be looked at, or None."""
+        kind = wire.ListOffsetsResponse.ListOffsetsPartitionResponse
+        timestamp = asked.timestamp
+        if timestamp < 0 and version < SPECIAL.get(timestamp, version + 1):
+            return kind(asked.partition_index, ErrorCode.UNSUPPORTED_VERSION)
+        if (
+            timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)  # nothing is kept elsewhere
+            and self._broker.metadata.registration(tp) is not None
+        ):
+            return kind(asked.partition_index)
+        return None
+
+    def offset_for_leader_epoch(
+        self, received: ReceivedRequest, request: wire.OffsetForLeaderEpochRequest, reply: Reply
+    ) -> None:
+        """Where epochs end."""
+        kind = wire.OffsetForLeaderEpochResponse
+        wanted = tuple(
+            OffsetForLeaderPartition(
+                TopicPartition(topic.topic, part.partition),
+                part.leader_epoch,
+                part.current_leader_epoch,
+            )
+            for topic in request.topics
+            for part in topic.partitions
+        )
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, OffsetForLeaderEpochResponse):
+                reply(CLOSE)
+                return
+            found = iter(response.partitions)
+            reply(
+                kind(
+                    topics=tuple(
+                        kind.OffsetForLeaderTopicResult(
+                            topic.topic,
+                            tuple(
+                                kind.EpochEndOffset(
+                                    each.error_code,
+                                    each.tp.partition,
+                                    each.leader_epoch,
+                                    each.end_offset,
+                                )
+                                for each in _take(found, len(topic.partitions))
+                            ),
+                        )
+                        for topic in request.topics
+                    )
+                )
+            )
+
+        self._broker.handle(OffsetForLeaderEpochRequest(wanted), answer)
+
+    def delete_records(
+        self, received: ReceivedRequest, request: wire.DeleteRecordsRequest, reply: Reply
+    ) -> None:
+        """Answered when all live replicas have raised their log starts. Topics of coordinators lose
+        records by compaction alone. Of a partition that stands twice the last offset counts."""
+        kind = wire.DeleteRecordsResponse
+        asked = {
+            TopicPartition(topic.name, part.partition_index): part.offset
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        refused = {
+            tp
+            for tp in asked
+            if tp.topic in INTERNAL_TOPICS and self._broker.metadata.registration(tp) is not None
+        }
+        wanted = tuple(each for each in asked.items() if each[0] not in refused)
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, DeleteRecordsResponse):
+                reply(CLOSE)
+                return
+            results = [
+                *(
+                    DeleteRecordsPartitionResponse(tp, ErrorCode.INVALID_TOPIC_EXCEPTION)
+                    for tp in refused
+                ),
+                *response.partitions,
+            ]
+            topics: dict[str, list[wire.DeleteRecordsResponse.DeleteRecordsPartitionResult]] = {}
+            for tp, code, low_watermark in results:
+                part = kind.DeleteRecordsPartitionResult(tp.partition, low_watermark, code)
+                topics.setdefault(tp.topic, []).append(part)
+            reply(
+                kind(
+                    topics=tuple(
+                        kind.DeleteRecordsTopicResult(name, tuple(parts))
+                        for name, parts in topics.items()
+                    )
+                )
+            )
+
+        self._broker.handle(DeleteRecordsRequest(wanted, request.timeout_ms), answer)
+
+
+def _take(found: Iterator[T], count: int) -> list[T]:
+    return [next(found) for _ in range(count)]
+
+
+def _listed(
+    found: ListOffsetsPartitionResponse, version: int
+) -> wire.ListOffsetsResponse.ListOffsetsPartitionResponse:
+    code = found.error_code
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_NOT_AVAILABLE:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    epoch = found.leader_epoch if version >= FIRST_WITH_EPOCHS else -1
+    return wire.ListOffsetsResponse.ListOffsetsPartitionResponse(
+        found.tp.partition, code, found.timestamp, found.offset, epoch
+    )
+
+
+__all__ = ["OffsetsApi"]

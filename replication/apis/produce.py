@@ -1,0 +1,224 @@
+"""Produce (W-30 to W-35)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from checkpoints.types import TopicPartition
+from logstore.common.types import Buffer
+from logstore.format.attributes import CODEC_MASK, TRANSACTIONAL
+from logstore.format.codecs.compression import Compression
+from replication.apis.addresses import listener_of, node_endpoints
+from replication.apis.batches import LEAST_SIZE, MAGIC, front_of, is_unreadable
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
+from replication.common.internal_topics import INTERNAL_TOPICS
+from replication.common.messages import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+    TransactionSupport,
+)
+from replication.network import CLOSE, NO_RESPONSE
+from replication.protocol import ApiKey
+from replication.protocol import messages as wire
+
+FIRST_WITH_IDS = 13
+FIRST_WITH_ZSTD = 7
+FIRST_WITH_LEADERS = 10
+FIRST_WITH_ABORTABLE = 11
+FIRST_THAT_ADDS_PARTITIONS = 12
+
+OF_ALL = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+"""Refusals of one partition for which nothing of the request is appended, as in Kafka."""
+ZSTD = int(Compression.ZSTD)
+
+Part = wire.ProduceResponse.PartitionProduceResponse
+TopicProduceResponse = wire.ProduceResponse.TopicProduceResponse
+
+
+class ProduceApi:
+    """Answers producers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._metadata = broker.metadata
+
+    @property
+    def handlers(self) -> Handlers:
+        return {ApiKey.PRODUCE: self.produce}
+
+    def produce(
+        self, received: ReceivedRequest, request: wire.ProduceRequest, reply: Reply
+    ) -> None:
+        """Append, and answer as ``acks`` says. Without acks nothing is answered; an error closes
+        the connection then, so that the producer notices."""
+        version = received.api_version
+        has_name = request.transactional_id is not None
+        wanted: list[ProducePartition] = []
+        refused: dict[int, Part] = {}  # by place in the request: they do not reach the log
+        shape: list[tuple[str, uuid.UUID, int]] = []
+        for topic in request.topic_data:
+            name: str | None = topic.name
+            if version >= FIRST_WITH_IDS:
+                name = self._metadata.topic_name(topic.topic_id)
+            shape.append((topic.name, topic.topic_id, len(topic.partition_data)))
+            for index, data in topic.partition_data:
+                tp = TopicPartition(name or "", index)
+                records: Any = data or b""  # of a request: only answers have slices
+                if name is None:
+                    refusal: Part | None = Part(index, ErrorCode.UNKNOWN_TOPIC_ID, -1)
+                else:
+                    refusal = _refusal_of(tp, records, version, has_name=has_name)
+                    if refusal is not None and refusal.error_code in OF_ALL:
+                        reply(_refused(request, refusal) if request.acks else CLOSE)
+                        return
+                    if refusal is not None and self._metadata.registration(tp) is None:
+                        refusal = None  # that there is no such partition comes first
+                if refusal is None:
+                    wanted.append(ProducePartition(tp, records))
+                else:
+                    refused[len(wanted) + len(refused)] = refusal
+
+        # Who waits for followers holds no bytes of the request.
+        acks, listener = request.acks, listener_of(received)
+
+        def answer(response: Response | None) -> None:
+            if not isinstance(response, ProduceResponse):  # the broker stops
+                reply(CLOSE)
+            elif acks == 0:
+                failed = refused or any(part.error_code for part in response.partitions)
+                reply(CLOSE if failed else NO_RESPONSE)
+            else:
+                reply(self._response(version, listener, shape, refused, response))
+
+        transactional_id = request.transactional_id
+        self._broker.handle(
+            ProduceRequest(acks, request.timeout_ms, tuple(wanted))
+            if transactional_id is None
+            else ProduceRequest(
+                acks,
+                request.timeout_ms,
+                tuple(wanted),
+                transactional_id,
+                _transaction_support(version),
+            ),
+            answer,
+        )
+
+    def _response(
+        self,
+        version: int,
+        listener: str,
+        shape: Sequence[tuple[str, uuid.UUID, int]],
+        refused: Mapping[int, Part],
+        response: ProduceResponse,
+    ) -> wire.ProduceResponse:
+        has_leaders = version >= FIRST_WITH_LEADERS
+        parts = [_part(each, has_leaders) for each in response.partitions]
+        for place in refused:  # ascending, so each comes to its own place
+            parts.insert(place, refused[place])
+        topics = []
+        begin = 0
+        for name, topic_id, count in shape:
+            topics.append(TopicProduceResponse(name, topic_id, tuple(parts[begin : begin + count])))
+            begin += count
+        endpoints: tuple[wire.ProduceResponse.NodeEndpoint, ...] = ()
+        if has_leaders:
+            leaders = [each.current_leader[0] for each in response.partitions if each.error_code]
+            if leaders:
+                kind = wire.ProduceResponse.NodeEndpoint
+                endpoints = node_endpoints(self._metadata, leaders, listener, kind)
+        return wire.ProduceResponse(tuple(topics), node_endpoints=endpoints)
+
+
+def _refused(request: wire.ProduceRequest, refusal: Part) -> wire.ProduceResponse:
+    """The same refusal for each partition."""
+    return wire.ProduceResponse(
+        tuple(
+            TopicProduceResponse(
+                topic.name,
+                topic.topic_id,
+                tuple(refusal._replace(index=part.index) for part in topic.partition_data),
+            )
+            for topic in request.topic_data
+        )
+    )
+
+
+def _transaction_support(version: int) -> TransactionSupport:
+    if version >= FIRST_THAT_ADDS_PARTITIONS:
+        return TransactionSupport.ADD_PARTITION
+    if version >= FIRST_WITH_ABORTABLE:
+        return TransactionSupport.GENERIC_ERROR
+    return TransactionSupport.DEFAULT_ERROR
+
+
+def _refusal_of(
+    tp: TopicPartition, records: Buffer, version: int, *, has_name: bool
+) -> Part | None:
+    """What a producer may send: exactly one batch of magic 2. The log accepts more than that.
+
+    Topics of coordinators are theirs alone: what a client wrote there, they would load.
+    ``has_name``: whether the producer has a transactional id.
+    """
+    index = tp.partition
+    if tp.topic in INTERNAL_TOPICS:
+        reason = f"{tp.topic} is written by its coordinators"
+        return Part(index, ErrorCode.INVALID_TOPIC_EXCEPTION, -1, error_message=reason)
+    if len(records) < LEAST_SIZE:
+        return _refusal_of_other(index, records)
+    size, magic, attributes = front_of(records)
+    if size < len(records) and is_unreadable(records):
+        return _refusal_of_other(index, records)
+    if attributes & CODEC_MASK == ZSTD and magic == MAGIC and version < FIRST_WITH_ZSTD:
+        reason = f"zstd needs version {FIRST_WITH_ZSTD}"
+        return Part(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1, error_message=reason)
+    if size != len(records) or magic != MAGIC:
+        return _refusal_of_other(index, records)
+    if attributes & TRANSACTIONAL and not has_name:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Part(index, code, -1, error_message="a transaction without a transactional id")
+    return None
+
+
+def _refusal_of_other(index: int, records: Buffer) -> Part:
+    """Of what is not one batch of magic 2."""
+    code = ErrorCode.INVALID_RECORD
+    if is_unreadable(records):
+        code, reason = ErrorCode.CORRUPT_MESSAGE, "no batch"
+    elif len(records) < LEAST_SIZE or front_of(records)[0] > len(records):
+        reason = "no whole batch"
+    elif front_of(records)[1] != MAGIC:
+        reason = f"a batch of magic {front_of(records)[1]}; {MAGIC} is expected"
+    else:
+        reason = "more than one batch in a partition"
+    return Part(index, code, -1, error_message=reason)
+
+
+def _part(found: ProducePartitionResponse, has_leaders: bool) -> Part:
+    if not found.error_code:
+        return Part(
+            found.tp.partition,
+            0,
+            found.base_offset,
+            found.log_append_time_ms,
+            found.log_start_offset,
+        )
+    kind = wire.ProduceResponse
+    part = Part(
+        found.tp.partition,
+        found.error_code,
+        -1,
+        log_start_offset=found.log_start_offset,
+        record_errors=tuple(kind.BatchIndexAndErrorMessage(*each) for each in found.record_errors),
+        error_message=found.error_message or None,
+    )
+    if has_leaders and found.current_leader[0] >= 0:
+        part = part._replace(current_leader=kind.LeaderIdAndEpoch(*found.current_leader))
+    return part

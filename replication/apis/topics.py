@@ -1,0 +1,365 @@
+"""CreateTopics, DeleteTopics and CreatePartitions (W-25).
+
+The controller carries them out, whichever broker a request came to (W-27).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from replication.apis.config import ApisConfig
+from replication.apis.configs import topic_configs
+from replication.apis.handlers import Handlers, ReceivedRequest, Reply
+from replication.apis.metadata import is_led
+from replication.apis.topic_names import TopicNameOrId, is_valid
+from replication.apis.waits import Gathering, MetadataWaits
+from replication.broker.broker import Broker
+from replication.common.error_codes import ErrorCode
+from replication.common.errors import ResponseError
+from replication.common.internal_topics import INTERNAL_TOPICS
+from replication.common.messages import (
+    BROKER_DEFAULT,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    Request,
+    Response,
+    TopicResponse,
+)
+from replication.protocol import ZERO_UUID, ApiKey
+from replication.protocol import messages as wire
+
+T = TypeVar("T")
+
+DELETION_LOOK_MS = 20  # whether the controller is done with it
+FIRST_WITH_IDS = 6
+FIRST_WITH_DISABLED = 3  # of DeleteTopics: TOPIC_DELETION_DISABLED
+
+FIXED_PARTITIONS = TopicResponse(
+    ErrorCode.INVALID_PARTITIONS,
+    "groups and transactional ids have their places in the partitions that there are",
+)
+NO_CONTROLLER = TopicResponse(ErrorCode.NOT_CONTROLLER, "no controller answers")
+
+
+class TopicsApi:
+    """One result for each topic asked for, always."""
+
+    def __init__(self, broker: Broker, config: ApisConfig, waits: MetadataWaits) -> None:
+        self._broker = broker
+        self._metadata = broker.metadata
+        self._config = config
+        self._waits = waits
+
+    @property
+    def handlers(self) -> Handlers:
+        return {
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+        }
+
+    def _ask_all(
+        self,
+        requests: Sequence[Request | TopicResponse],
+        done: Callable[[Sequence[TopicResponse]], None],
+    ) -> None:
+        """Have the controller serve all of them; what is a response already needs no question."""
+        gathering: Gathering[TopicResponse] = Gathering(len(requests), done)
+
+        def take(at: int, answer: Response | None) -> None:
+            gathering.take(at, answer if isinstance(answer, TopicResponse) else NO_CONTROLLER)
+
+        for at, request in enumerate(requests):
+            if isinstance(request, TopicResponse):
+                gathering.take(at, request)
+            else:
+                self._broker.ask_controller(request, partial(take, at))
+
+    # -- CreateTopics --------------------------------------------------------------------------
+
+    def create_topics(
+        self, received: ReceivedRequest, request: wire.CreateTopicsRequest, reply: Reply
+    ) -> None:
+        """Answered when this broker knows a leader for each partition, or after the time-out.
+
+        A name stays taken for a moment after its topic was deleted. Clients do not see that.
+        """
+        deadline_ms = self._broker.runtime.now_ms() + request.timeout_ms
+        named = Counter(topic.name for topic in request.topics)
+        topics = {topic.name: topic for topic in request.topics}  # a name that stands twice: once
+        names = list(topics)
+
+        def question(name: str) -> Request | TopicResponse:
+            if named[name] > 1:
+                return TopicResponse(ErrorCode.INVALID_REQUEST, f"topic {name!r} twice")
+            try:
+                return _creation(topics[name], request.validate_only)
+            except ResponseError as error:
+                # That the name cannot be had comes before all that is wrong with the rest.
+                if not is_valid(name):
+                    code, reason = ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} names no topic"
+                elif self._metadata.topic_id(name) is not None:
+                    code, reason = ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists"
+                else:
+                    code, reason = error.code, str(error)
+                return TopicResponse(code, reason)
+
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            left_ms = deadline_ms - self._broker.runtime.now_ms()
+            if left_ms > 0 and any(map(self._is_being_deleted, names, answers)):
+                again = [
+                    question(name) if self._is_being_deleted(name, answer) else answer
+                    for name, answer in zip(names, answers, strict=True)
+                ]
+                self._broker.runtime.call_later(
+                    min(left_ms, DELETION_LOOK_MS), lambda: self._ask_all(again, asked)
+                )
+                return
+            made = _carried_out(names, answers)
+            if request.validate_only or not made:
+                finish(answers)
+                return
+            self._waits.until(
+                lambda: all(is_led(self._broker, name) for name in made),
+                left_ms,
+                lambda _: finish(answers),
+            )
+
+        def finish(answers: Sequence[TopicResponse]) -> None:
+            results = [
+                self._created(topics[name], answer, request.validate_only)
+                for name, answer in zip(names, answers, strict=True)
+            ]
+            reply(wire.CreateTopicsResponse(topics=tuple(results)))
+
+        self._ask_all([question(name) for name in names], asked)
+
+    def _is_being_deleted(self, name: str, answer: TopicResponse) -> bool:
+        """Whether the controller still has a topic that clients do not see any more."""
+        is_taken = answer.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+        return is_taken and not self._metadata.partition_count(name)
+
+    def _created(
+        self,
+        topic: wire.CreateTopicsRequest.CreatableTopic,
+        answer: TopicResponse,
+        validate_only: bool,
+    ) -> wire.CreateTopicsResponse.CreatableTopicResult:
+        kind = wire.CreateTopicsResponse.CreatableTopicResult
+        if answer.error_code is not ErrorCode.NONE:
+            return kind(
+                topic.name,
+                error_code=answer.error_code,
+                error_message=answer.error_message or None,
+                configs=None,
+            )
+        config = {each.name: each.value or "" for each in topic.configs}
+        defaults = self._broker.config
+        configs = tuple(
+            wire.CreateTopicsResponse.CreatableTopicConfigs(
+                each.name, each.value, each.read_only, each.config_source, each.is_sensitive
+            )
+            for each in topic_configs(self._broker.log_manager.config, config)
+        )
+        if topic.assignments:
+            count, factor = len(topic.assignments), len(topic.assignments[0].broker_ids)
+        else:
+            count, factor = topic.num_partitions, topic.replication_factor
+            count = defaults.num_partitions if count == BROKER_DEFAULT else count
+            factor = defaults.default_replication_factor if factor == BROKER_DEFAULT else factor
+        if validate_only:
+            return kind(topic.name, ZERO_UUID, 0, None, 0, count, factor, configs)
+        if not is_led(self._broker, topic.name):
+            return kind(
+                topic.name,
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message="the topic is made, and its leaders are not known in time",
+                configs=None,
+            )
+        topic_id = self._metadata.topic_id(topic.name) or ZERO_UUID
+        return kind(topic.name, topic_id, 0, None, 0, count, factor, configs)
+
+    # -- DeleteTopics --------------------------------------------------------------------------
+
+    def delete_topics(
+        self, received: ReceivedRequest, request: wire.DeleteTopicsRequest, reply: Reply
+    ) -> None:
+        """Answered when this broker does not know the topics any more, or after the time-out."""
+        wanted = [TopicNameOrId(name, ZERO_UUID) for name in request.topic_names]
+        wanted += [TopicNameOrId(topic.name, topic.topic_id) for topic in request.topics]
+        by_name = Counter(each.name for each in wanted if each.name is not None)
+        by_id = Counter(each.topic_id for each in wanted if each.topic_id != ZERO_UUID)
+        # Found before anything is deleted: an answer names the topic that an id stood for.
+        names = [each.name or self._metadata.topic_name(each.topic_id) for each in wanted]
+        ids = [
+            each.topic_id if each.name is None else self._metadata.topic_id(each.name)
+            for each in wanted
+        ]
+        disabled = None
+        if not self._config.delete_topic_enable:
+            has_code = received.api_version >= FIRST_WITH_DISABLED
+            disabled = TopicResponse(
+                ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST,
+                "delete.topic.enable is false",
+            )
+
+        def question(at: int) -> Request | TopicResponse:
+            each = wanted[at]
+            if disabled is not None:
+                return disabled
+            if (each.name is None) == (each.topic_id == ZERO_UUID):
+                return TopicResponse(ErrorCode.INVALID_REQUEST, "a name or an id, and not both")
+            if by_name[each.name or ""] > 1 or by_id[each.topic_id] > 1:
+                return TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
+            if each.name is None:
+                return DeleteTopicRequest(topic_id=each.topic_id)
+            # By its id where that is known: a copy of this request that comes late must not
+            # delete the next topic of the name.
+            known = ids[at]
+            if known is None:
+                return DeleteTopicRequest(topic=each.name)
+            return DeleteTopicRequest(topic_id=known)
+
+        def is_gone(at: int) -> bool:
+            name, known = names[at], ids[at]
+            return name is None or known is None or self._metadata.topic_id(name) != known
+
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            gone = _carried_out(range(len(wanted)), answers)
+            if not gone:
+                finish(answers)
+                return
+            self._waits.until(
+                lambda: all(map(is_gone, gone)), request.timeout_ms, lambda _: finish(answers)
+            )
+
+        def finish(answers: Sequence[TopicResponse]) -> None:
+            reply(
+                wire.DeleteTopicsResponse(
+                    responses=tuple(result(at, each) for at, each in enumerate(answers))
+                )
+            )
+
+        def result(
+            at: int, answer: TopicResponse
+        ) -> wire.DeleteTopicsResponse.DeletableTopicResult:
+            each, code = wanted[at], answer.error_code
+            if code is ErrorCode.NONE and not is_gone(at):
+                code = ErrorCode.REQUEST_TIMED_OUT
+            if code is ErrorCode.UNKNOWN_TOPIC_ID and each.name is not None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_found = code is not ErrorCode.UNKNOWN_TOPIC_ID
+            name = names[at] if is_found else each.name
+            topic_id = (ids[at] if is_found else each.topic_id) or ZERO_UUID
+            if received.api_version < FIRST_WITH_IDS:
+                name, topic_id = name or "", ZERO_UUID
+            return wire.DeleteTopicsResponse.DeletableTopicResult(
+                name, topic_id, code, answer.error_message or None
+            )
+
+        self._ask_all([question(at) for at in range(len(wanted))], asked)
+
+    # -- CreatePartitions ----------------------------------------------------------------------
+
+    def create_partitions(
+        self, received: ReceivedRequest, request: wire.CreatePartitionsRequest, reply: Reply
+    ) -> None:
+        """Answered when this broker knows a leader for each new partition, or after the
+        time-out."""
+        named = Counter(topic.name for topic in request.topics)
+        topics = {topic.name: topic for topic in request.topics}
+
+        def question(
+            topic: wire.CreatePartitionsRequest.CreatePartitionsTopic,
+        ) -> Request | TopicResponse:
+            if topic.name in INTERNAL_TOPICS:
+                return FIXED_PARTITIONS
+            assignment = None
+            if topic.assignments is not None:
+                assignment = tuple(tuple(each.broker_ids) for each in topic.assignments)
+            return CreatePartitionsRequest(
+                topic.name, topic.count, assignment, request.validate_only
+            )
+
+        def has_grown(name: str) -> bool:
+            tps = self._metadata.partitions_of(name)
+            return len(tps) >= topics[name].count and is_led(self._broker, name)
+
+        def asked(answers: Sequence[TopicResponse]) -> None:
+            grown = _carried_out(topics, answers)
+            if request.validate_only or not grown:
+                finish(answers)
+                return
+            self._waits.until(
+                lambda: all(map(has_grown, grown)), request.timeout_ms, lambda _: finish(answers)
+            )
+
+        def finish(answers: Sequence[TopicResponse]) -> None:
+            results = []
+            for name, answer in zip(topics, answers, strict=True):
+                code = answer.error_code
+                if code is ErrorCode.NONE and not request.validate_only and not has_grown(name):
+                    code = ErrorCode.REQUEST_TIMED_OUT
+                results.append(
+                    wire.CreatePartitionsResponse.CreatePartitionsTopicResult(
+                        name, code, answer.error_message or None
+                    )
+                )
+            reply(wire.CreatePartitionsResponse(results=tuple(results)))
+
+        twice = TopicResponse(ErrorCode.INVALID_REQUEST, "a topic twice")
+        self._ask_all(
+            [twice if named[name] > 1 else question(topic) for name, topic in topics.items()],
+            asked,
+        )
+
+
+def _carried_out(asked: Iterable[T], answers: Sequence[TopicResponse]) -> list[T]:
+    """Those of ``asked`` whose answers have no error."""
+    return [
+        each
+        for each, answer in zip(asked, answers, strict=True)
+        if answer.error_code is ErrorCode.NONE
+    ]
+
+
+def _creation(
+    topic: wire.CreateTopicsRequest.CreatableTopic, validate_only: bool
+) -> CreateTopicRequest:
+    """
+    Raises:
+        ResponseError: the parts of the request do not fit together.
+    """
+    config: dict[str, str] = {}
+    for each in topic.configs:
+        if each.value is None:
+            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} without a value")
+        if each.name in config:
+            raise ResponseError(ErrorCode.INVALID_CONFIG, f"{each.name} twice")
+        config[each.name] = each.value
+    if not topic.assignments:
+        return CreateTopicRequest(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            None,
+            config,
+            validate_only,
+        )
+    if (topic.num_partitions, topic.replication_factor) != (BROKER_DEFAULT, BROKER_DEFAULT):
+        reason = "an assignment, and numbers of partitions or replicas"
+        raise ResponseError(ErrorCode.INVALID_REQUEST, reason)
+    assignment = {each.partition_index: tuple(each.broker_ids) for each in topic.assignments}
+    if sorted(assignment) != list(range(len(topic.assignments))):
+        reason = "partitions are numbered from 0 on, each once"
+        raise ResponseError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, reason)
+    return CreateTopicRequest(
+        topic.name,
+        assignment=tuple(assignment[number] for number in range(len(assignment))),
+        config=config,
+        validate_only=validate_only,
+    )

@@ -1,0 +1,93 @@
+"""Answers that wait: for several others, or for what this broker will know of the cluster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from replication.common.runtime import Cancellable, Runtime
+from replication.replica_manager.metadata_cache import MetadataCache
+
+T = TypeVar("T")
+
+
+class Gathering(Generic[T]):
+    """Collects one answer for each of several questions, then passes them on, in order.
+
+    Args:
+        count: of questions; with none ``done`` is called at once.
+        done: called once, by the thread with the last answer.
+    """
+
+    def __init__(self, count: int, done: Callable[[Sequence[T]], None]) -> None:
+        self._answers: dict[int, T] = {}
+        self._count = count
+        self._done = done
+        self._lock = threading.Lock()
+        if not count:
+            done(())
+
+    def take(self, at: int, answer: T) -> None:
+        """The answer to question ``at``; only the first counts."""
+        with self._lock:
+            if at in self._answers:
+                return
+            self._answers[at] = answer
+            is_complete = len(self._answers) == self._count
+        if is_complete:
+            self._done([answer for _, answer in sorted(self._answers.items())])
+
+
+class _Wait:
+    __slots__ = ("condition", "done", "timer")
+
+    def __init__(self, condition: Callable[[], bool], done: Callable[[bool], None]) -> None:
+        self.condition, self.done = condition, done
+        self.timer: Cancellable | None = None
+
+
+class MetadataWaits:
+    """Waits until the metadata of this broker fulfil a condition; looks after each update."""
+
+    def __init__(self, broker_id: int, runtime: Runtime, metadata: MetadataCache) -> None:
+        self._runtime = runtime
+        self._actor = runtime.actor(f"metadata-waits-{broker_id}")
+        self._waits: list[_Wait] = []  # of the actor
+        metadata.watch(self._updated)
+
+    def until(
+        self, condition: Callable[[], bool], timeout_ms: int, done: Callable[[bool], None]
+    ) -> None:
+        """Call ``done`` once: True when the condition holds, False after ``timeout_ms``."""
+        self._actor.post(lambda: self._begin(_Wait(condition, done), timeout_ms))
+
+    def _begin(self, wait: _Wait, timeout_ms: int) -> None:
+        # First into the list, then the look: an update in between is seen by one of them.
+        self._waits.append(wait)
+        self._look()
+        if wait not in self._waits:
+            return
+        if timeout_ms <= 0:
+            self._end(wait, False)
+        else:
+            wait.timer = self._runtime.call_later(
+                timeout_ms, lambda: self._actor.post(lambda: self._end(wait, False))
+            )
+
+    def _updated(self) -> None:
+        if self._waits:
+            self._actor.post(self._look)
+
+    def _look(self) -> None:
+        for wait in [*self._waits]:
+            if wait.condition():
+                self._end(wait, True)
+
+    def _end(self, wait: _Wait, is_fulfilled: bool) -> None:
+        if wait not in self._waits:
+            return
+        self._waits.remove(wait)
+        if wait.timer is not None:
+            wait.timer.cancel()
+        wait.done(is_fulfilled)
