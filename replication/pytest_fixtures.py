@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from replication.embedded.cluster import Cluster
+from replication.server.serving import ServedCluster, serve
 
 
 @contextmanager
@@ -25,4 +26,19 @@ def clusters(directory: Path) -> Iterator[Callable[..., Cluster]]:
         yield make
 
 
-__all__ = ["clusters"]
+@contextmanager
+def kafkas(directory: Path) -> Iterator[Callable[..., ServedCluster]]:
+    """Gives ``make(brokers=1, **options)`` -> ``ServedCluster``; in the end all are closed."""
+    with ExitStack() as opened:
+        made = 0
+
+        def make(brokers: int = 1, **options: Any) -> ServedCluster:
+            nonlocal made
+            options.setdefault("directory", directory / f"kafka-{made}")
+            made += 1
+            return opened.enter_context(serve(brokers=brokers, **options))
+
+        yield make
+
+
+__all__ = ["clusters", "kafkas"]

@@ -1,4 +1,4 @@
-"""What a search counted, in words: one line for each thing, 80 columns wide, by what it is."""
+"""The counters of a search in words, one line for each, at most 80 columns, in groups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replication.simulator.faults.noise import WARNED
 from replication.simulator.oracle.excuses import PREFIX as EXCUSED
 from replication.simulator.world.fault_kinds import KINDS
 
-_WIDTH = 58  # of the words
+_WIDTH = 58  # the width of the words
 _ORDER = {kind: number for number, kind in enumerate(KINDS)}
 
 
@@ -39,8 +39,8 @@ _WORDS = {
 def in_words(
     counters: Mapping[str, int], reached: Mapping[str, int], schedules: int
 ) -> Iterator[str]:
-    """Lines: a heading for each group; of each counter its sum, and in how many schedules it was
-    above 0.
+    """Lines with a heading for each group, and for each counter its sum and in how many schedules
+    it was above 0.
     """
     lines: dict[Group, list[str]] = {group: [] for group in Group}
     for name, count in sorted(counters.items(), key=_place):

@@ -18,9 +18,13 @@ _PARTITIONS_MAX = 100
 
 @click.command(short_help="Write real flights, with crashes, and prove that none is lost.")
 @click.option(
-    "--dir", "directory", default="demo-data", show_default=True, metavar="DIR",
+    "--dir",
+    "directory",
+    default="demo-data",
+    show_default=True,
+    metavar="DIR",
     help="Directory. That of an earlier demo is begun afresh; any other must be empty.",
-)  # fmt: skip
+)
 @click.option(
     "--records", type=WHOLE, metavar="N", help="Only the first N flights.  [default: all 336,776]"
 )

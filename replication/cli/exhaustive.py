@@ -14,19 +14,28 @@ from replication.simulator.exhaustive import (
     MUTANTS,
     Bounds,
     Model,
-    Progress,
     Property,
+    SearchProgress,
     search,
     to_dict,
     to_text,
 )
 
 FINISH = (
-    Bounds(1, 6, 6, 6), Bounds(2, 4, 4, 4), Bounds(3, 1, 1, 3), Bounds(3, 2, 2, 2),
-    Bounds(3, 3, 3, 1), Bounds(4, 1, 1, 1), Bounds(4, 3, 3, 0), Bounds(5, 2, 2, 0),
-)  # fmt: skip
-"""The largest bounds that end within minutes and a gigabyte. Each step beyond multiplies the states
-by ten and more, so that whatever exceeds all of these is refused instead of begun."""
+    Bounds(1, 6, 6, 6),
+    Bounds(2, 4, 4, 4),
+    Bounds(3, 1, 1, 3),
+    Bounds(3, 2, 2, 2),
+    Bounds(3, 3, 3, 1),
+    Bounds(4, 1, 1, 1),
+    Bounds(4, 3, 3, 0),
+    Bounds(5, 2, 2, 0),
+)
+"""The largest bounds that end within minutes and a gigabyte.
+
+Each step beyond multiplies the states by ten and more, so bounds that exceed all of these are
+refused.
+"""
 
 
 def run_exhaustive(
@@ -37,15 +46,15 @@ def run_exhaustive(
     asynchronous_isr: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Search, print what came out; the exit code is 1 when a property is violated.
+    """Search, and print the outcome. The exit code is 1 if a property is violated.
 
     Args:
         bounds: replicas, records a log holds, records written, highest leader epoch.
         truncation: a key of ``RULES``; the default is the mutant's, or ``fetch``.
-        mutant: a key of ``MUTANTS``; the search ends where the property breaks that it is about.
+        mutant: a key of ``MUTANTS``. The search ends when the mutant's property breaks.
     Raises:
-        click.UsageError: a name that is not known, or bounds with nothing in them.
-        click.exceptions.Exit: bounds with more than can be searched (``FINISH``), which is told.
+        click.UsageError: an unknown name, or empty bounds.
+        click.exceptions.Exit: the bounds are too large to search (``FINISH``); prints that.
     """
     if not any(Bounds(*bounds).within(most) for most in FINISH):
         largest = ", ".join(" ".join(map(str, most)) for most in FINISH)
@@ -79,7 +88,7 @@ def run_exhaustive(
     return EXIT_FINDINGS if outcome.violations else 0
 
 
-def _show(progress: Progress) -> None:
+def _show(progress: SearchProgress) -> None:
     terminal.status(
         f"depth {progress.depth:3}: {progress.states:12,} states, {progress.generated:12,} steps",
         last=not progress.frontier,

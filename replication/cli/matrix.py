@@ -19,11 +19,10 @@ from replication.simulator.matrix import (
 
 
 def run_matrix(out: Path | None = None, *, as_json: bool = False) -> int:
-    """Run all cells and print them; the exit code is 1 when a cell of the default rule is not as
-    it must be.
+    """Run all cells and print them. The exit code is 1 if a cell of the default rule fails.
 
     Args:
-        out: a directory for ``matrix.md``, ``matrix.svg`` and ``matrix.json``; made when missing.
+        out: a directory for ``matrix.md``, ``matrix.svg`` and ``matrix.json``, created if missing.
     Raises:
         OSError: the files cannot be written.
     """

@@ -18,51 +18,99 @@ from logstore.common.errors import ConfigError
 from replication.common.config import TRUNCATION_RULES
 
 if TYPE_CHECKING:
-    from replication.simulator.world.plan import Options, Plan
+    from replication.simulator.world.plan import SchedulePlan, SearchOptions
 
 FAILURES_SHOWN = 10
-TRACE_LINES = 60  # of a shrunk schedule, the end
+TRACE_LINES = 60  # events shown of a shrunk schedule, the last ones
 
 
 @click.command(short_help="Run clusters in virtual time through schedules of faults.")
 @click.option(
     "--seed", type=WHOLE, default=1, show_default=True, help="Seed of the first schedule."
 )
-@click.option("--schedules", default=1000, show_default=True, type=COUNT,
-              help="How many, one per seed.")  # fmt: skip
+@click.option(
+    "--schedules", default=1000, show_default=True, type=COUNT, help="How many, one per seed."
+)
 @click.option(
     "--truncation", type=click.Choice(TRUNCATION_RULES), help="Rule of the followers [fetch]."
 )
-@click.option("--faults", default="all", show_default=True,
-              help="Groups and kinds, separated by commas; ? lists them.")  # fmt: skip
-@click.option("--flush", type=click.Choice(["ack", "os", "both"]), default="both",
-              show_default=True, help="Sync before a replica counts, or not.")  # fmt: skip
+@click.option(
+    "--faults",
+    default="all",
+    show_default=True,
+    help="Groups and kinds, separated by commas; ? lists them.",
+)
+@click.option(
+    "--flush",
+    type=click.Choice(["ack", "os", "both"]),
+    default="both",
+    show_default=True,
+    help="Sync before a replica counts, or not.",
+)
 @click.option("--brokers", default=3, show_default=True, type=Number(1, 7))
-@click.option("--events", default=150, show_default=True, type=Number(20, 100_000),
-              help="Length of the time with load and faults.")  # fmt: skip
+@click.option(
+    "--events",
+    default=150,
+    show_default=True,
+    type=Number(20, 100_000),
+    help="Length of the time with load and faults.",
+)
 @click.option("--mutant", help="Run with one guard of the protocol removed; ? lists them.")
 @click.option("--workers", type=Number(1, 1024), help="Processes [one for each core].")
-@click.option("--replay", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Run the plan in this file instead.")  # fmt: skip
-@click.option("--save", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write the shrunk plan of the first failure here, not to the directory for "
-              "temporary files.")  # fmt: skip
+@click.option(
+    "--replay",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run the plan in this file instead.",
+)
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the shrunk plan of the first failure here, not to the directory for "
+    "temporary files.",
+)
+@click.option("--groups", is_flag=True, help="With a group of consumers.")
+@click.option("--transactions", is_flag=True, help="With transactions through coordinators.")
 @click.option("--shrink/--no-shrink", default=True, help="Make the first failure small.")
 @click.option("--trace", is_flag=True, help="Print every event (of one schedule).")
-@click.option("--exhaustive", nargs=4, type=Number(0, 50), metavar="R L N E",
-              help="All interleavings: replicas, log size, records, largest epoch.")  # fmt: skip
-@click.option("--matrix", is_flag=True,
-              help="What each truncation rule loses in scripted scenarios.")  # fmt: skip
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path),
-              help="With --matrix: a directory for it as Markdown, SVG and JSON.")  # fmt: skip
+@click.option(
+    "--exhaustive",
+    nargs=4,
+    type=Number(0, 50),
+    metavar="R L N E",
+    help="All interleavings: replicas, log size, records, largest epoch.",
+)
+@click.option(
+    "--matrix", is_flag=True, help="What each truncation rule loses in scripted scenarios."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --matrix: a directory for it as Markdown, SVG and JSON.",
+)
 @json_option
 @click.pass_context
 def simulate(
-    ctx: click.Context, seed: int, schedules: int, truncation: str | None, faults: str, flush: str,
-    brokers: int, events: int, mutant: str | None, workers: int | None, replay: Path | None,
-    save: Path | None, shrink: bool, trace: bool, exhaustive: tuple[int, int, int, int] | None,
-    matrix: bool, out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    seed: int,
+    schedules: int,
+    truncation: str | None,
+    faults: str,
+    flush: str,
+    brokers: int,
+    events: int,
+    mutant: str | None,
+    workers: int | None,
+    replay: Path | None,
+    save: Path | None,
+    groups: bool,
+    transactions: bool,
+    shrink: bool,
+    trace: bool,
+    exhaustive: tuple[int, int, int, int] | None,
+    matrix: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
     """Run a cluster of real brokers through schedules of faults, in virtual time.
 
     Each schedule is drawn from its seed: clients, crashes, a bad network, bad disks. After every
@@ -81,7 +129,7 @@ def simulate(
     from replication.simulator.search.plan_generator import draw_plan
     from replication.simulator.search.run import run_plan
     from replication.simulator.world.fault_kinds import expand
-    from replication.simulator.world.plan import Options, Plan
+    from replication.simulator.world.plan import SchedulePlan, SearchOptions
 
     if mutant == "?":
         for name, (what, _) in MUTANTS.items():
@@ -93,11 +141,13 @@ def simulate(
     try:
         chosen = tuple(faults.split(","))
         expand(chosen)
-        options = Options(truncation or "fetch", chosen, flush, brokers, events, mutant)
+        options = SearchOptions(
+            truncation or "fetch", chosen, flush, brokers, events, mutant, groups, transactions
+        )
         if mutant is not None and mutant not in {**MUTANTS, **BASELINES}:
             raise ConfigError(f"no mutant {mutant!r}; --mutant ? lists them")
         if replay is not None:
-            plan = Plan.from_json(replay.read_bytes())
+            plan = SchedulePlan.from_json(replay.read_bytes())
         else:
             plan = draw_plan(seed, options)
     except ConfigError as error:
@@ -108,10 +158,15 @@ def simulate(
         ctx.exit(_search(seed, schedules, options, workers, save, shrink, as_json))
     result = run_plan(plan, keep_trace=True)
     if as_json:
-        terminal.print_json({
-            "seed": plan.seed, "events": result.events, "traceHash": result.trace_hash,
-            "violations": result.violations, "counters": result.counters,
-        })  # fmt: skip
+        terminal.print_json(
+            {
+                "seed": plan.seed,
+                "events": result.events,
+                "traceHash": result.trace_hash,
+                "violations": result.violations,
+                "counters": result.counters,
+            }
+        )
     else:
         for violation in result.violations:
             terminal.line(violation, style="red")
@@ -127,7 +182,7 @@ def simulate(
 
 
 def _kinds() -> Iterator[str]:
-    """Groups and their kinds of faults, as a list for people."""
+    """A list of fault groups and their kinds."""
     from replication.simulator.world.fault_kinds import GROUPS, KINDS
 
     yield f"{'all':24}every kind but those of unclean and admin"
@@ -139,9 +194,14 @@ def _kinds() -> Iterator[str]:
 
 
 def _search(
-    seed: int, schedules: int, options: Options, workers: int | None, save: Path | None,
-    shrink: bool, as_json: bool,
-) -> int:  # fmt: skip
+    seed: int,
+    schedules: int,
+    options: SearchOptions,
+    workers: int | None,
+    save: Path | None,
+    shrink: bool,
+    as_json: bool,
+) -> int:
     from logstore.common.clock import SystemClock
     from logstore.terminal import tables
     from replication.cli.counters import in_words
@@ -158,9 +218,13 @@ def _search(
             bar.update(task, completed=summary.schedules, description=f"schedules{failed}")
 
         summary = search(
-            seed, schedules, options, workers=workers, progress=show,
+            seed,
+            schedules,
+            options,
+            workers=workers,
+            progress=show,
             stop_early=options.mutant is not None,
-        )  # fmt: skip
+        )
     seconds = (clock.monotonic_ns() - begun_ns) / 1e9
     if as_json:
         terminal.print_json({**summary.to_dict(), "seconds": round(seconds, 2)})
@@ -189,7 +253,7 @@ def _show_story(trace: list[str]) -> None:
     terminal.lines(story[-TRACE_LINES - 1 : -1])
 
 
-def _show_plan(plan: Plan) -> None:
+def _show_plan(plan: SchedulePlan) -> None:
     terminal.line(
         f"seed {plan.seed}: {plan.brokers} brokers, {plan.partitions} partitions, "
         f"min.insync.replicas {plan.min_isr}, flush={plan.flush}, truncation={plan.truncation}"
@@ -200,8 +264,8 @@ def _show_plan(plan: Plan) -> None:
         terminal.line(f"  {text}")
 
 
-def _show_failure(plan: Plan, options: Options, save: Path | None) -> None:
-    """The failure made small, with its events and the command that repeats just that."""
+def _show_failure(plan: SchedulePlan, options: SearchOptions, save: Path | None) -> None:
+    """Print the shrunk failure with its events and the command that repeats it."""
     from replication.simulator.search.run import run_plan
     from replication.simulator.search.shrink import shrink
 
@@ -221,9 +285,11 @@ def _show_failure(plan: Plan, options: Options, save: Path | None) -> None:
     terminal.line(f"As it was drawn: {_by_seed(plan, options)}")
 
 
-def _by_seed(plan: Plan, options: Options) -> str:
+def _by_seed(plan: SchedulePlan, options: SearchOptions) -> str:
     """The command that draws and runs the whole schedule again."""
     more = "" if options.mutant is None else f" --mutant {options.mutant}"
+    more += " --groups" if options.groups else ""
+    more += " --transactions" if options.transactions else ""
     return (
         f"logstore simulate --seed {plan.seed} --schedules 1 "
         f"--truncation {options.truncation} --faults {','.join(options.faults)} "

@@ -1,0 +1,204 @@
+"""``logstore serve``: brokers for every Kafka client, until a signal ends them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli.common.config import parse_pairs
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from logstore.cli.common.numbers import Number
+from logstore.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from replication.network import Listener
+
+LOOK_S = 0.5  # whether a broker is left
+MAX_PORT = 65_535
+
+
+@click.command(short_help="Serve Kafka clients, from Kafka's own files.")
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Directory; each broker has its log directory in it.",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="[PROTOCOL://]HOST:PORT,…",
+    help="Addresses of the first broker; the next ones have the ports that follow. Port 0: any. "
+    "Protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL.",
+)
+@click.option(
+    "--brokers", default=1, show_default=True, type=Number(1, 100), help="Brokers in this process."
+)
+@click.option(
+    "--config",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Configuration under Kafka's broker-wide keys; may be repeated.",
+)
+@click.option(
+    "--users",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Who may log in on listeners with SASL: NAME:PASSWORD in each line.",
+)
+@click.option(
+    "--allow-plaintext",
+    is_flag=True,
+    help="Listen on an address that other machines reach, without TLS and login: they may read "
+    "and write everything.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    help="Host by which clients reach the brokers, where that is not the one they listen on.",
+)
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Serve health, metrics, the state of the brokers and a live page there.",
+)
+@json_option
+def serve(
+    directory: str,
+    listen: str,
+    brokers: int,
+    pairs: tuple[str, ...],
+    users: Path | None,
+    allow_plaintext: bool,
+    advertise: str | None,
+    http: str | None,
+    as_json: bool,
+) -> None:
+    """Serve Kafka clients: producers, consumers, admin tools, of any language, unchanged.
+
+    The files in DIR are Kafka's own; a later start goes on with them. When the brokers are ready,
+    one line says where. Ctrl-C and SIGTERM stop them cleanly (exit code 0); a second Ctrl-C at
+    once. If every broker has failed, the exit code is 1.
+
+    \b
+      logstore serve --dir /tmp/kafka
+      logstore serve --dir /tmp/kafka --brokers 3 --config num.partitions=4
+      logstore serve --dir /tmp/kafka --listen SASL_SSL://:9093 --advertise kafka.example.org
+        --users users.txt --config ssl.keystore.location=server.pem
+      echo hello | kcat -b 127.0.0.1:9092 -P -t greetings
+    """
+    from replication.network import UserCredentials
+    from replication.server.config import ServerConfig
+    from replication.server.kafka_server import Exposure
+    from replication.server.serving import HttpListener
+    from replication.server.serving import serve as start
+
+    page = None if http is None else HttpListener(*_address("--http", http), allow_plaintext)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: stop.set())
+    try:
+        credentials = None if users is None else UserCredentials(_users(users))
+        kafka = start(
+            directory,
+            listeners=_listeners(listen, brokers),
+            brokers=brokers,
+            config=ServerConfig.from_properties(parse_pairs(pairs)),
+            exposure=Exposure(advertise, allow_plaintext, credentials),
+            http=page,
+        )
+    except ConfigError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{printable(str(error.filename or directory))}: {error.strerror or error}")
+    with kafka:
+        # A full collection looked at all modules, while every request waited: 24 ms. They stay.
+        gc.freeze()
+        _restore(signal.SIGINT, stop)
+        servers = kafka.bootstrap_servers
+        address = None if kafka.http is None else _url(*kafka.http.address)
+        if as_json:
+            ready: dict[str, object] = {"bootstrapServers": servers.split(",")}
+            terminal.line(json.dumps(ready if address is None else {**ready, "http": address}))
+        else:
+            terminal.line(f"ready: {servers}")
+            if address is not None:
+                terminal.line(f"page:  {address}")
+        while not stop.wait(LOOK_S):
+            if not kafka.live_brokers:
+                terminal.line("error: no broker is left", err=True)
+                raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def _restore(number: int, stop: threading.Event) -> None:
+    """The next Ctrl-C stops cleanly, the one after it at once."""
+    default = signal.default_int_handler
+
+    def handle(number: int, frame: object) -> None:
+        signal.signal(number, default)
+        stop.set()
+
+    signal.signal(number, handle)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def _address(option: str, text: str, brokers: int = 1) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not is_port or int(port) > MAX_PORT:
+        fail(f"{option} {printable(text)}: give HOST:PORT")
+    _check_ports(text, int(port), brokers)
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check_ports(text: str, port: int, brokers: int) -> None:
+    if port and port + brokers - 1 > MAX_PORT:
+        fail(f"{printable(text)}: there are not {brokers} ports from there on")
+
+
+def _listeners(text: str, brokers: int) -> list[Listener]:
+    from replication.network import Listener, parse_listeners
+
+    found = []
+    for part in text.split(","):
+        if "://" in part:
+            (listener,) = parse_listeners(part)
+            _check_ports(part, listener.port, brokers)
+        else:
+            listener = Listener("PLAINTEXT", *_address("--listen", part, brokers))
+        found.append(listener)
+    if len({listener.name for listener in found}) < len(found):
+        fail(f"--listen {printable(text)}: one listener for each protocol")
+    return found
+
+
+def _users(path: Path) -> dict[str, str]:
+    """``NAME:PASSWORD`` in each line; a line that begins with # is a comment."""
+    users: dict[str, str] = {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        fail(f"{printable(str(path))}: not UTF-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line or line.startswith("#"):
+            continue
+        name, colon, password = line.partition(":")
+        if not colon or not name or not password or name in users:
+            fail(f"{printable(str(path))}:{number}: give NAME:PASSWORD, each name once")
+        users[name] = password
+    return users

@@ -1,0 +1,202 @@
+"""``logstore status``: brokers, partitions and groups of a running cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checkpoints.printable import printable
+from logstore import terminal
+from logstore.cli.common.exits import EXIT_FINDINGS, fail, json_option
+from replication.common.internal_topics import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from replication.admin.status import ClusterStatus
+
+DEFAULT_PORT = 9092
+
+
+def parse_servers(text: str) -> list[tuple[str, int]]:
+    """``host:port,host`` as pairs; IPv6 addresses stand in brackets.
+
+    Raises:
+        click.BadParameter: a part is not of that form.
+    """
+    servers = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or part.strip().endswith("]"):
+            host, port = part.strip(), str(DEFAULT_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise click.BadParameter(f"{part!r} is not host:port")
+        servers.append((host, int(port)))
+    return servers
+
+
+@click.command(short_help="Show brokers, partitions, groups and lag of a running cluster.")
+@click.option(
+    "--bootstrap-server",
+    "servers",
+    default="127.0.0.1:9092",
+    show_default=True,
+    metavar="HOST:PORT,…",
+    help="Some brokers; they name the others.",
+)
+@click.option("--topic", metavar="T", help="Only the partitions of this topic.")
+@click.option("--internal", is_flag=True, help="Show the brokers' own topics, too.")
+@click.option("--group", metavar="G", help="Only this consumer group.")
+@json_option
+def status(
+    servers: str, topic: str | None, internal: bool, group: str | None, as_json: bool
+) -> None:
+    """Show the brokers of a running cluster, who leads what, how far each partition goes, and how
+    far behind its consumer groups are. It speaks Kafka's protocol, so the cluster may be a real
+    Kafka.
+
+    Ends with 1 if a broker does not answer, a partition has no leader, or a replica is not in
+    sync. Partitions of the brokers' own topics are shown where that is so, and with --internal.
+
+    \b
+    Example:
+      logstore status --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.admin import WireError, cluster_status
+    from replication.admin.status import under_replicated
+
+    try:
+        found = cluster_status(parse_servers(servers))
+    except WireError as error:
+        fail(printable(str(error)))
+    if topic is not None:
+        found = found._replace(
+            partitions=tuple(each for each in found.partitions if each.tp.topic == topic)
+        )
+    elif not internal:
+        found = found._replace(
+            partitions=tuple(
+                each
+                for each in found.partitions
+                if each.tp.topic not in INTERNAL_TOPICS or under_replicated(each)
+            )
+        )
+    if group is not None:
+        found = found._replace(groups=tuple(g for g in found.groups if g.group_id == group))
+    if as_json:
+        terminal.print_json(_json(found), indent=2)
+    else:
+        _print(found)
+    if any(broker.problem for broker in found.brokers) or any(
+        map(under_replicated, found.partitions)
+    ):
+        raise click.exceptions.Exit(EXIT_FINDINGS)
+
+
+def _json(found: ClusterStatus) -> dict[str, Any]:
+    return {
+        "clusterId": found.cluster_id,
+        "brokers": [
+            {
+                "broker": broker.broker_id,
+                "host": broker.host,
+                "port": broker.port,
+                "isController": broker.is_controller,
+                "problem": broker.problem,
+            }
+            for broker in found.brokers
+        ],
+        "partitions": [
+            {
+                "topic": each.tp.topic,
+                "partition": each.tp.partition,
+                "leader": each.leader,
+                "leaderEpoch": each.leader_epoch,
+                "replicas": each.replicas,
+                "isr": each.isr,
+                "offlineReplicas": each.offline,
+                "logStartOffset": each.log_start_offset,
+                "highWatermark": each.high_watermark,
+            }
+            for each in found.partitions
+        ],
+        "groups": [
+            {
+                "group": group.group_id,
+                "state": group.state,
+                "protocolType": group.protocol_type,
+                "coordinator": group.coordinator,
+                "members": group.members,
+                "offsets": [
+                    {
+                        "topic": each.tp.topic,
+                        "partition": each.tp.partition,
+                        "committed": each.committed,
+                        "highWatermark": each.high_watermark,
+                        "lag": each.lag,
+                    }
+                    for each in group.offsets
+                ],
+            }
+            for group in found.groups
+        ],
+    }
+
+
+def _print(found: ClusterStatus) -> None:
+    from logstore.terminal import tables
+
+    brokers = tables.Listing(["broker", "address", "controller"], [])
+    for broker in found.brokers:
+        address = f"{broker.host}:{broker.port}"
+        brokers.add_row(
+            str(broker.broker_id), printable(address), "yes" if broker.is_controller else ""
+        )
+    brokers.print()
+    for broker in found.brokers:
+        if broker.problem:
+            terminal.line(f"broker {broker.broker_id}: {printable(broker.problem)}", err=True)
+    if found.partitions:
+        terminal.line()
+        partitions = tables.Listing(
+            ["partition", "isr", "replicas"], ["leader", "epoch", "start", "hw"]
+        )
+        for each in found.partitions:
+            partitions.add_row(
+                printable(str(each.tp)),
+                _ids(each.isr),
+                _ids(each.replicas),
+                _known(each.leader),
+                str(each.leader_epoch),
+                _known(each.log_start_offset),
+                _known(each.high_watermark),
+            )
+        partitions.print()
+    if found.groups:
+        terminal.line()
+        groups = tables.Listing(
+            ["group", "state", "partition"], ["members", "committed", "hw", "lag"]
+        )
+        for group in found.groups:
+            head = [printable(group.group_id), printable(group.state)]
+            rest = str(group.members)
+            if not group.offsets:
+                groups.add_row(*head, "", rest, "", "", "")
+            for offset in group.offsets:
+                groups.add_row(
+                    *head,
+                    printable(str(offset.tp)),
+                    rest,
+                    str(offset.committed),
+                    _known(offset.high_watermark),
+                    _known(offset.lag),
+                )
+        groups.print()
+
+
+def _ids(ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, ids))
+
+
+def _known(value: int) -> str:
+    return "-" if value < 0 else str(value)

@@ -1,0 +1,222 @@
+"""Faults of a server for tests of its clients: answers that come late, or not at all, or say no.
+
+    faults.fail(ApiKey.PRODUCE, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=2)
+    faults.lose_answer(ApiKey.JOIN_GROUP)
+    faults.delay(ApiKey.FETCH, ms=300, times=None)
+
+Each request meets the first fault that is meant for it and not used up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Self
+
+from logstore.storage.file_slice import FileSlice
+from replication.apis.refusals import refusal
+from replication.common.error_codes import ErrorCode
+from replication.network import CLOSE, Answer, ReceivedRequest, RequestHandler, Respond, Send
+from replication.protocol import (
+    SERVED,
+    ApiKey,
+    ProtocolError,
+    decode_request,
+    encode_response,
+    error_codes,
+    response_header,
+)
+
+
+class FaultKind(Enum):
+    DELAY = "delay"  # carried out; the answer leaves late
+    DROP = "drop"  # not carried out; the connection is closed
+    LOSE_ANSWER = "lose answer"  # carried out; the connection is closed
+    FAIL = "fail"  # not carried out; answered with an error
+
+
+class RequestFault:
+    """What befalls some requests; made by ``RequestFaults``.
+
+    Attributes:
+        met: how many requests it befell.
+    """
+
+    def __init__(
+        self,
+        kind: FaultKind,
+        apis: tuple[ApiKey, ...],
+        times: int | None,
+        *,
+        ms: int = 0,
+        error: ErrorCode = ErrorCode.NONE,
+        broker: int | None = None,
+    ) -> None:
+        if times is not None and times < 1:
+            raise ValueError(f"times={times}: a fault happens once at least, or None for always")
+        self.kind, self.apis, self.times = kind, frozenset(apis), times
+        self.ms, self.error, self.broker = ms, error, broker
+        self.met = 0
+
+    def __repr__(self) -> str:
+        apis = ", ".join(sorted(api.name for api in self.apis)) or "all"
+        return f"RequestFault({self.kind.value} {apis}, met {self.met})"
+
+    def is_for(self, api_key: int, broker: int) -> bool:
+        return (
+            (self.times is None or self.met < self.times)
+            and (not self.apis or api_key in self.apis)
+            and self.broker in (None, broker)
+        )
+
+
+class RequestFaults:
+    """The faults of some brokers, changed while they serve. Safe from any thread.
+
+    ``apis`` of each method are the requests it is for; without any it is for all but ApiVersions,
+    with which every connection begins. ``times`` is how many requests it befalls, None for all
+    that come. ``broker`` limits it to one broker.
+    """
+
+    def __init__(self) -> None:
+        self._faults: list[RequestFault] = []
+        self._lock = threading.Lock()
+
+    def delay(
+        self, *apis: ApiKey, ms: int, times: int | None = 1, broker: int | None = None
+    ) -> RequestFault:
+        """The request is carried out at once, and its answer leaves ``ms`` late."""
+        return self._add(RequestFault(FaultKind.DELAY, apis, times, ms=ms, broker=broker))
+
+    def drop(self, *apis: ApiKey, times: int | None = 1, broker: int | None = None) -> RequestFault:
+        """The connection is closed, as if the request had been lost."""
+        return self._add(RequestFault(FaultKind.DROP, apis, times, broker=broker))
+
+    def lose_answer(
+        self, *apis: ApiKey, times: int | None = 1, broker: int | None = None
+    ) -> RequestFault:
+        """The request is carried out, then the connection is closed: the client cannot know."""
+        return self._add(RequestFault(FaultKind.LOSE_ANSWER, apis, times, broker=broker))
+
+    def fail(
+        self,
+        *apis: ApiKey,
+        error: ErrorCode,
+        times: int | None = 1,
+        broker: int | None = None,
+    ) -> RequestFault:
+        """The request is answered with ``error`` in every place that has one, and not carried
+        out. A request whose answer has no place for an error is dropped."""
+        return self._add(RequestFault(FaultKind.FAIL, apis, times, error=error, broker=broker))
+
+    def clear(self) -> None:
+        """From now on nothing fails any more."""
+        with self._lock:
+            self._faults.clear()
+
+    def _add(self, fault: RequestFault) -> RequestFault:
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def _meet(self, api_key: int, broker: int) -> RequestFault | None:
+        if api_key == ApiKey.API_VERSIONS:
+            return None
+        with self._lock:
+            for fault in self._faults:
+                if fault.is_for(api_key, broker):
+                    fault.met += 1
+                    if fault.met == fault.times:
+                        self._faults.remove(fault)
+                    return fault
+        return None
+
+    def around(self, broker: int, handler: RequestHandler) -> RequestHandler:
+        """``handler`` of a broker, with the faults in its way."""
+
+        def handle(received: ReceivedRequest, respond: Respond) -> None:
+            # Nearly always there is none.
+            fault = self._meet(received.api_key, broker) if self._faults else None
+            if fault is None:
+                handler(received, respond)
+            else:
+                REACTIONS[fault.kind](fault, handler, received, respond)
+
+        return handle
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.clear()
+
+
+def _delay(
+    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
+) -> None:
+    def late(answer: Answer) -> None:
+        if isinstance(answer, Send):
+            answer = answer._replace(delay_ms=answer.delay_ms + fault.ms)
+        respond(answer)
+
+    handler(received, late)
+
+
+def _drop(
+    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
+) -> None:
+    respond(CLOSE)
+
+
+def _lose_answer(
+    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
+) -> None:
+    def lost(answer: Answer) -> None:
+        if isinstance(answer, Send):
+            for part in answer.buffers:
+                if isinstance(part, FileSlice):
+                    part.release()
+        respond(CLOSE)
+
+    handler(received, lost)
+
+
+def _fail(
+    fault: RequestFault, handler: RequestHandler, received: ReceivedRequest, respond: Respond
+) -> None:
+    """What is malformed is the handler's business, as ever."""
+    key, version = received.api_key, received.api_version
+    served = SERVED.get(key)
+    if served is None or version not in served:
+        handler(received, respond)
+        return
+    try:
+        request = decode_request(key, version, received.body)
+    except ProtocolError:
+        handler(received, respond)
+        return
+    message = refusal(key, version, request, fault.error)
+    if not isinstance(message, tuple):
+        respond(CLOSE)
+        return
+    header = response_header(key, version, received.correlation_id)
+    body = encode_response(message, version)
+    respond(Send([header, *body], errors=error_codes(message)))
+
+
+REACTIONS: dict[
+    FaultKind, Callable[[RequestFault, RequestHandler, ReceivedRequest, Respond], None]
+] = {
+    FaultKind.DELAY: _delay,
+    FaultKind.DROP: _drop,
+    FaultKind.LOSE_ANSWER: _lose_answer,
+    FaultKind.FAIL: _fail,
+}
+
+
+__all__ = [
+    "FaultKind",
+    "RequestFault",
+    "RequestFaults",
+]

@@ -1,0 +1,159 @@
+"""A picture of some brokers of this process, as plain values that JSON can carry.
+
+It is put together from what each broker shows at a glance. No lock is held over more than one
+value, so two numbers may be an instant apart, as in any monitoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from checkpoints.types import TopicPartition
+from replication.broker.broker import Broker
+from replication.partition import Partition
+
+STATE_VERSION = 1  # of the JSON; it rises when a field changes its meaning
+
+
+class GroupSnapshot(NamedTuple):
+    """A consumer group as its coordinator has it."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    members: int
+    offsets: Mapping[TopicPartition, int]  # committed
+
+
+def cluster_state(
+    brokers: Iterable[Broker], groups: Iterable[GroupSnapshot] = ()
+) -> dict[str, Any]:
+    """
+    Returns:
+        ``version``, ``brokers``, ``partitions``, ``groups`` and ``truncations``; ids ascending,
+        truncations latest first. Offsets are −1 where they are not known.
+    """
+    here = sorted(brokers, key=lambda broker: broker.broker_id)
+    partitions = _partitions(here)
+    return {
+        "version": STATE_VERSION,
+        "brokers": [_broker(broker) for broker in here],
+        "partitions": list(partitions.values()),
+        "groups": [_group(group, partitions) for group in sorted(groups)],
+        "truncations": _truncations(here),
+    }
+
+
+def _broker(broker: Broker) -> dict[str, Any]:
+    manager = broker.replica_manager
+    partitions = list(manager.partitions.values())
+    stats = manager.stats
+    return {
+        "id": broker.broker_id,
+        "state": broker.state.value,
+        "epoch": broker.broker_epoch,
+        "is_controller": broker.controller.active,
+        "partitions": len(partitions),
+        "leaders": sum(partition.is_leader for partition in partitions),
+        "under_replicated": sum(partition.under_replicated for partition in partitions),
+        "bytes_in": stats.bytes_in,
+        "bytes_out": stats.bytes_out,
+        "messages_in": stats.messages_in,
+        "offline_directories": sorted(broker.log_manager.offline_directories),
+    }
+
+
+def _partitions(brokers: Iterable[Broker]) -> dict[TopicPartition, dict[str, Any]]:
+    """By topic and partition, ascending. The leader is the replica that leads in the latest epoch:
+    one that was replaced, and does not know yet, is not it."""
+    replicas: dict[TopicPartition, dict[int, Partition]] = {}
+    for broker in brokers:
+        for tp, partition in list(broker.replica_manager.partitions.items()):
+            replicas.setdefault(tp, {})[broker.broker_id] = partition
+    return {tp: _partition(tp, replicas[tp]) for tp in sorted(replicas)}
+
+
+def _partition(tp: TopicPartition, replicas: Mapping[int, Partition]) -> dict[str, Any]:
+    epoch = max(partition.leader_epoch for partition in replicas.values())
+    leader = next(
+        (p for p in replicas.values() if p.is_leader and p.leader_epoch == epoch),
+        None,
+    )
+    assigned = max((p.replicas for p in replicas.values()), key=len)
+    shown = sorted({*assigned, *replicas})
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "leader": -1 if leader is None else leader.leader_id,
+        "leader_epoch": epoch,
+        "isr": [] if leader is None else sorted(leader.isr.committed),
+        "min_isr": 0 if leader is None else leader.min_isr,
+        "high_watermark": -1 if leader is None else _offsets(leader)[2],
+        "replicas": [_replica(broker_id, replicas.get(broker_id)) for broker_id in shown],
+    }
+
+
+def _replica(broker_id: int, partition: Partition | None) -> dict[str, Any]:
+    start, end, high = (-1, -1, -1) if partition is None else _offsets(partition)
+    return {
+        "broker": broker_id,
+        "is_online": partition is not None and not partition.offline,
+        "log_start_offset": start,
+        "log_end_offset": end,
+        "high_watermark": high,
+    }
+
+
+def _offsets(partition: Partition) -> tuple[int, int, int]:
+    log = partition.log
+    if log is None or partition.offline:
+        return -1, -1, -1
+    return log.log_start_offset, log.log_end_offset, log.high_watermark
+
+
+def _group(
+    group: GroupSnapshot, partitions: Mapping[TopicPartition, dict[str, Any]]
+) -> dict[str, Any]:
+    """``lag`` counts offsets, not records: a compacted log has fewer. −1 where the end of the
+    partition is not known here."""
+    offsets = []
+    for tp in sorted(group.offsets):
+        committed = group.offsets[tp]
+        known = partitions.get(tp)
+        end = -1 if known is None else known["high_watermark"]
+        offsets.append(
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "committed": committed,
+                "high_watermark": end,
+                "lag": max(0, end - committed) if end >= 0 else -1,
+            }
+        )
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "members": group.members,
+        "offsets": offsets,
+    }
+
+
+def _truncations(brokers: Iterable[Broker]) -> list[dict[str, Any]]:
+    found = []
+    for broker in brokers:
+        now_ms = broker.runtime.now_ms()
+        for event in broker.replica_manager.truncations:
+            found.append(
+                {
+                    "broker": broker.broker_id,
+                    "topic": event.tp.topic,
+                    "partition": event.tp.partition,
+                    "leader_epoch": event.leader_epoch,
+                    "from_offset": event.log_end_offset,
+                    "to_offset": event.offset,
+                    "ago_ms": now_ms - event.at_ms,
+                }
+            )
+    return sorted(found, key=lambda event: event["ago_ms"])

@@ -1,0 +1,202 @@
+"""The sockets of brokers, and what is behind them (Kafka's ``KafkaServer``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from logstore.common.errors import ConfigError
+from replication.apis.assembly import BrokerApis, kafka_apis
+from replication.apis.quick import is_quick
+from replication.broker.broker import Broker
+from replication.broker.metrics import Histogram, Sample
+from replication.common.state import Endpoint
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.network import (
+    CLOSE,
+    ClientQuotas,
+    Credentials,
+    Listener,
+    NetworkServer,
+    ReceivedRequest,
+    Respond,
+)
+from replication.protocol import ApiKey
+from replication.replica_manager.metadata_cache import MetadataCache
+from replication.server.config import ServerConfig
+from replication.server.faults import RequestFaults
+from replication.server.metrics import group_samples, network_samples, transaction_samples
+
+ANY_ADDRESS = ("", "0.0.0.0", "::")
+WITHOUT_METADATA = frozenset({ApiKey.API_VERSIONS})
+"""Answered by a broker that does not know the cluster yet."""
+
+
+class Exposure(NamedTuple):
+    """Who may use the listeners, and how they find them.
+
+    Attributes:
+        advertised_host: by which clients reach the broker; by default the host that a listener is
+            bound to.
+        allow_plaintext: let other machines use listeners that have neither TLS nor login.
+        credentials: of those who may log in, on listeners with SASL.
+    """
+
+    advertised_host: str | None = None
+    allow_plaintext: bool = False
+    credentials: Credentials | None = None
+
+
+LOCAL = Exposure()
+
+
+class KafkaServer:
+    """A front door: listeners for one life of one broker.
+
+    The sockets are bound when it is made, so that the broker registers addresses that are true.
+
+    Args:
+        exposure: to whom, and by which host.
+        faults: what befalls requests on their way, in tests.
+    Raises:
+        ConfigError: a listener is bound to all addresses and none is advertised, or anybody could
+            use it.
+        OSError: an address is taken.
+    """
+
+    def __init__(
+        self,
+        broker_id: int,
+        listeners: Sequence[Listener],
+        config: ServerConfig,
+        exposure: Exposure = LOCAL,
+        faults: RequestFaults | None = None,
+    ) -> None:
+        self._config = config
+        self._apis: BrokerApis | None = None
+        self._metadata: MetadataCache | None = None
+        for listener in listeners:
+            if listener.host in ANY_ADDRESS and exposure.advertised_host is None:
+                raise ConfigError(
+                    f"listener {listener.name} is bound to all addresses: give the host that "
+                    "clients are to use (--advertise HOST)"
+                )
+        self._network = NetworkServer(
+            listeners,
+            self._handle if faults is None else faults.around(broker_id, self._handle),
+            config.network,
+            is_quick=is_quick,
+            credentials=exposure.credentials,
+            allow_plaintext=exposure.allow_plaintext,
+            name=f"kafka-{broker_id}",
+        )
+        bound = self._network.bound_addresses
+        self.endpoints = tuple(
+            Endpoint(
+                listener.name,
+                exposure.advertised_host or listener.host,
+                bound[listener.name][1],
+                listener.security_protocol.value,
+            )
+            for listener in listeners
+        )
+
+    @property
+    def bound_addresses(self) -> Mapping[str, tuple[str, int]]:
+        """Host and port of each listener's socket."""
+        return self._network.bound_addresses
+
+    @property
+    def groups(self) -> GroupCoordinator | None:
+        """None before ``serve``."""
+        return None if self._apis is None else self._apis.groups
+
+    def samples(self) -> Iterator[Sample | Histogram]:
+        """What it has to say for metrics, from any thread."""
+        yield from network_samples(self._network.metrics())
+        if self._apis is not None:
+            yield from group_samples(self._apis.groups)
+            yield from transaction_samples(self._apis.transactions)
+
+    def serve(self, broker: Broker) -> None:
+        """Take requests for ``broker``, once."""
+        config = self._config
+        self._metadata = broker.metadata
+        self._apis = kafka_apis(
+            broker,
+            config.apis,
+            config.groups,
+            config.transactions,
+            (config.network,),
+            ClientQuotas(config.network, broker.runtime.now_ms),
+        )
+        self._network.start()
+
+    def _handle(self, received: ReceivedRequest, respond: Respond) -> None:
+        """A broker that has just started would call every topic unknown, until a controller has
+        told it of them. If its connection is closed instead, every client asks again."""
+        apis, metadata = self._apis, self._metadata
+        if (
+            apis is not None
+            and metadata is not None
+            and (metadata.is_complete or received.api_key in WITHOUT_METADATA)
+        ):
+            apis.apis.handle(received, respond)
+        else:
+            respond(CLOSE)
+
+    def close(self, grace_ms: int) -> None:
+        """Take no more requests; those in process are answered within ``grace_ms``. Idempotent."""
+        if self._apis is not None:
+            self._apis.close()
+        self._network.close(grace_ms)
+
+
+class FrontDoors:
+    """Opens the front door of each broker in each of its lives, always at the same addresses.
+
+    Args:
+        listeners: of every broker. A port of 0 is one that is free, and stays the broker's; another
+            is that of the first broker, and the next ones have the ports that follow it.
+        broker_ids: in the order of their ports.
+    Attributes:
+        faults: what befalls requests to any of the brokers; nothing at first.
+        opened: the door of each broker in its latest life.
+    """
+
+    def __init__(
+        self,
+        listeners: Sequence[Listener],
+        broker_ids: Sequence[int],
+        config: ServerConfig,
+        exposure: Exposure = LOCAL,
+    ) -> None:
+        self.faults = RequestFaults()
+        self.opened: dict[int, KafkaServer] = {}
+        self._config = config.of_cluster(len(broker_ids))
+        self._exposure = exposure
+        self._listeners = {
+            broker_id: [
+                listener._replace(port=listener.port and listener.port + at)
+                for listener in listeners
+            ]
+            for at, broker_id in enumerate(broker_ids)
+        }
+
+    def __call__(self, broker_id: int) -> KafkaServer:
+        """See ``OpenFrontDoor``."""
+        listeners = self._listeners[broker_id]
+        server = KafkaServer(broker_id, listeners, self._config, self._exposure, self.faults)
+        self.opened[broker_id] = server
+        self._listeners[broker_id] = [
+            listener._replace(port=server.bound_addresses[listener.name][1])
+            for listener in listeners
+        ]
+        return server
+
+
+__all__ = [
+    "Exposure",
+    "FrontDoors",
+    "KafkaServer",
+]

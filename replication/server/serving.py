@@ -1,0 +1,170 @@
+"""``serve``: brokers of this process for every Kafka client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from replication.broker.broker import Broker
+from replication.broker.metrics import Histogram, Sample
+from replication.embedded.cluster import Cluster
+from replication.network import Listener
+from replication.server.config import ServerConfig
+from replication.server.groups import group_snapshots
+from replication.server.http import GroupSnapshot
+from replication.server.kafka_server import LOCAL, Exposure, FrontDoors
+
+if TYPE_CHECKING:
+    from replication.server.http.http_server import HttpServer
+
+EMBEDDED: Mapping[str, object] = {
+    "group.initial.rebalance.delay.ms": 0,
+    "offsets.topic.num.partitions": 4,
+}
+"""Where these differ from Kafka's defaults, they let one process begin at once."""
+
+LOOPBACK = Listener("PLAINTEXT", "127.0.0.1", 0)
+
+
+class HttpListener(NamedTuple):
+    """Where to serve HTTP. There is no login: ``allow_remote`` is asked for on an address that
+    other machines reach."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    allow_remote: bool = False
+
+
+class ServedCluster(Cluster):
+    """A ``Cluster`` whose brokers have listeners; see ``serve``.
+
+    Attributes:
+        faults: let requests fail, for tests of clients.
+        http: health, metrics, state and the live page; None where it was not asked for.
+    """
+
+    def __init__(
+        self,
+        brokers: int,
+        directory: str | os.PathLike[str] | None,
+        doors: FrontDoors,
+        http: HttpListener | None = None,
+        **options: Any,
+    ) -> None:
+        self.http: HttpServer | None = None
+        self.faults = doors.faults
+        self._doors = doors
+        super().__init__(brokers, directory, front_door=doors, **options)
+        if http is not None:
+            try:
+                from replication.server.http.http_server import HttpServer  # 20 ms, needed by few
+
+                self.http = HttpServer(
+                    lambda: list(self._brokers.values()),
+                    self.groups,
+                    self._samples,
+                    host=http.host,
+                    port=http.port,
+                    allow_remote=http.allow_remote,
+                )
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """As ``Cluster.close``; the HTTP server goes first."""
+        if self.http is not None:
+            self.http.close()
+        super().close()
+
+    def groups(self) -> list[GroupSnapshot]:
+        """The consumer groups of the running brokers, with their committed offsets."""
+        doors = [self._doors.opened[broker_id] for broker_id in self.live_brokers]
+        return group_snapshots([door.groups for door in doors if door.groups is not None])
+
+    def _samples(self, broker: Broker) -> Iterable[Sample | Histogram]:
+        door = self._doors.opened.get(broker.broker_id)
+        return () if door is None else door.samples()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of each broker, with commas between, as clients want it. A broker keeps its
+        address while it is down, so the text is the same for as long as the cluster is there."""
+        found = [self._doors.opened[broker_id].endpoints[0] for broker_id in self.broker_ids]
+        return ",".join(f"{each.host}:{each.port}" for each in found)
+
+
+def serve(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    listeners: Iterable[Listener] = (LOOPBACK,),
+    brokers: int = 1,
+    config: Mapping[str, object] | ServerConfig | None = None,
+    exposure: Exposure = LOCAL,
+    http: HttpListener | None = None,
+    **options: Any,
+) -> ServedCluster:
+    """Start brokers that Kafka's clients can talk to; close what is returned, or use it in a
+    ``with`` statement::
+
+        with serve() as kafka:
+            producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    Args:
+        directory: where each broker gets a directory ``broker-N``; a temporary one by default.
+        listeners: of the first broker. Those of the next ones have the following ports, or any
+            where the port is 0.
+        config: Kafka's broker-wide keys, such as ``{"num.partitions": 4}``. Groups do not wait for
+            more members, and their topic has 4 partitions, unless it says otherwise; a
+            ``ServerConfig`` is taken as it is.
+        exposure: who may use the listeners, where that is not this machine alone.
+        http: serve health, metrics, the state of the brokers and a live page there.
+        options: further ones of ``Cluster``.
+    Raises:
+        ConfigError: an unknown key, a value outside its bounds, or a listener that anybody could
+            use.
+        OSError: an address is taken.
+        LogDirLockedError, StorageFailedError: as ``Cluster``.
+    """
+    if not isinstance(config, ServerConfig):
+        config = ServerConfig.from_properties({**EMBEDDED, **(config or {})})
+    return ServedCluster(
+        brokers,
+        directory,
+        FrontDoors(tuple(listeners), range(brokers), config, exposure),
+        http,
+        log_config=config.log,
+        broker_config=config.broker,
+        config=config.replication,
+        **options,
+    )
+
+
+@asynccontextmanager
+async def serve_async(
+    directory: str | os.PathLike[str] | None = None, **options: Any
+) -> AsyncIterator[ServedCluster]:
+    """``serve`` for code on an event loop, which goes on while brokers start and stop::
+
+        async with serve_async() as kafka:
+            producer = aiokafka.AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+
+    The brokers have threads of their own. Arguments and errors are those of ``serve``.
+    """
+    import asyncio  # 40 ms, which only code on an event loop has paid already
+
+    kafka = await asyncio.to_thread(serve, directory, **options)
+    try:
+        yield kafka
+    finally:
+        await asyncio.shield(asyncio.to_thread(kafka.close))
+
+
+__all__ = [
+    "HttpListener",
+    "ServedCluster",
+    "serve",
+    "serve_async",
+]
