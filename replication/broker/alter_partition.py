@@ -34,8 +34,8 @@ class _Pending(NamedTuple):
 class AlterPartitionManager:
     """At most one request in flight, at most one item of each partition (R-34).
 
-    An item is sent again, after a pause, until the controller has judged it: a request may be lost,
-    a controller replaced, a code may mean "not now". Results are told on the actor.
+    An item is sent again after a pause until the controller has judged it: a request may be lost, a
+    controller replaced, or a code may mean "not now". Results are delivered on the actor.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._actor = runtime.actor(f"alter-partition-{broker_id}")
         self._waiting: dict[TopicPartition, _Pending] = {}
-        self._sent: dict[TopicPartition, AlterPartitionItem] = {}  # by the latest try
+        self._sent: dict[TopicPartition, AlterPartitionItem] = {}  # the items of the latest try
         self._lock = threading.Lock()
         self._call = channel.call(self._actor, self._request, self._judge)
 
     def submit(self, item: AlterPartitionItem, on_result: OnResult) -> bool:
-        """False when this proposal waits already.
+        """Queue a proposal. False if the same one waits already.
 
-        A proposal out of another state of the partition, or of another topic of that name, takes
-        the place of one that waits: its leader has forgotten that one.
+        A proposal from another state of the partition, or for another topic of that name, replaces
+        a waiting one, because its leader has forgotten that one.
         """
         with self._lock:
             earlier = self._waiting.get(item.tp)
@@ -68,7 +68,7 @@ class AlterPartitionManager:
         return True
 
     def hurry(self) -> None:
-        """There is another controller: what waits goes there now."""
+        """Send waiting items to a new controller now."""
         self._actor.post(self._call.hurry)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class AlterPartitionManager:
         if response.error_code is not ErrorCode.NONE:
             logger.warning("broker %s: ISR changes: %s", self._broker_id, response.error_code.name)
             reaction = REACTIONS[response.error_code]
-            # Not one of them was judged, and the leaders wait for a verdict.
+            # None of them was judged, and the leaders wait for a verdict.
             return Reaction.AGAIN if reaction.ends else reaction
         again = Reaction.DONE
         judged: list[tuple[_Pending, AlterPartitionResult]] = []
@@ -112,7 +112,7 @@ class AlterPartitionManager:
 
 
 def _tell(pending: _Pending, result: AlterPartitionResult) -> None:
-    """Whoever fails over its verdict must not keep the others from theirs."""
+    """Deliver a verdict. An exception of one callback does not stop the others."""
     try:
         pending.on_result(result)
     except Exception:

@@ -1,6 +1,6 @@
-"""A broker's way to the controller: what is asked again, and what each of its answers means.
+"""A broker's channel to the controller: retries, and the meaning of each answer.
 
-Everything that a broker wants of the controller goes this way: changes of ISRs, its own leave
+All requests of a broker to the controller go through it: changes of ISRs, its controlled shutdown
 (Kafka's ``NodeToControllerChannelManager``).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from replication.common.error_codes import ErrorCode
+from replication.common.error_codes import FRONT_DOOR_CODES, ErrorCode
 from replication.common.messages import Request, Response
 from replication.common.retrying import Backoff, Reaction, RetryingCall, Settle, reactions
 from replication.common.runtime import Actor, Runtime
@@ -24,18 +24,18 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.ELECTION_NOT_NEEDED,
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         ),
-        # Whoever answers is not the controller, or not any more.
+        # The receiver is not the controller, or no longer.
         Reaction.FIND_CONTROLLER: (
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.STALE_CONTROLLER_EPOCH,
             ErrorCode.BROKER_NOT_AVAILABLE,
             ErrorCode.NETWORK_EXCEPTION,
         ),
-        # Its answer may be another one the next time.
+        # The next answer may differ.
         Reaction.AGAIN: (
             ErrorCode.UNKNOWN_SERVER_ERROR,
             ErrorCode.REQUEST_TIMED_OUT,
-            ErrorCode.STALE_BROKER_EPOCH,  # one side has not heard of a registration yet
+            ErrorCode.STALE_BROKER_EPOCH,  # one side does not know a registration yet
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.LEADER_NOT_AVAILABLE,
             ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -43,7 +43,7 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             ErrorCode.OFFSET_NOT_AVAILABLE,
         ),
-        # It has judged, or answered what is none of its answers: the same request would be refused
+        # It has judged, or the code is not one of its answers. The same request would be refused
         # again.
         Reaction.GIVE_UP: (
             ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -85,17 +85,18 @@ REACTIONS: Final[Mapping[ErrorCode, Reaction]] = reactions(
             ErrorCode.INCONSISTENT_TOPIC_ID,
             ErrorCode.INELIGIBLE_REPLICA,
             ErrorCode.NEW_LEADER_ELECTED,
+            *FRONT_DOOR_CODES,
         ),
     }
 )
 
 
 class ControllerChannel:
-    """Where the controller is, and how it is asked.
+    """Finds the controller and calls it.
 
     Args:
-        controller_id: the controller as it is known now.
-        find_controller: looks for it again; called from any thread.
+        controller_id: returns the known controller.
+        find_controller: looks for it again. Called on any thread.
         timeout_ms: how long each try waits for its answer.
     """
 
@@ -123,11 +124,11 @@ class ControllerChannel:
         backoff: Backoff = BACKOFF,
         tries: int | None = None,
     ) -> RetryingCall:
-        """A call that is not started yet.
+        """Make a call, which is not started yet.
 
         Args:
-            request: what to ask, at each try; None ends the call with DONE.
-            judge: what follows from an answer; on ``actor``.
+            request: returns the request for each try; None ends the call with DONE.
+            judge: returns the reaction to an answer; called on ``actor``.
             on_end, tries: as of ``RetryingCall``.
         """
 
@@ -156,6 +157,11 @@ class ControllerChannel:
             )
 
         return RetryingCall(
-            self._runtime, actor, backoff, attempt, on_end,
-            find_controller=self._find_controller, tries=tries,
-        )  # fmt: skip
+            self._runtime,
+            actor,
+            backoff,
+            attempt,
+            on_end,
+            find_controller=self._find_controller,
+            tries=tries,
+        )

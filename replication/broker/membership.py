@@ -1,9 +1,8 @@
-"""A broker's membership in its cluster: its session with the coordinator, its registration there,
-and who is controller.
+"""A broker's membership in its cluster: its session with the coordinator, its registration, and the
+present controller.
 
-All calls to the coordinator are made on an actor of their own, for any of them may be without an
-answer for long: nothing that serves ever waits for one. Each is made again, after a pause, until
-it was answered.
+All calls to the coordinator run on an actor of their own, because any of them may take long:
+nothing that serves waits for one. Each is retried after a pause until it is answered.
 """
 
 from __future__ import annotations
@@ -31,46 +30,54 @@ from replication.coordination import (
 logger = get_logger(__name__)
 
 BACKOFF = Backoff(50, 1000)
-FAREWELL_MS = 2000  # how long the end of a session may keep a broker from its own
+FAREWELL_MS = 2000  # how long the end of a session may delay the end of the broker
 
 
-class Stage(Enum):
-    """How far this broker has come."""
+class JoinStage(Enum):
+    """The stages of joining."""
 
     OUT = "out"  # no session
     CONNECTED = "connected"
-    WATCHING = "watching"  # hears of other controllers and of the end of its session
+    WATCHING = "watching"  # notified of other controllers and of the end of its session
     MEMBER = "member"
     LEFT = "left"  # for good
 
 
 class Owner(Protocol):
-    """Who is told; on the membership's actor, so it must not wait for anything."""
+    """Callbacks to the broker, on the membership's actor. They must not wait."""
+
+    def on_joining(self, session: Coordinator) -> None:
+        """The broker is about to be registered by this session, with which it may talk.
+
+        Raises:
+            CoordinationError: it is tried again.
+        """
+        ...
 
     def on_joined(self, session: Coordinator, broker_epoch: int) -> None:
-        """Registered, by this session, under this epoch."""
+        """The broker is registered by this session under this epoch."""
         ...
 
     def on_lost(self) -> None:
-        """The session is over, and the registration with it; another is on its way."""
+        """The session and the registration have ended. A new session is being made."""
         ...
 
     def on_controller(self, controller_id: int | None) -> None:
-        """Another broker is controller, or none."""
+        """The controller has changed; None if there is none."""
         ...
 
     def on_refused(self, error: DuplicateBrokerRegistrationError) -> None:
-        """Somebody else has this broker's id, and keeps it. Nothing more is tried."""
+        """Another process has this broker's id and keeps it. There are no more tries."""
         ...
 
 
 class Membership:
-    """See the module. Methods may be called from any thread; none waits.
+    """The membership of one broker. Thread-safe; no method waits.
 
     Args:
-        registration: what the broker says of itself, asked for at each try.
-        registration_timeout_ms: how long a registration of this id by another session may stand
-            in the way: that of an earlier life of this broker ends by its timeout.
+        registration: returns the broker's registration, called at each try.
+        registration_timeout_ms: how long another session may hold this id. The session of an
+            earlier life of this broker ends by its timeout.
     """
 
     def __init__(
@@ -82,7 +89,7 @@ class Membership:
         owner: Owner,
         registration_timeout_ms: int,
     ) -> None:
-        self.controller_id: int | None = None  # as far as this broker knows
+        self.controller_id: int | None = None  # the known controller
         self._broker_id = broker_id
         self._runtime = runtime
         self._connect = connect
@@ -90,32 +97,32 @@ class Membership:
         self._owner = owner
         self._registration_timeout_ms = registration_timeout_ms
         self._actor = runtime.actor(f"membership-{broker_id}", may_hang=True)
-        self._stage = Stage.OUT
+        self._stage = JoinStage.OUT
         self._session: Coordinator | None = None
         self._refused_since_ms: int | None = None
         self._leaving = False
         self._connecting = False
-        self._lock = threading.Lock()  # of these two
+        self._lock = threading.Lock()  # guards these two
         self._join = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_join, self._settled)
         self._search = RetryingCall(runtime, self._actor, BACKOFF, self._look_for_controller)
         self._report = RetryingCall(runtime, self._actor, BACKOFF, self._try_to_report)
 
     @property
     def session(self) -> Coordinator | None:
-        """The present one, registered or not."""
+        """The present session, registered or not."""
         return self._session
 
     def start(self) -> None:
-        """Join the cluster, and again whenever a session is over."""
+        """Join the cluster, and join again whenever a session ends."""
         self._actor.post(self._join.start)
 
     def join_no_more(self) -> None:
-        """Begin no session and register no more; what is under way ends as it does."""
+        """Begin no session and no registration any more. A call under way may still succeed."""
         with self._lock:
             self._leaving = True
 
     def find_controller(self) -> None:
-        """Look who is controller."""
+        """Read who is controller."""
         self._actor.post(self._search.renew)
 
     def report_directory_failure(self) -> None:
@@ -125,19 +132,19 @@ class Membership:
     # -- joining ---------------------------------------------------------------------------------
 
     def _try_to_join(self, settle: Settle) -> None:
-        """As far as the coordinator answers; the next try goes on from there."""
+        """Join as far as the coordinator answers. The next try continues there."""
         if self._leaving:
             settle(Reaction.DONE)
             return
         try:
             match self._stage:
-                case Stage.OUT:
+                case JoinStage.OUT:
                     self._begin_session()
-                case Stage.CONNECTED:
+                case JoinStage.CONNECTED:
                     self._watch()
-                case Stage.WATCHING:
+                case JoinStage.WATCHING:
                     self._register()
-                case Stage.MEMBER | Stage.LEFT:
+                case JoinStage.MEMBER | JoinStage.LEFT:
                     settle(Reaction.DONE)
                     return
         except SessionExpiredError:
@@ -147,7 +154,7 @@ class Membership:
             settle(self._on_refusal(error))
         except CoordinationError as error:
             logger.warning("broker %s: not registered yet: %s", self._broker_id, error)
-            self._refused_since_ms = None  # nor could a session end while nobody answers
+            self._refused_since_ms = None  # a session could not end while the coordinator is silent
             settle(Reaction.AGAIN)
         else:
             self._try_to_join(settle)
@@ -155,7 +162,7 @@ class Membership:
     def _begin_session(self) -> None:
         with self._lock:
             if self._leaving:
-                self._stage = Stage.LEFT
+                self._stage = JoinStage.LEFT
                 return
             self._connecting = True
         try:
@@ -164,21 +171,22 @@ class Membership:
             with self._lock:
                 self._connecting = False
                 left = self._leaving
-        if left:  # while the coordinator thought it over
-            self._stage = Stage.LEFT
+        if left:  # while the coordinator was answering
+            self._stage = JoinStage.LEFT
             _close(session)
             return
         session.on_state(lambda state: self._actor.post(lambda: self._on_state(session, state)))
-        self._session, self._stage = session, Stage.CONNECTED
+        self._session, self._stage = session, JoinStage.CONNECTED
 
     def _watch(self) -> None:
         session = self._living()
         session.watch(nodes.CONTROLLER, lambda event: self.find_controller())
-        self._stage = Stage.WATCHING
+        self._stage = JoinStage.WATCHING
 
     def _register(self) -> None:
         """Register this broker: the coordinator gives it its epoch (R-63)."""
         session = self._living()
+        self._owner.on_joining(session)
         path = nodes.broker_path(self._broker_id)
         try:
             _, epoch = session.create(
@@ -190,12 +198,12 @@ class Membership:
                 raise
             epoch = node.czxid  # created by a try whose answer was lost
         self._refused_since_ms = None
-        self._stage = Stage.MEMBER
+        self._stage = JoinStage.MEMBER
         self._owner.on_joined(session, epoch)
-        self._search.renew()  # which may find that the session is over
+        self._search.renew()  # which may find that the session has ended
 
     def _living(self) -> Coordinator:
-        """The session; one that is over is known by its state before anything is asked of it."""
+        """The live session. A session that has ended shows that in its state before any call."""
         session = self._session
         if session is None or session.state is SessionState.EXPIRED:
             raise SessionExpiredError(f"broker {self._broker_id} has no session")
@@ -209,8 +217,9 @@ class Membership:
         logger.warning(
             "broker %s is registered by another session for %s ms now: an earlier life of it "
             "whose session is not over yet, or another process with this id",
-            self._broker_id, refused_ms,
-        )  # fmt: skip
+            self._broker_id,
+            refused_ms,
+        )
         return Reaction.FATAL if refused_ms >= self._registration_timeout_ms else Reaction.AGAIN
 
     def _settled(self, reaction: Reaction) -> None:
@@ -230,21 +239,21 @@ class Membership:
                 self._search.renew()
                 self._report.hurry()
             case SessionState.SUSPENDED:
-                pass  # what is asked meanwhile is refused, and asked again
+                pass  # requests until then are refused, and retried
 
     def _forget_session(self) -> None:
-        """It is over: everything begins anew."""
+        """Forget a session that has ended, and begin again."""
         session, stage = self._session, self._stage
         self._session = None
-        if stage is Stage.LEFT:
+        if stage is JoinStage.LEFT:
             return
-        self._stage = Stage.OUT
+        self._stage = JoinStage.OUT
         if session is not None:
-            _close(session)  # lets go of its threads and sockets
-        if stage is Stage.MEMBER:
+            _close(session)  # releases its threads and sockets
+        if stage is JoinStage.MEMBER:
             logger.warning("broker %s: its session is over", self._broker_id)
             self._owner.on_lost()
-        self._join.renew()  # the try that is under way may have ended well just before
+        self._join.renew()  # the present try may have just succeeded
 
     def _look_for_controller(self, settle: Settle) -> None:
         try:
@@ -262,14 +271,19 @@ class Membership:
             settle(Reaction.DONE)
 
     def _try_to_report(self, settle: Settle) -> None:
-        """A registration makes the controller look at all replicas of a broker: without one there
-        is nothing to tell."""
+        """Report a failure.
+
+        A registration makes the controller check all replicas of a broker, so without one there is
+        nothing to report.
+        """
         try:
-            if self._stage is Stage.MEMBER:
+            if self._stage is JoinStage.MEMBER:
                 self._living().create(
-                    nodes.log_dir_event_path(), nodes.encode_log_dir_event(self._broker_id),
-                    sequential=True, parents=True,
-                )  # fmt: skip
+                    nodes.log_dir_event_path(),
+                    nodes.encode_log_dir_event(self._broker_id),
+                    sequential=True,
+                    parents=True,
+                )
         except SessionExpiredError:
             self._on_silence(settle)
         except CoordinationError as error:
@@ -279,7 +293,10 @@ class Membership:
             settle(Reaction.DONE)
 
     def _on_silence(self, settle: Settle) -> None:
-        """The session was found to be over before it said so. Whoever joins again does the rest."""
+        """Handle a session that was found to have ended before its notification.
+
+        Joining again does the rest.
+        """
         settle(Reaction.DONE)
         if self._session is not None:
             self._forget_session()
@@ -289,9 +306,9 @@ class Membership:
     def leave(self, on_left: Callable[[], None]) -> None:
         """End the session and join no more.
 
-        ``on_left`` is called once, from any thread: when the session was closed, and after
-        ``FAREWELL_MS`` at the latest, if the coordinator does not answer. A session that is just
-        being begun is not waited for; it is closed as soon as it is there.
+        ``on_left`` is called once, on any thread, when the session is closed, or after
+        ``FAREWELL_MS`` if the coordinator does not answer. A session that is just being made is not
+        waited for; it is closed as soon as it exists.
         """
         farewell = _Once(on_left)
         if self._is_connecting_while_leaving():
@@ -301,7 +318,7 @@ class Membership:
         self._actor.post(lambda: self._leave(farewell))
 
     def abandon(self) -> None:
-        """Fall silent, as the end of the process does: the session ends by its timeout."""
+        """Go silent as the end of the process does. The session ends by its timeout."""
         self._is_connecting_while_leaving()
         self._actor.close()
 
@@ -311,7 +328,7 @@ class Membership:
             return self._connecting
 
     def _leave(self, then: Callable[[], None]) -> None:
-        session, self._session, self._stage = self._session, None, Stage.LEFT
+        session, self._session, self._stage = self._session, None, JoinStage.LEFT
         for call in (self._join, self._search, self._report):
             call.cancel()
         if session is not None:
@@ -320,7 +337,7 @@ class Membership:
 
 
 class _Once:
-    """A callback that two may call, and which is called once."""
+    """A callback that two callers may call, and that runs once."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callbacks = [callback]

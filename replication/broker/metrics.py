@@ -2,17 +2,19 @@
 (R-157 … R-168, R-172, R-173).
 
 ``kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions`` is
-``kafka_server_replicamanager_underreplicatedpartitions``; ``…PerSec`` is a counter ``…_total``;
-keys beyond type and name are labels. Each sample has a label ``broker``: brokers may share a
-process.
+``kafka_server_replicamanager_underreplicatedpartitions``; ``…PerSec`` is a counter ``…_total``,
+and the times of requests are histograms; keys beyond type and name are labels.
+Each sample has a label ``broker``: brokers may share a process.
 
-State is read when it is asked for: nothing is counted twice, and the way of the data pays nothing.
+State is read at each scrape, so nothing is counted twice and the data path has no cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from checkpoints.printable import printable
 from logstore.common.extras import Extra, load
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """One value of one MBean; ``is_counter`` for what only grows."""
+    """One value of one MBean. ``is_counter`` if it only grows."""
 
     name: str  # type and name of the MBean below its domain, as "server_ReplicaManager_LeaderCount"
     value: float
@@ -37,14 +39,36 @@ class Sample(NamedTuple):
     is_counter: bool = False
 
 
+class Histogram(NamedTuple):
+    """How one value of one MBean is spread.
+
+    Attributes:
+        buckets: bounds, ascending to infinity, and how many values are not above each.
+        total: of all values.
+    """
+
+    name: str
+    buckets: Sequence[tuple[float, int]]
+    total: float
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+MoreSamples: TypeAlias = Callable[["Broker"], Iterable[Sample | Histogram]]
+
+
+def no_more(broker: Broker) -> Iterable[Sample | Histogram]:
+    return ()
+
+
 class BrokerCollector:
     """For ``CollectorRegistry.register``; made by ``collector``."""
 
-    def __init__(self, brokers: Iterable[Broker]) -> None:
+    def __init__(self, brokers: Iterable[Broker], more: MoreSamples) -> None:
         self._brokers = tuple(brokers)
+        self._more = more
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: a registry then asks for no values when it takes the collector."""
+        """Return nothing, so that a registry reads no values when the collector is registered."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -53,28 +77,42 @@ class BrokerCollector:
         families: dict[str, Metric] = {}
         for broker in self._brokers:
             own = (("broker", str(broker.broker_id)),)
-            for sample in samples_of(broker):
+            for sample in chain(samples_of(broker), self._more(broker)):
                 name = f"kafka_{sample.name}".lower()
                 labels = {key: printable(text) for key, text in (*own, *sample.labels)}
                 family = families.get(name)
                 if family is None:
-                    kind = core.CounterMetricFamily if sample.is_counter else core.GaugeMetricFamily
+                    kind = _family_of(sample, core)
                     family = families[name] = kind(name, f"Kafka's {sample.name}")
-                suffix = "_total" if sample.is_counter else ""
-                family.add_sample(name + suffix, labels, sample.value)
+                if isinstance(sample, Histogram):
+                    for bound, count in sample.buckets:
+                        le = "+Inf" if bound == inf else repr(float(bound))
+                        family.add_sample(f"{name}_bucket", {**labels, "le": le}, count)
+                    family.add_sample(f"{name}_count", labels, sample.buckets[-1][1])
+                    family.add_sample(f"{name}_sum", labels, sample.total)
+                else:
+                    suffix = "_total" if sample.is_counter else ""
+                    family.add_sample(name + suffix, labels, sample.value)
         return families.values()
 
 
-def collector(*brokers: Broker) -> BrokerCollector:
-    """What to register for some brokers: ``REGISTRY.register(collector(broker))``.
+def _family_of(sample: Sample | Histogram, core: Any) -> Any:
+    if isinstance(sample, Histogram):
+        return core.HistogramMetricFamily
+    return core.CounterMetricFamily if sample.is_counter else core.GaugeMetricFamily
 
-    Values are read by whoever scrapes, in its thread.
+
+def collector(*brokers: Broker, more: MoreSamples = no_more) -> BrokerCollector:
+    """A collector for some brokers, as in ``REGISTRY.register(collector(broker))``.
+
+    ``more`` gives the samples of what stands in front of a broker. Values are read on the
+    thread of the scrape.
 
     Raises:
         ConfigError: the extra ``metrics`` is not installed.
     """
     _library()
-    return BrokerCollector(brokers)
+    return BrokerCollector(brokers, more)
 
 
 def _library() -> Any:
@@ -82,7 +120,7 @@ def _library() -> Any:
 
 
 def samples_of(broker: Broker) -> Iterator[Sample]:
-    """All that a broker shows, now."""
+    """All present samples of a broker."""
     yield from _replica_manager(broker.replica_manager)
     for partition in list(broker.replica_manager.partitions.values()):
         yield from _partition(partition)
@@ -166,9 +204,10 @@ def _waiting(manager: ReplicaManager) -> Iterator[Sample]:
         labels = (("fetcherType", fetcher_type),)
         yield Sample("server_DelayedFetchMetrics_Expires", count, labels, is_counter=True)
     yield Sample(
-        "server_DelayedDeleteRecordsMetrics_Expires", stats.delete_records_expirations,
+        "server_DelayedDeleteRecordsMetrics_Expires",
+        stats.delete_records_expirations,
         is_counter=True,
-    )  # fmt: skip
+    )
 
 
 def _traffic(manager: ReplicaManager) -> Iterator[Sample]:
@@ -228,7 +267,7 @@ def _log_directories(log_manager: LogManager) -> Iterator[Sample]:
 
 
 def _controller(stats: ControllerStats) -> Iterator[Sample]:
-    """What the controller knows of the cluster, and its elections (R-172, R-173)."""
+    """The controller's view of the cluster, and its elections (R-172, R-173)."""
     values = {
         "ActiveControllerCount": stats.active_controller_count,
         "OfflinePartitionsCount": stats.offline_partitions_count,
@@ -240,6 +279,7 @@ def _controller(stats: ControllerStats) -> Iterator[Sample]:
     for name, value in values.items():
         yield Sample(f"controller_KafkaController_{name}", value)
     yield Sample(
-        "controller_ControllerStats_UncleanLeaderElections", stats.unclean_leader_elections,
+        "controller_ControllerStats_UncleanLeaderElections",
+        stats.unclean_leader_elections,
         is_counter=True,
-    )  # fmt: skip
+    )

@@ -1,4 +1,8 @@
-"""The rules of replication as pure functions: who is in sync, where to truncate, whom to elect.
+"""The rules of replication as pure functions.
 
-Nothing here has state or does I/O, so that the exhaustive check can run every interleaving of them.
+``isr`` moves the high watermark, ``truncation`` says where a follower cuts its log, ``election``
+chooses a leader, ``replica_selector`` the replica that a consumer reads from. Nothing here has
+state or does I/O, so that the exhaustive check can run every interleaving of them.
 """
+
+__all__ = ["election", "isr", "replica_selector", "truncation"]

@@ -1,4 +1,4 @@
-"""Who leads a partition, and which change of its ISR is legal: pure rules of the controller.
+"""Elections, and legal changes of the ISR: pure rules of the controller.
 
 ``change`` is the one way from a registration to its successor (Kafka's ``PartitionChangeBuilder``);
 ``check_alter`` judges a leader's proposal. Liveness comes in as predicates.
@@ -22,7 +22,7 @@ IsAcceptable = Callable[[int], bool]
 
 
 class Mode(Enum):
-    """Which candidates an election looks at, and in what order (R-54 … R-56)."""
+    """Which candidates an election considers, and in what order (R-54 … R-56)."""
 
     ONLINE = "online"
     PREFERRED = "preferred"
@@ -30,7 +30,7 @@ class Mode(Enum):
 
 
 class Elected(NamedTuple):
-    leader: int  # NO_LEADER when nobody may lead
+    leader: int  # NO_LEADER if no replica may lead
     unclean: bool = False
 
 
@@ -65,7 +65,8 @@ def elect(
     if not isr and not elr and last_known_leader in replicas and acceptable(last_known_leader):
         return Elected(last_known_leader, unclean=True)
     if mode is Mode.UNCLEAN:
-        # Rather one that has everything, although the ISR is not empty: none of it can lead.
+        # Prefer a replica with everything, although the ISR is not empty, because none of it can
+        # lead.
         for replica in sorted(replicas, key=lambda replica: replica not in elr):
             if acceptable(replica):
                 return Elected(replica, unclean=True)
@@ -84,21 +85,21 @@ def change(
     replicas: tuple[int, ...] | None = None,
     recovery_state: RecoveryState | None = None,
 ) -> PartitionRegistration:
-    """The registration after an event; ``now`` itself when nothing changes (R-50, R-51).
+    """The registration after an event, or ``now`` itself if nothing changes (R-50, R-51).
 
     Args:
-        acceptable: who may lead, after the event.
+        acceptable: which replicas may lead after the event.
         min_isr: ``isr.effective_min_isr`` of the topic.
-        isr: the target ISR where the event changes it (a member left, a leader's proposal).
-        unclean_replicas: restarted without proof of a clean stop: out of ISR and ELR (R-70).
-        replicas: a new assignment (R-62); who leaves it leaves ISR and ELR.
+        isr: the target ISR, if the event changes it (a member left, a leader's proposal).
+        unclean_replicas: restarted without proof of a clean stop, so they leave ISR and ELR (R-70).
+        replicas: a new assignment (R-62). Replicas that leave it leave ISR and ELR.
     """
     target_replicas = now.replicas if replicas is None else replicas
     wanted = now.isr if isr is None else tuple(isr)
     target_isr = tuple(r for r in wanted if r not in unclean_replicas and r in target_replicas)
     target_elr: tuple[int, ...] = ()
     if elr_enabled:
-        if len(target_isr) < min_isr:  # only then there is an ELR (R-67)
+        if len(target_isr) < min_isr:  # an ELR exists only then (R-67)
             former = dict.fromkeys((*now.elr, *now.isr))
             target_elr = tuple(
                 r
@@ -108,8 +109,8 @@ def change(
     elif not target_isr:
         # The last members stay, so that only they can be elected (R-57).
         target_isr = tuple(r for r in now.isr if r in target_replicas)
-    # Remembered for as long as nobody leads, for the time when nobody is left who surely has
-    # everything (R-71). That may come later than the end of the leadership.
+    # Remembered while there is no leader, for the time when no replica surely has everything any
+    # more (R-71). That may come after the end of the leadership.
     last_known = now.last_known_leader
     if elr_enabled and now.leader != NO_LEADER:
         last_known = now.leader
@@ -124,7 +125,7 @@ def change(
             target_isr, target_elr, recovery = (leader,), (), RecoveryState.RECOVERING
         elif leader not in target_isr:  # from the ELR (R-69)
             target_isr = (leader,)
-            # Where one replica is enough, what is committed from now on is not on the others.
+            # If one replica is enough, later commits are not on the others.
             stay = len(target_isr) < min_isr
             target_elr = tuple(r for r in target_elr if stay and r != leader)
     shrunk_assignment = any(r not in target_replicas for r in now.replicas)
@@ -153,11 +154,11 @@ def check_alter(
     """Judge a leader's proposal, in Kafka's order (R-43 … R-48).
 
     Args:
-        eligible: (broker id, broker epoch or −1) -> registered, not shutting down, and of that
-            epoch (KIP-841, KIP-903).
+        eligible: (broker id, broker epoch or −1) → whether it is registered, not shutting down, and
+            of that epoch (KIP-841, KIP-903).
     """
     if item.leader_epoch > now.leader_epoch or item.partition_epoch > now.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the sender knows of a newer controller
+        return ErrorCode.NOT_CONTROLLER  # the sender knows a newer controller
     if item.leader_epoch < now.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if sender != now.leader:
@@ -181,7 +182,9 @@ def check_alter(
 
 
 def is_already_applied(now: PartitionRegistration, item: AlterPartitionItem, sender: int) -> bool:
-    """A repeated proposal whose first answer was lost: what it asks for is the case (S-25)."""
+    """Whether a proposal was applied before and its answer lost: its result is the present state
+    (S-25).
+    """
     return (
         sender == now.leader
         and item.leader_epoch == now.leader_epoch

@@ -1,7 +1,7 @@
-"""Who is in sync, and how far the partition is committed: pure rules of a leader.
+"""In-sync replicas and the high watermark: pure rules of a leader.
 
-The same functions serve ``Partition`` and the exhaustive check. Offsets are exclusive ends, times
-are monotonic ms.
+``Partition`` and the exhaustive check use the same functions. Offsets are exclusive ends, times are
+monotonic ms.
 """
 
 from __future__ import annotations
@@ -11,37 +11,43 @@ from typing import NamedTuple, Protocol
 
 from replication.common.state import UNKNOWN_EPOCH, PartitionRegistration
 
-NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours counts from an unknown moment
+NEVER_MS = -(2**62)  # Kafka has 0, the epoch of the wall clock; ours starts anywhere
 
 
 class IdleFetch(Protocol):
-    """A follower fetches a partition again and again from the end of its log, and as long as there
-    is no news, nobody looks. One time is noted for all such partitions of a fetch session."""
+    """A follower keeps fetching a partition at the end of its log without news.
+
+    Such fetches are not processed one by one: one time is noted for all such partitions of a fetch
+    session.
+    """
 
     @property
     def fetched_ms(self) -> int:
-        """When it last did."""
+        """When it last fetched."""
         ...
 
     def wake(self) -> None:
-        """Look again. Called under the lock of a partition: it takes none, and is short."""
+        """Process fetches again.
+
+        Called under the lock of a partition, so it takes no lock and is short.
+        """
         ...
 
 
-class Progress(NamedTuple):
+class FollowerProgress(NamedTuple):
     """What a leader knows about a follower (R-1 … R-6); its times are those of ``settled``."""
 
     log_end: int = -1
     log_start: int = -1
-    leader_end_at_fetch: int = 0  # our log end when its last fetch was read
+    leader_end_at_fetch: int = 0  # our log end when its last fetch was processed
     last_fetch_ms: int = NEVER_MS
-    caught_up_ms: int = NEVER_MS  # the latest time at which it is known to have held everything
+    caught_up_ms: int = NEVER_MS  # the latest time at which it is known to have had everything
     broker_epoch: int = UNKNOWN_EPOCH
-    idle: IdleFetch | None = None  # since the last fetch that is noted here
+    idle: IdleFetch | None = None  # fetches since the last one that is noted here
 
 
-def settled(known: Progress) -> Progress:
-    """With the times of the fetches that were noted for many partitions at once."""
+def settled(known: FollowerProgress) -> FollowerProgress:
+    """The progress, with the time of fetches that were noted for many partitions at once."""
     if known.idle is None:
         return known
     at_ms = known.idle.fetched_ms
@@ -53,30 +59,37 @@ def settled(known: Progress) -> Progress:
 
 
 def after_fetch(
-    known: Progress, fetch_offset: int, log_start: int, now_ms: int, leader_end: int,
+    known: FollowerProgress,
+    fetch_offset: int,
+    log_start: int,
+    now_ms: int,
+    leader_end: int,
     broker_epoch: int,
-) -> Progress:  # fmt: skip
-    """What a fetch proves of its follower (R-7). ``leader_end`` is our log end before it was
-    read."""
+) -> FollowerProgress:
+    """The progress after a fetch (R-7). ``leader_end`` is our log end before the read."""
     known = settled(known)
     caught_up_ms = known.caught_up_ms
     if fetch_offset >= leader_end:
         caught_up_ms = max(caught_up_ms, now_ms)
     elif fetch_offset >= known.leader_end_at_fetch:
         caught_up_ms = max(caught_up_ms, known.last_fetch_ms)
-    return Progress(
-        fetch_offset, log_start, max(leader_end, known.leader_end_at_fetch), now_ms, caught_up_ms,
+    return FollowerProgress(
+        fetch_offset,
+        log_start,
+        max(leader_end, known.leader_end_at_fetch),
+        now_ms,
+        caught_up_ms,
         broker_epoch,
-    )  # fmt: skip
+    )
 
 
 def after_election(
-    known: Progress, now_ms: int, leader_end: int, *, in_isr: bool, led_before: bool
-) -> Progress:
-    """A new leader epoch begins (R-11): members of the ISR get one lag time to show up."""
+    known: FollowerProgress, now_ms: int, leader_end: int, *, in_isr: bool, led_before: bool
+) -> FollowerProgress:
+    """The progress at a new leader epoch (R-11). Members of the ISR get one lag time to fetch."""
     seen_ms = now_ms if in_isr else NEVER_MS
     if not led_before:
-        return Progress(leader_end_at_fetch=-1, caught_up_ms=seen_ms)
+        return FollowerProgress(leader_end_at_fetch=-1, caught_up_ms=seen_ms)
     return settled(known)._replace(
         leader_end_at_fetch=leader_end,
         last_fetch_ms=seen_ms,
@@ -84,7 +97,7 @@ def after_election(
     )
 
 
-def is_caught_up(known: Progress, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
+def is_caught_up(known: FollowerProgress, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
     """Whether a follower is at our log end, or was within the lag time (R-10)."""
     if known.log_end == leader_end:
         return True
@@ -92,7 +105,7 @@ def is_caught_up(known: Progress, leader_end: int, now_ms: int, max_lag_ms: int)
 
 
 def effective_min_isr(min_insync_replicas: int, replica_count: int) -> int:
-    """The setting, but never more than there are replicas (R-20)."""
+    """The setting, at most the number of replicas (R-20)."""
     return min(min_insync_replicas, replica_count)
 
 
@@ -103,11 +116,11 @@ def next_high_watermark(
     committed_isr_size: int,
     min_isr: int,
 ) -> int:
-    """The high watermark that a leader may move to; ``current`` when it must stay (R-21 … R-25).
+    """The high watermark that a leader may move to, or ``current`` (R-21 … R-25).
 
     Args:
-        awaited: log ends of the remote replicas that count (``is_awaited``), −1 where unknown;
-            not asked for further than needed.
+        awaited: log ends of the remote replicas that count (``is_awaited``), −1 if unknown; read
+            only as far as needed.
         committed_isr_size: members of the committed ISR, the leader included.
         min_isr: ``effective_min_isr``.
     """
@@ -117,22 +130,29 @@ def next_high_watermark(
     for log_end in awaited:
         if log_end <= current:
             return current
-        target = min(target, log_end)
-    return max(current, target)
+        if log_end < target:
+            target = log_end
+    return target if target > current else current
 
 
 def is_awaited(in_maximal_isr: bool, caught_up: bool, eligible: bool) -> bool:
     """Whether the high watermark waits for a replica (R-22).
 
-    Also for one that is about to join: otherwise a leader alone in its ISR runs away from it.
+    It also waits for one that is about to join. Otherwise a leader alone in its ISR would run away
+    from it.
     """
     return in_maximal_isr or (caught_up and eligible)
 
 
 def may_join(
-    follower_end: int, high_watermark: int, epoch_start: int, *, in_isr: bool, in_flight: bool,
+    follower_end: int,
+    high_watermark: int,
+    epoch_start: int,
+    *,
+    in_isr: bool,
+    in_flight: bool,
     eligible: bool,
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether a leader proposes to add a replica to the ISR (R-30, R-31).
 
     The start of the leader's own epoch counts because its high watermark may lag behind what was
@@ -146,8 +166,8 @@ def may_join(
 def may_start_empty(registration: PartitionRegistration, broker_id: int) -> bool:
     """Whether a replica may begin with an empty log although its log may be on a failed disk.
 
-    Not if others count on what it holds: it leads, or it is, or may become, a member of the ISR
-    without fetching (Kafka's ``isNew``). A partition that has just been created is empty.
+    It may not if others rely on its records: if it leads, or if it is or may become a member of the
+    ISR without fetching (Kafka's ``isNew``). A new partition is empty.
     """
     if registration.leader_epoch == 0 and registration.partition_epoch == 0:
         return True
@@ -156,7 +176,7 @@ def may_start_empty(registration: PartitionRegistration, broker_id: int) -> bool
 
 
 class IsrState(NamedTuple):
-    """The ISR as the leader sees it: committed, and on its way (R-27, R-33)."""
+    """The ISR of a leader: the committed one, and a proposed one (R-27, R-33)."""
 
     committed: tuple[int, ...]
     proposed: tuple[int, ...] | None = None
@@ -167,7 +187,7 @@ class IsrState(NamedTuple):
 
     @property
     def maximal(self) -> tuple[int, ...]:
-        """Whom the high watermark waits for: old and proposed members alike (R-27)."""
+        """The members for which the high watermark waits: old and proposed ones (R-27)."""
         if self.proposed is None:
             return self.committed
         return (*self.committed, *(r for r in self.proposed if r not in self.committed))

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-RACK_AWARE = "RackAwareReplicaSelector"  # what follows the last dot of Kafka's class name
+RACK_AWARE = "RackAwareReplicaSelector"  # the last part of Kafka's class name
 
 
 class ReplicaView(NamedTuple):
-    """A replica that has what the consumer asks for."""
+    """A replica that has the requested records."""
 
     broker_id: int
     rack: str | None
     log_end: int
-    behind_ms: int  # since when it was last known to hold everything
+    behind_ms: int  # when it was last known to have everything
 
 
 def select_replica(rack: str, leader: ReplicaView, followers: Iterable[ReplicaView]) -> int | None:
     """The follower to go to, or None to stay with the leader.
 
-    The leader serves its own rack, and a rack without a replica; elsewhere the most caught-up
-    replica of the consumer's rack.
+    The leader serves its own rack and racks without a replica. Other racks are served by their most
+    caught-up replica.
     """
     near = [view for view in followers if view.rack == rack]
     if not rack or leader.rack == rack or not near:

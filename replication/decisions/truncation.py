@@ -1,7 +1,7 @@
-"""Where a follower cuts its log, and which requests an epoch fences: pure rules.
+"""Where a follower truncates its log, and which requests an epoch fences: pure rules.
 
-Three generations of the protocol, of which the newest is the default (``RULES``). The older two
-are kept because of what they lose: the simulator and the exhaustive check show it.
+``RULES`` has three generations of the protocol; the newest is the default. The older two are kept
+so that the simulator and the exhaustive check can show what they lose.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from replication.common.state import UNKNOWN_EPOCH
 
 
 class TruncationRule(NamedTuple):
-    """How a follower finds the point at which its log may differ from the leader's.
+    """How a follower finds the point from which on its log may differ from the leader's.
 
     Attributes:
         asks_leader: asks for the end of its latest epoch before it fetches (KIP-101, KIP-279).
         fences: requests carry the current leader epoch, and one of another epoch is refused
             (KIP-320).
         on_fetch: each fetch carries the epoch of the last record, and the leader answers where the
-            logs part (KIP-595).
+            logs diverge (KIP-595).
     """
 
     name: str
@@ -39,7 +39,7 @@ class TruncationRule(NamedTuple):
         return high_watermark if self.begins_truncating(latest_epoch) else log_end
 
     def must_ask(self, latest_epoch: int) -> bool:
-        """Whether the cut is the leader's to tell; otherwise it is the high watermark (R-130)."""
+        """Whether to ask the leader for the offset; otherwise it is the high watermark (R-130)."""
         return self.asks_leader and latest_epoch != UNKNOWN_EPOCH
 
 
@@ -50,7 +50,7 @@ RULES = {rule.name: rule for rule in (FETCH_RULE, EPOCH_RULE, HIGH_WATERMARK_RUL
 
 
 class Truncation(NamedTuple):
-    """Cut to ``offset``; unless ``finished``, ask again with the then latest epoch (R-135)."""
+    """Truncate to ``offset``. Unless ``finished``, ask again with the latest epoch left (R-135)."""
 
     offset: int
     finished: bool
@@ -67,7 +67,7 @@ def truncation_point(
     Args:
         answer: the epoch the leader found at or below ours, and where it ends there.
         end_offset_for: the same question to our own log (F-208).
-        initial_offset: the cut when the leader knows nothing, our high watermark.
+        initial_offset: our high watermark, used if the leader knows no epoch.
     """
     if answer.end_offset < 0:
         return Truncation(initial_offset, True)
@@ -84,7 +84,7 @@ def truncation_point(
 def diverging_epoch(
     found: EpochEndOffset, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEndOffset | None:
-    """Whether a follower's log parts from ours before ``fetch_offset``, and where (R-104).
+    """Where a follower's log diverges from ours before ``fetch_offset``, or None (R-104).
 
     ``found`` is our end offset for ``last_fetched_epoch``, which must be known (R-102).
     """
@@ -94,14 +94,15 @@ def diverging_epoch(
 
 
 def cannot_be_compared(found: EpochEndOffset, fetch_offset: int, log_start: int) -> bool:
-    """Whether all that a follower has lies below our log start, and of the epoch of its last record
-    we have nothing: it may have followed another leader. ``found`` is as above, and not diverging.
+    """Whether everything that a follower has lies below our log start, while we have no record of
+    the epoch of its last record. It may then have followed another leader. ``found`` is as above,
+    and not diverging.
     """
     return 0 < fetch_offset == log_start and found.end_offset <= log_start
 
 
 def check_leader_epoch(requested: int, current: int) -> ErrorCode:
-    """A request of another leadership is refused; −1 is not checked (R-99, R-100)."""
+    """Refuse a request of another leadership. −1 is not checked (R-99, R-100)."""
     if requested in (UNKNOWN_EPOCH, current):
         return ErrorCode.NONE
     if requested < current:

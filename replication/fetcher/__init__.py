@@ -1,5 +1,19 @@
 """The follower's side: truncate, fetch, append.
 
-``fetcher_manager`` has one ``fetcher`` for each leader; ``fetcher_state`` knows what each partition
-needs next; ``fetcher_reactions`` is the table of what to do about each error code.
+``fetcher_manager`` has one ``fetcher`` for each leader. ``fetcher_state`` decides what each
+partition needs next. ``fetcher_reactions`` is the table of reactions to error codes.
 """
+
+from __future__ import annotations
+
+from replication.fetcher.fetcher_manager import FetcherManager
+from replication.fetcher.fetcher_state import InitialFetchState
+
+__all__ = [
+    "FetcherManager",
+    "InitialFetchState",
+    "fetcher",
+    "fetcher_manager",
+    "fetcher_state",
+    "fetcher_troubles",
+]

@@ -1,5 +1,6 @@
-"""The follower's half of a fetch session: what it told the leader, and what to tell it next
-(Kafka's ``FetchSessionHandler``)."""
+"""The follower's side of a fetch session: what it has sent, and what to send next (Kafka's
+``FetchSessionHandler``).
+"""
 
 from __future__ import annotations
 
@@ -36,12 +37,15 @@ class SessionRequest(NamedTuple):
 
 class SessionOutcome(Enum):
     GOOD = "good"
-    LOST = "lost"  # the leader has another view of the session: begin anew, at once
-    BAD = "bad"  # the leader does not keep to the protocol
+    LOST = "lost"  # the leader has another view of the session: begin a new one at once
+    BAD = "bad"  # the leader breaks the protocol
 
 
 class FetchSessionHandler:
-    """One request at a time: ``next_request``, then ``on_answer`` or ``reset``. Not thread-safe."""
+    """A session with one request at a time: ``next_request``, then ``on_answer`` or ``reset``.
+
+    Not thread-safe.
+    """
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -57,9 +61,9 @@ class FetchSessionHandler:
     ) -> SessionRequest:
         """
         Args:
-            wanted: all partitions to fetch, in the order in which they are to be served.
-            changed: those that may not be as they were told last; None: any may. Those of ``doubt``
-                are among them.
+            wanted: all partitions to fetch, in the order to serve them.
+            changed: partitions that may differ from what was last sent, those of ``doubt``
+                included; None means that any may.
         """
         if self._epoch == INITIAL_SESSION_EPOCH:
             self._told = dict(wanted)
@@ -84,7 +88,7 @@ class FetchSessionHandler:
         return SessionRequest(tuple(parts), self._id, self._epoch, tuple(forgotten))
 
     def on_answer(self, request: SessionRequest, response: FetchResponse) -> SessionOutcome:
-        """What an answer means for the session; the next request is made accordingly (R-143)."""
+        """Judge an answer, which decides the form of the next request (R-143)."""
         if response.error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
             self._id = NO_SESSION
             self.reset()
@@ -97,12 +101,12 @@ class FetchSessionHandler:
                 self._id, self._epoch = response.session_id, next_session_epoch(self._epoch)
                 answered = {(part.tp, part.topic_id) for part in response.partitions}
                 if answered != {(part.tp, part.topic_id) for part in request.partitions}:
-                    self.reset()  # the session is about others than we asked for
+                    self.reset()  # the session has other partitions than we requested
                     return SessionOutcome.BAD
             else:
                 self._id = NO_SESSION
             return SessionOutcome.GOOD
-        if response.session_id == NO_SESSION:  # closed, for its last partition is forgotten
+        if response.session_id == NO_SESSION:  # closed, because its last partition is forgotten
             self._id = NO_SESSION
             self.reset()
         elif response.session_id == self._id:
@@ -113,12 +117,10 @@ class FetchSessionHandler:
         return SessionOutcome.GOOD
 
     def doubt(self, tp: TopicPartition) -> None:
-        """What the leader answered of it was not taken over: name it again, so that it is answered
-        again."""
+        """Name a partition again whose answer was not applied, so that it is answered again."""
         self._doubted.add(tp)
 
     def reset(self) -> None:
-        """The leader may have another view than we: begin with a full request, which ends the
-        session that there was."""
+        """Begin with a full request, which ends the session: the leader's view may differ."""
         self._epoch = INITIAL_SESSION_EPOCH
         self._told = {}

@@ -1,9 +1,9 @@
 """Copies partitions from one leader: truncate, fetch, append (Kafka's ``ReplicaFetcherThread``).
 
-A fetcher is a state machine on an actor. It has one request in flight at most; an answer, new
-partitions or the end of a delay bring it to its next step. Its lock is held while an answer is
-applied, so that whoever removes a partition knows that nothing of it is applied any more. Order of
-locks: fetcher, partition, log.
+A fetcher is a state machine on an actor. It has at most one request in flight. An answer, new
+partitions or the end of a delay cause its next step. Its lock is held while an answer is applied,
+so after a removal nothing is applied to the partition any more. Order of locks: fetcher, partition,
+log.
 """
 
 from __future__ import annotations
@@ -42,26 +42,30 @@ from replication.fetcher.fetcher_state import (
     InitialFetchState,
     Round,
 )
-from replication.fetcher.fetcher_troubles import FetcherEnv, Troubles
+from replication.fetcher.fetcher_troubles import FetcherContext, Troubles
 
 logger = get_logger(__name__)
 
-LIGHT_BYTES = 8192  # of an answer that any thread may apply
+LIGHT_BYTES = 8192  # bytes of an answer that any thread may apply
 
 Apply = Callable[[Response], list[TopicPartition]]
-"""Applies an answer; returns the partitions of which consumers that wait here must hear (R-95): the
-high watermark moved, or a cut or a reset moved the ends of the log."""
+"""Applies an answer.
+
+Returns the partitions whose waiting consumers must be checked (R-95), because the high watermark
+moved, or a truncation or a reset moved the ends of the log.
+"""
 
 
 class Fetcher:
-    """Follows one leader for some partitions. Methods may be called from any thread.
+    """Follows one leader for some partitions. Thread-safe.
 
     Attributes:
-        requests, bytes: fetches that were answered or lost, and bytes appended (R-162).
-        dead: it met an error it does not know, and stopped; partitions it has do not follow.
+        requests, bytes: how many fetches were answered or lost, and how many bytes appended
+        (R-162).
+        dead: it stopped after an unknown error, and its partitions do not follow any more.
     """
 
-    def __init__(self, name: str, leader_id: int, env: FetcherEnv) -> None:
+    def __init__(self, name: str, leader_id: int, env: FetcherContext) -> None:
         self.name = name
         self.leader_id = leader_id
         self.requests = 0
@@ -72,8 +76,8 @@ class Fetcher:
         self._states = FetchStates(env.rule, env.config.replica_fetch_max_bytes)
         self._session = FetchSessionHandler()
         self._troubles = Troubles(name, env, self._states, self._session)
-        self._lock = threading.RLock()  # a failing disk may have partitions removed from within
-        self._busy = False  # a step is posted, or a request in flight
+        self._lock = threading.RLock()  # reentrant: a failing disk may cause removals from within
+        self._busy = False  # whether a step is posted or a request in flight
         self._closed = False
         self._awaited: Request | None = None  # the request in flight
         self._timer: Cancellable | None = None
@@ -82,7 +86,7 @@ class Fetcher:
     # -- partitions ----------------------------------------------------------------------------
 
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
-        """Begin to follow; a partition that is here under the same epoch goes on (R-113)."""
+        """Begin to follow. A partition that is here under the same epoch continues (R-113)."""
         with self._lock:
             for tp, initial in partitions.items():
                 self._env.failed.pop(tp, None)
@@ -98,8 +102,10 @@ class Fetcher:
             self._wake()
 
     def remove(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, InitialFetchState]:
-        """Stop following; where each stood. On return no answer is being applied to any of them,
-        unless it is the applying that called."""
+        """Stop following. Returns where each partition stood.
+
+        On return no answer is being applied to them, unless the caller itself is applying one.
+        """
         removed = {}
         with self._lock:
             for tp in tps:
@@ -111,7 +117,7 @@ class Fetcher:
         return removed
 
     def close(self) -> None:
-        """Stop; on return nothing is applied any more."""
+        """Stop. On return nothing is applied any more."""
         with self._lock:
             self._closed = True
             self._states.clear()
@@ -123,12 +129,12 @@ class Fetcher:
         return len(self._states)
 
     def partitions(self) -> list[TopicPartition]:
-        """In the order in which they are asked for."""
+        """The partitions in fetch order."""
         with self._lock:
             return [state.tp for state in self._states]
 
     def lags(self) -> dict[TopicPartition, int]:
-        """Records behind the leader's high watermark, of partitions where it is known (R-161)."""
+        """Records behind the leader's high watermark, for partitions where it is known (R-161)."""
         with self._lock:
             return {state.tp: state.lag for state in self._states if state.lag is not None}
 
@@ -140,7 +146,7 @@ class Fetcher:
     # -- steps ---------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """The caller holds the lock."""
+        """Post a step if none is posted. The lock is held."""
         if not self._busy and not self._closed:
             self._busy = True
             if self._timer is not None:
@@ -162,7 +168,7 @@ class Fetcher:
             self.dead = True
 
     def _step(self) -> None:
-        """Send what comes next, or rest until there is something (R-114)."""
+        """Send the next request, or wait until there is work (R-114)."""
         while True:
             with self._lock:
                 if self._closed:
@@ -180,7 +186,7 @@ class Fetcher:
             self._settle(cut)
 
         def on_reply(response: Response | None) -> None:
-            # To a few bytes a change of threads is much; more of them profit from another core.
+            # For few bytes a change of threads costs too much; for more another core helps.
             hand = self._actor.offer if self._is_light(response) else self._actor.post
             hand(lambda: self._run(lambda: self._on_reply(request, apply, response)))
 
@@ -193,7 +199,10 @@ class Fetcher:
             on_reply(None)
 
     def _is_light(self, response: Response | None) -> bool:
-        """An answer with records, but few, which wait for no disk. One without is in no hurry."""
+        """Whether an answer has few records that need no disk wait.
+
+        One without records is not urgent.
+        """
         if type(response) is not FetchResponse:
             return False
         size = 0
@@ -213,15 +222,15 @@ class Fetcher:
             self._awaited = None
             if response is None:
                 if isinstance(request, FetchRequest):
-                    self._session.reset()  # the leader may have heard it
+                    self._session.reset()  # the leader may have received it
                 self._troubles.delay(self._states)  # all of them (R-127)
             else:
                 moved = apply(response)
         if moved:
             try:
                 self._env.on_high_watermarks(moved)
-            except Exception:  # of a consumer that waits here; replication does not depend on it
-                logger.exception("%s could not tell of high watermarks", self.name)
+            except Exception:  # an error of a waiting consumer, which must not stop replication
+                logger.exception("%s could not report high watermarks", self.name)
         self._step()
 
     def _rest(self) -> None:
@@ -231,7 +240,7 @@ class Fetcher:
         if turn.throttled:
             waits.append(self._env.config.replica_fetch_backoff_ms)
         if waits:
-            # The timer's thread must not wait for our lock.
+            # The timer's thread must not wait for this lock.
             self._timer = self._env.runtime.call_later(
                 max(0, min(waits)), lambda: self._post(self._on_timer)
             )
@@ -247,7 +256,7 @@ class Fetcher:
         return quota is not None and not state.in_sync and quota.is_throttled(state.tp)
 
     def _cut_alone(self) -> None:
-        """Truncate where the leader need not be asked (R-130)."""
+        """Truncate partitions that need not ask the leader (R-130)."""
         rule = self._env.rule
         alone = [s for s in self._round().truncating if not rule.must_ask(s.last_epoch)]
         for state in alone:
@@ -257,9 +266,10 @@ class Fetcher:
             self._states.group_by_topic()
 
     def _settle(self, cut: list[FetchState]) -> None:
-        """Make the checkpoints say no more than is left of logs that were cut, with one write for
-        all of them, before anything is fetched behind the cuts; and sync what an append could not.
-        Not under our lock: it waits for the disk, and a change of roles waits for our lock."""
+        """Lower the checkpoints of truncated logs, with one write for all, before the next fetch,
+        and sync what an append could not. Our lock is not held, because this waits for the disk,
+        and a change of roles waits for our lock.
+        """
         failure: Exception | None = None
         try:
             self._env.settle([state.tp for state in cut])
@@ -279,7 +289,7 @@ class Fetcher:
                     self._troubles.fail(state.tp, failure)
 
     def _next(self) -> tuple[Request, Apply] | None:
-        """The next request, and what applies its answer."""
+        """The next request, and the function that applies its answer."""
         turn = self._round()
         if turn.truncating:
             return self._ask_epochs(turn.truncating)
@@ -295,11 +305,16 @@ class Fetcher:
         config = self._env.config
         asked = self._session.next_request(turn.wanted, turn.take_changes())
         request = FetchRequest(
-            asked.partitions, self._env.broker_id, self._env.broker_epoch(),
-            config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes,
-            config.replica_fetch_response_max_bytes, session_id=asked.session_id,
-            session_epoch=asked.session_epoch, forgotten=asked.forgotten,
-        )  # fmt: skip
+            asked.partitions,
+            self._env.broker_id,
+            self._env.broker_epoch(),
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_min_bytes,
+            config.replica_fetch_response_max_bytes,
+            session_id=asked.session_id,
+            session_epoch=asked.session_epoch,
+            forgotten=asked.forgotten,
+        )
         self.requests += 1
         self._request_rate.record(1, self._env.runtime.now_ms())
         return request, lambda response: self._on_fetched(turn, asked, response)
@@ -339,16 +354,16 @@ class Fetcher:
                 with self._troubles.applying(state):
                     if self._append(state, part):
                         moved.append(state.tp)
-        for state, answer, log_start in diverging:  # when all else is done (R-120)
+        for state, answer, log_start in diverging:  # after everything else (R-120)
             if self._states.holds(state):
-                self._truncate_as_told(state, answer, log_start)
+                self._truncate_to_answer(state, answer, log_start)
                 moved.append(state.tp)
         if diverging:
             self._states.group_by_topic()
         return moved
 
     def _is_current(self, state: FetchState, part: FetchPartitionResponse) -> bool:
-        """Nothing else happened to the partition while the request was on its way (R-117)."""
+        """Whether the partition is unchanged since the request was sent (R-117, W-202)."""
         if self._states.holds(state):
             return True
         newer = self._states.get(part.tp)
@@ -357,7 +372,7 @@ class Fetcher:
             and part.error_code is ErrorCode.FENCED_LEADER_EPOCH
             and newer.leader_epoch != state.leader_epoch
         ):
-            self._troubles.delay([newer])  # its epoch has moved (R-125)
+            self._troubles.delay([newer])  # its epoch has changed (R-125)
         return False
 
     def _append(self, state: FetchState, part: FetchPartitionResponse) -> bool:
@@ -387,18 +402,18 @@ class Fetcher:
             if part.error_code:
                 self._troubles.refused(state, part.error_code)
             else:
-                self._truncate_as_told(state, EpochEndOffset(part.leader_epoch, part.end_offset))
+                self._truncate_to_answer(state, EpochEndOffset(part.leader_epoch, part.end_offset))
                 moved.append(part.tp)
         self._troubles.delay(asked.values())
         self._states.group_by_topic()
         return moved
 
-    def _truncate_as_told(
+    def _truncate_to_answer(
         self, state: FetchState, answer: EpochEndOffset, leader_log_start: int = -1
     ) -> None:
         with self._troubles.applying(state):
-            if not state.truncate_as_told(answer, self._env.rule, leader_log_start):
-                # A correct leader never says what leads nowhere (R-140); do not ask in a circle.
+            if not state.truncate_to_answer(answer, self._env.rule, leader_log_start):
+                # A correct leader never gives an answer that changes nothing (R-140); avoid a loop.
                 self._troubles.delay([state])
                 return
         self._troubles.pause_in_a_circle(state)

@@ -1,4 +1,4 @@
-"""Which fetcher follows which partition: one for each leader and fetcher id (R-111)."""
+"""Assigns partitions to fetchers, one for each leader and fetcher id (R-111)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from checkpoints.types import TopicPartition
 from replication.fetcher.fetcher import Fetcher
 from replication.fetcher.fetcher_state import InitialFetchState
-from replication.fetcher.fetcher_troubles import FetcherEnv
+from replication.fetcher.fetcher_troubles import FetcherContext
 
 
 def fetcher_id(tp: TopicPartition, fetchers: int) -> int:
@@ -24,13 +24,13 @@ def fetcher_id(tp: TopicPartition, fetchers: int) -> int:
 
 
 class FetcherManager:
-    """All fetchers of a broker. Methods may be called from any thread that holds no partition.
+    """All fetchers of a broker. Call it from any thread that holds no lock of a partition.
 
-    Its lock comes before those of the fetchers. So what a fetcher's work sets off, such as a log
-    directory that fails under it, must stop fetchers from another task, not from within.
+    Its lock comes before those of the fetchers. So a consequence of a fetcher's work, such as a
+    failed log directory, must stop fetchers from another task.
     """
 
-    def __init__(self, env: FetcherEnv) -> None:
+    def __init__(self, env: FetcherContext) -> None:
         self._env = env
         self._count = env.config.num_replica_fetchers
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -42,8 +42,11 @@ class FetcherManager:
     def add_fetchers(
         self, partitions: Mapping[TopicPartition, tuple[int, InitialFetchState]]
     ) -> None:
-        """Follow ``(leader id, where to begin)``; under another leader before, no longer there.
-        After ``close`` nothing is followed: an order may come late."""
+        """Follow partitions from ``(leader id, where to begin)``, and no longer their previous
+        leader.
+
+        After ``close`` nothing is followed, because an order may come late.
+        """
         with self._lock:
             if self._closed:
                 return
@@ -66,15 +69,15 @@ class FetcherManager:
         return self._fetchers[key]
 
     def is_fetched(self, tp: TopicPartition) -> bool:
-        """It was added, and not removed since; it may have failed."""
+        """Whether it was added and not removed since. It may have failed."""
         return tp in self._fetcher_of
 
     def remove_fetchers(
         self, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, InitialFetchState]:
-        """Stop following, and forget failures; where each of those that were followed stood.
+        """Stop following, and forget failures. Returns where each followed partition stood.
 
-        On return no answer is being applied to any of them.
+        On return no answer is being applied to them.
         """
         with self._lock:
             work: dict[Fetcher, list[TopicPartition]] = {}
@@ -86,12 +89,12 @@ class FetcherManager:
             removed: dict[TopicPartition, InitialFetchState] = {}
             for fetcher, gone in work.items():
                 removed.update(fetcher.remove(gone))
-                for tp in gone:  # it may have failed until it was removed
+                for tp in gone:  # it may have failed before its removal
                     self._env.failed.pop(tp, None)
             return removed
 
     def resize(self, count: int) -> None:
-        """Another number of fetchers for each leader: all partitions are distributed anew."""
+        """Change the number of fetchers for each leader, and distribute all partitions again."""
         with self._lock:
             self._count = count
             moving = {
@@ -110,7 +113,7 @@ class FetcherManager:
                     self._close(key)
 
     def close(self) -> None:
-        """End all, for good; on return nothing is applied any more."""
+        """End all fetchers for good. On return nothing is applied any more."""
         with self._lock:
             self._closed = True
             for key in list(self._fetchers):
@@ -122,7 +125,7 @@ class FetcherManager:
         fetcher.close()
         self._closed_bytes += fetcher.bytes
 
-    # -- what metrics show (R-160 … R-162, R-166) ----------------------------------------------
+    # -- metrics (R-160 … R-162, R-166) ----------------------------------------------
 
     @property
     def fetchers(self) -> tuple[Fetcher, ...]:
@@ -142,12 +145,12 @@ class FetcherManager:
 
     @property
     def max_lag(self) -> int:
-        """Records that the partition furthest behind is behind."""
+        """The lag in records of the partition that is furthest behind."""
         return max((lag for f in self.fetchers for lag in f.lags().values()), default=0)
 
     @property
     def min_fetch_rate(self) -> float:
-        """Requests a second of the slowest fetcher."""
+        """The requests a second of the slowest fetcher."""
         return min((f.fetch_rate() for f in self.fetchers), default=0.0)
 
     @property

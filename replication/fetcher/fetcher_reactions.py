@@ -1,34 +1,35 @@
-"""What a fetcher does about each code that a leader answers with: one table, and the pauses."""
+"""The reactions of a fetcher to error codes: one table, and the pauses."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from replication.common.error_codes import ErrorCode
+from replication.common.error_codes import FRONT_DOOR_CODES, ErrorCode
 from replication.common.retrying import Backoff, reactions
 
 FIRST_PAUSE_MS = 5
-FREE_TURNS = 3  # cuts and resets in a row that a healthy change of leader may need
+FREE_TURNS = 3  # consecutive truncations and resets that a normal change of leader may need
 
 
 class FetchReaction(Enum):
-    """Finer than ``retrying.Reaction``: a fetcher has many partitions on one channel, and each of
-    them can go on, begin elsewhere or be left out on its own."""
+    """More detailed than ``retrying.Reaction``, because each of the many partitions of a fetcher
+    can continue, begin elsewhere or be left out by itself.
+    """
 
     APPLY = "apply"
     RESET = "reset"  # our offset is outside the leader's log (R-129)
     SOON = "soon"  # after a short pause, which grows
     LATER = "later"  # after ``replica.fetch.backoff.ms`` (R-126)
-    FAIL = "fail"  # not fetched until newer metadata adds it again (R-124, R-139)
-    NEW_SESSION = "new session"  # the leader knows ours no more, or otherwise than we do (R-143)
+    FAIL = "fail"  # not fetched until new metadata adds it again (R-124, R-139)
+    NEW_SESSION = "new session"  # the leader lost our session, or has another view (R-143)
 
 
 REACTIONS = reactions(
     {
         FetchReaction.APPLY: [ErrorCode.NONE],
         FetchReaction.RESET: [ErrorCode.OFFSET_OUT_OF_RANGE],
-        # A follower often learns of a new leader before the leader does. Kafka waits for the whole
-        # pause here, too.
+        # A follower often learns about a new leader before the leader does. Kafka waits for the
+        # whole pause here, too.
         FetchReaction.SOON: [
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -87,14 +88,17 @@ REACTIONS = reactions(
             ErrorCode.INCONSISTENT_TOPIC_ID,
             ErrorCode.INELIGIBLE_REPLICA,
             ErrorCode.NEW_LEADER_ELECTED,
+            *FRONT_DOOR_CODES,
         ],
     }
 )
 
 
 def pauses(longest_ms: int) -> Backoff:
-    """After refusals that may be over soon. Without jitter: partitions that were refused together
-    are asked for together again, in one request, and no other fetcher asks for them.
+    """Pauses after refusals that may be over soon.
+
+    There is no jitter, so that partitions that were refused together are fetched together again. No
+    other fetcher fetches them.
 
     Args:
         longest_ms: ``replica.fetch.backoff.ms``.

@@ -1,4 +1,4 @@
-"""What a fetcher knows of its partitions, and which of them have something to do now.
+"""The partitions of a fetcher, and which of them have work now.
 
 Not thread-safe: a fetcher holds its lock. Times are monotonic ms.
 """
@@ -30,11 +30,11 @@ logger = get_logger(__name__)
 
 
 class OffsetMismatchError(ReplicationError):
-    """Our log does not end where we fetch from: something else wrote to it."""
+    """Our log does not end at the fetch offset, so something else wrote to it."""
 
 
 class Followed(Protocol):
-    """The follower's half of ``Partition``; see there for what it raises."""
+    """The follower's side of `Partition`, which has the errors."""
 
     tp: TopicPartition
 
@@ -60,7 +60,7 @@ class Followed(Protocol):
 
 
 class InitialFetchState(NamedTuple):
-    """Where a partition starts to follow: ``offset`` is ``TruncationRule.initial_offset``."""
+    """Where a partition begins to follow. ``offset`` is ``TruncationRule.initial_offset``."""
 
     topic_id: uuid.UUID | None
     leader_epoch: int
@@ -68,16 +68,18 @@ class InitialFetchState(NamedTuple):
 
 
 class Phase(Enum):
-    """What a partition needs next of its leader."""
+    """What a partition needs next from its leader."""
 
-    TRUNCATING = "truncating"  # where our log may differ from the leader's (R-130)
-    RESETTING = "resetting"  # the ends of the leader's log, since our offset is outside (R-129)
+    TRUNCATING = "truncating"  # find where our log may differ from the leader's (R-130)
+    RESETTING = "resetting"  # get the ends of the leader's log, since our offset is outside (R-129)
     FETCHING = "fetching"
 
 
 class Streak:
-    """How many times in a row. A row ends with time, not with something good in between: in a
-    circle there is good in between."""
+    """Counts consecutive events.
+
+    Only time ends a streak and not a success in between, because a loop has successes too.
+    """
 
     __slots__ = ("_at_ms", "_count")
 
@@ -85,7 +87,7 @@ class Streak:
         self._count = self._at_ms = 0
 
     def extend(self, now_ms: int, ends_after_ms: int) -> int:
-        """Once more, now; the length of the row."""
+        """Count one more event. Returns the length of the streak."""
         if now_ms - self._at_ms > ends_after_ms:
             self._count = 0
         self._count, self._at_ms = self._count + 1, now_ms
@@ -93,7 +95,7 @@ class Streak:
 
 
 class FetchState:
-    """One partition of a fetcher, under one leader epoch (R-113)."""
+    """One partition of a fetcher under one leader epoch (R-113)."""
 
     __slots__ = (
         "delayed_until_ms",
@@ -120,7 +122,7 @@ class FetchState:
         self.partition = partition
         self.topic_id, self.leader_epoch, self.offset = initial
         self.log_start = partition.log_start_offset
-        self.last_epoch = partition.latest_epoch  # of our last record
+        self.last_epoch = partition.latest_epoch  # the epoch of our last record
         if self.offset < 0:
             self.phase = Phase.RESETTING
         elif rule.begins_truncating(self.last_epoch):
@@ -128,14 +130,14 @@ class FetchState:
         else:
             self.phase = Phase.FETCHING
         self.lag: int | None = None  # records behind the leader's high watermark; None: unknown
-        # The checkpoints say no more than is left after our cuts. Whoever had the partition before
-        # us may have owed them that.
+        # Whether checkpoints may exceed our log after a truncation, also one by the previous
+        # fetcher.
         self.is_settled = False
         self.delayed_until_ms = 0
-        self.refused = Streak()  # by a leader that may not know yet that it is one
-        self.turned = Streak()  # cuts and resets that the leader asked for
+        self.refused = Streak()  # refusals by a leader that may not know yet that it leads
+        self.turned = Streak()  # truncations and resets that the leader caused
         self.leader_end: int | None = None  # while resetting, once it is known
-        self.wanted: FetchPartition | None = None  # our part of a request, while it stays the same
+        self.wanted: FetchPartition | None = None  # our part of a request, while it does not change
 
     def __repr__(self) -> str:
         return (
@@ -145,22 +147,27 @@ class FetchState:
 
     @property
     def in_sync(self) -> bool:
-        """As a quota sees it (R-145)."""
+        """Whether it is in sync for a quota (R-145)."""
         return self.lag is not None and self.lag <= 0
 
     # -- our part of a request ---------------------------------------------------------------------
 
     def fetch_part(self, rule: TruncationRule, max_bytes: int) -> FetchPartition:
-        """What a fetch asks of this partition (R-116).
+        """The part of a fetch for this partition (R-116).
 
-        The log start is that of our latest change; what retention deletes here in between is of
-        no concern to the leader, who waits only for log starts that it raised itself (R-96).
+        The log start is that at our latest change. Later deletions by our own retention do not
+        matter, because the leader waits only for log starts that it raised itself (R-96).
         """
         last_epoch = self.last_epoch if rule.on_fetch else UNKNOWN_EPOCH
         return FetchPartition(
-            self.tp, self.offset, max_bytes, self._sent_epoch(rule), last_epoch, self.log_start,
+            self.tp,
+            self.offset,
+            max_bytes,
+            self._sent_epoch(rule),
+            last_epoch,
+            self.log_start,
             self.topic_id,
-        )  # fmt: skip
+        )
 
     def epoch_part(self, rule: TruncationRule) -> OffsetForLeaderPartition:
         """The question where our latest epoch ends in the leader's log (R-130)."""
@@ -176,10 +183,10 @@ class FetchState:
     def _sent_epoch(self, rule: TruncationRule) -> int:
         return self.leader_epoch if rule.fences else UNKNOWN_EPOCH
 
-    # -- what an answer does; each raises what ``Partition`` raises --------------------------------
+    # -- applying answers; each raises as ``Partition`` --------------------------------
 
-    def append(self, part: FetchPartitionResponse) -> Progress:
-        """Take over records and watermarks (R-118).
+    def append(self, part: FetchPartitionResponse) -> FetchProgress:
+        """Append records, and take over watermarks (R-118).
 
         Raises:
             OffsetMismatchError: our log does not end where we fetched from.
@@ -190,7 +197,7 @@ class FetchState:
             raise OffsetMismatchError(f"{self.tp}: fetched from {self.offset}, ends at {log_end}")
         size, first = 0, self.lag is None
         if part.records:
-            info = partition.append_as_follower(part.records, epoch, part.log_start_offset)
+            info = partition.append_as_follower(part.batches, epoch, part.log_start_offset)
             size = info.size
             if size:
                 self.offset, self.last_epoch = info.last_offset + 1, partition.latest_epoch
@@ -201,15 +208,18 @@ class FetchState:
         changed = size > 0 or log_start != self.log_start
         if changed:
             self.log_start, self.wanted = log_start, None
-        return Progress(size, moved, first or changed)
+        return FetchProgress(size, moved, first or changed)
 
     def resume(self) -> None:
-        """Go on where our log ends, after a change of it that was done in part."""
+        """Continue at our log end after a partial change."""
         self.is_settled = False
         self._move_to(self.partition.log_end_offset, self.phase)
 
     def truncate(self, cut: Truncation, rule: TruncationRule) -> bool:
-        """Cut our log (R-137); False when that changed nothing, so that we would ask the same."""
+        """Truncate our log (R-137).
+
+        False if nothing changed, so that we would ask the same again.
+        """
         before = self.offset, self.last_epoch, self.phase
         high_watermark = self.partition.high_watermark
         if cut.offset < high_watermark:
@@ -217,21 +227,21 @@ class FetchState:
         self.is_settled = False
         self.partition.truncate_to(cut.offset, self.leader_epoch)
         done = cut.finished or rule.on_fetch
-        # A batch that contains the offset went whole: the log ends where it began.
+        # A batch that contains the offset was removed whole, so the log ends where it began.
         offset = min(cut.offset, self.partition.log_end_offset)
         self._move_to(offset, Phase.FETCHING if done else Phase.TRUNCATING)
         return before != (self.offset, self.last_epoch, self.phase)
 
-    def truncate_as_told(
+    def truncate_to_answer(
         self, answer: EpochEndOffset, rule: TruncationRule, leader_log_start: int = -1
     ) -> bool:
-        """Cut where the leader says that an epoch ends (R-132 … R-136); see ``truncate``.
+        """Truncate where the leader says that an epoch ends (R-132 … R-136), as ``truncate``.
 
         Args:
-            leader_log_start: −1 where the answer does not tell. The leader has forgotten which
-                epochs there were below. Where the cut would leave only records below it, these
-                may part from what was committed there, and so may producers and transactions that
-                are known from them: the log begins anew.
+            leader_log_start: −1 if the answer has none. The leader has forgotten the epochs below
+                it. If the truncation would leave only records below it, these may differ from what
+                was committed there, and so may their producers and transactions. Then our log
+                begins again at the leader's log start.
         """
         log_end = self.partition.log_end_offset
         cut = truncation_point(
@@ -249,7 +259,7 @@ class FetchState:
         self.phase, self.leader_end = Phase.RESETTING, None
 
     def reset(self, leader_offset: int) -> None:
-        """Take the leader's log end, then its log start, and go on where the logs meet (R-129)."""
+        """Take the leader's log end, then its log start; continue where the logs meet (R-129)."""
         self.is_settled = False
         own_end, epoch = self.partition.log_end_offset, self.leader_epoch
         if self.leader_end is None:
@@ -267,27 +277,27 @@ class FetchState:
         self.lag = max(0, leader_end - offset)
 
     def give_up_reset(self) -> None:
-        """The leader did not tell its ends; fetch again, where we have an offset to fetch from."""
+        """Fetch again if we have an offset, because the leader did not answer its log ends."""
         self.leader_end = None
         if self.offset >= 0:
             self.phase = Phase.FETCHING
 
     def _move_to(self, offset: int, phase: Phase) -> None:
-        """Our log changed: earlier answers are void."""
+        """Move after a change of our log, which invalidates earlier answers."""
         self.last_epoch = self.partition.latest_epoch
         self.log_start = self.partition.log_start_offset
         self.offset, self.phase = offset, phase
         self.leader_end = self.wanted = None
 
 
-class Progress(NamedTuple):
-    size: int  # bytes appended
+class FetchProgress(NamedTuple):
+    size: int  # appended bytes
     high_watermark_moved: bool  # our own
     changed: bool  # the next request differs, or the partition goes to the end of the order
 
 
 class Round:
-    """Who has something to do. Progress of its members keeps it up to date."""
+    """The partitions with work. Progress of its members keeps it up to date."""
 
     __slots__ = (
         "_changed",
@@ -301,18 +311,18 @@ class Round:
     )
 
     def __init__(self) -> None:
-        self.unsettled: list[FetchState] = []  # before anything else
+        self.unsettled: list[FetchState] = []  # done before anything else
         self.truncating: list[FetchState] = []
         self.resetting: list[FetchState] = []
         self.fetching: dict[TopicPartition, FetchState] = {}
         self.due_ms: int | None = None  # when the first delay ends
         self.throttled = False  # some wait for the quota
         self.wanted: dict[TopicPartition, FetchPartition] = {}  # of ``fetching``
-        # Since a request was made of it; None: none was.
+        # Changes since the last request; None: there was no request.
         self._changed: dict[TopicPartition, None] | None = None
 
     def is_over(self, now_ms: int) -> bool:
-        """Whether time alone may have changed it."""
+        """Whether time may have changed it."""
         return self.throttled or (self.due_ms is not None and now_ms >= self.due_ms)
 
     def put_last(self, state: FetchState, part: FetchPartition) -> None:
@@ -325,18 +335,18 @@ class Round:
             self._changed[tp] = None
 
     def take_changes(self) -> Iterable[TopicPartition] | None:
-        """What changed since the last call; None at the first: it may be anything."""
+        """The changes since the last call. None at the first call: anything may have changed."""
         changed, self._changed = self._changed, {}
         return changed
 
 
 class FetchStates:
-    """The partitions of a fetcher in the order in which they are asked for (R-115)."""
+    """The partitions of a fetcher in fetch order (R-115)."""
 
     def __init__(self, rule: TruncationRule, max_bytes: int) -> None:
         self._rule, self._max_bytes = rule, max_bytes
         self._states: dict[TopicPartition, FetchState] = {}
-        self._round: Round | None = None  # kept while nothing changes: idle rounds cost nothing
+        self._round: Round | None = None  # kept while nothing changes, for idle rounds
 
     def __len__(self) -> int:
         return len(self._states)
@@ -348,7 +358,7 @@ class FetchStates:
         return self._states.get(tp)
 
     def holds(self, state: FetchState) -> bool:
-        """False when the partition was removed, or added anew, since."""
+        """Whether this state is current: False if the partition was removed or added again."""
         return self._states.get(state.tp) is state
 
     def pop(self, tp: TopicPartition) -> FetchState | None:
@@ -360,12 +370,12 @@ class FetchStates:
         self._round = None
 
     def put_last(self, state: FetchState) -> None:
-        """Add a state, or note that it changed: all others come before it next time."""
+        """Add a state, or move a changed one to the end of the order."""
         self._move_last(state)
         self._round = None
 
     def progress(self, state: FetchState) -> None:
-        """As ``put_last``, of a partition that was fetched and will be fetched further."""
+        """As ``put_last``, for a partition that was fetched and continues."""
         self._move_last(state)
         if self._round is not None:
             self._round.put_last(state, self._part(state))
@@ -385,7 +395,7 @@ class FetchStates:
         self._round = None
 
     def group_by_topic(self) -> None:
-        """What a round of truncation does to the order (R-115)."""
+        """Group the order by topic, as a round of truncation does (R-115)."""
         topics: dict[str, dict[TopicPartition, FetchState]] = {}
         for tp, state in self._states.items():
             topics.setdefault(tp.topic, {})[tp] = state
@@ -393,14 +403,14 @@ class FetchStates:
         self._round = None
 
     def delay(self, states: Iterable[FetchState], until_ms: int, now_ms: int) -> None:
-        """Leave partitions alone for a while; one delayed already keeps its delay (R-128)."""
+        """Delay partitions. One that is delayed already keeps its delay (R-128)."""
         for state in list(states):
             if state.delayed_until_ms <= now_ms and self.holds(state):
                 state.delayed_until_ms = until_ms
                 self.put_last(state)
 
     def round(self, now_ms: int, must_wait: Callable[[FetchState], bool] | None) -> Round:
-        """What can be done now.
+        """The work that can be done now.
 
         ``must_wait`` says whether the quota holds a partition back; None while it is not exceeded.
         """

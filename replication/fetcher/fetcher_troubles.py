@@ -1,4 +1,4 @@
-"""What becomes of partitions that a fetcher cannot go on with: pauses, and the end.
+"""Pauses and the end of partitions that a fetcher cannot continue.
 
 Not thread-safe: a fetcher holds its lock.
 """
@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 
 from checkpoints.loggers import get_logger
 from checkpoints.types import TopicPartition
-from logstore.common.errors import CorruptMessageError, InvalidRecordError, ResourceBusyError
+from logstore.common.errors import (
+    CorruptMessageError,
+    InvalidRecordError,
+    LogClosedError,
+    ResourceBusyError,
+)
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import NotLeaderOrFollowerError, error_for
@@ -27,14 +32,13 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FetcherEnv:
+class FetcherContext:
     """What all fetchers of a broker share.
 
-    ``on_high_watermarks`` is told, without a lock, which partitions' own high watermark changed, or
-    log was cut or reset.
-    ``settle`` does what a change of logs left to do before their leader hears how far they go:
-    checkpoints say no more than truncations left, and what must not wait unsynced is synced.
-    ``failed`` holds the partitions that are not fetched until they are added again, and why.
+    ``on_high_watermarks`` is called, without a lock, with partitions whose high watermark changed
+    or whose log was truncated or reset. ``settle`` finishes changes of logs before the leader is
+    told their ends: it lowers checkpoints of truncated logs, and syncs what must not stay unsynced.
+    ``failed`` has the partitions that are not fetched until they are added again, and why.
     """
 
     broker_id: int
@@ -51,10 +55,10 @@ class FetcherEnv:
 
 
 class Troubles:
-    """Those of one fetcher."""
+    """The troubles of one fetcher."""
 
     def __init__(
-        self, name: str, env: FetcherEnv, states: FetchStates, session: FetchSessionHandler
+        self, name: str, env: FetcherContext, states: FetchStates, session: FetchSessionHandler
     ) -> None:
         self._name = name
         self._env = env
@@ -65,27 +69,27 @@ class Troubles:
 
     @contextmanager
     def applying(self, state: FetchState) -> Iterator[None]:
-        """Around whatever changes a partition: what it raises delays the partition, or ends it."""
+        """Wrap a change of a partition. An error in it delays or ends the partition."""
         try:
             yield
             return
         except (CorruptMessageError, InvalidRecordError) as error:  # fetched again (R-121)
             logger.warning("%s: fetched what is not valid, again later: %s", state.tp, error)
-            state.resume()  # a log that has to begin inside a batch did so before it was looked at
+            state.resume()  # the log already began inside a batch
             self.delay([state])
-        except ResourceBusyError as error:  # nothing was done, or only not made durable
+        except ResourceBusyError as error:  # nothing was done, or it is only not durable
             logger.warning("%s: again later: %s", state.tp, error)
             state.resume()
             self.delay([state])
         except NotLeaderOrFollowerError:
-            self.delay([state])  # its role changed; who changed it removes it or adds it anew
+            self.delay([state])  # its role changed, and that change removes it or adds it again
         except Exception as error:  # given up (R-122)
             if self._states.holds(state):
                 self.fail(state.tp, error)
         self._session.doubt(state.tp)
 
     def refused(self, state: FetchState, code: ErrorCode) -> None:
-        """The leader answered with an error to a request of the state's epoch."""
+        """React to an error of the leader for a request under the state's epoch."""
         match REACTIONS[code]:
             case FetchReaction.RESET:
                 state.begin_reset()
@@ -100,8 +104,10 @@ class Troubles:
                 self.delay([state])
 
     def pause_in_a_circle(self, state: FetchState) -> None:
-        """A cut or a reset brings us to the leader's log, mostly at once. Where the leader says
-        again and again what leads nowhere, it is asked after longer and longer pauses."""
+        """Pause if truncations or resets repeat. One usually brings us to the leader's log.
+
+        If the leader keeps giving useless answers, the pauses grow.
+        """
         turns = self._extend(state.turned) - FREE_TURNS
         if turns > 0:
             self.delay([state], self._pause_ms(turns))
@@ -114,7 +120,12 @@ class Troubles:
         return int(self._pauses.delay_ms(failures, self._env.runtime.random))
 
     def fail(self, tp: TopicPartition, error: Exception) -> None:
-        logger.error("%s: %s is not fetched any more: %s", self._name, tp, error, exc_info=error)
+        if isinstance(error, LogClosedError):  # the broker ends, and its logs are closed first
+            logger.info("%s: %s is not fetched any more: %s", self._name, tp, error)
+        else:
+            logger.error(
+                "%s: %s is not fetched any more: %s", self._name, tp, error, exc_info=error
+            )
         self._states.pop(tp)
         self._env.failed[tp] = error
 
@@ -122,11 +133,11 @@ class Troubles:
         """Leave these partitions alone for ``replica.fetch.backoff.ms`` (R-128)."""
         now_ms = self._env.runtime.now_ms()
         if backoff_ms is None:
-            backoff_ms = max(1, self._env.config.replica_fetch_backoff_ms)  # never a circle
+            backoff_ms = max(1, self._env.config.replica_fetch_backoff_ms)  # never a loop
         self._states.delay(states, now_ms + backoff_ms, now_ms)
 
     def pause_between_sessions(self, outcome: SessionOutcome) -> None:
-        """A session that is lost is begun anew at once, but not again and again."""
+        """Begin a lost session again at once, but pause if that repeats."""
         turns = self._extend(self._lost_sessions) - FREE_TURNS
         if outcome is SessionOutcome.BAD:
             self.delay(self._states)

@@ -1,14 +1,14 @@
 """One partition on one broker: leader or follower (Kafka's ``Partition``).
 
-The decisions are pure functions in ``replication.decisions``; here they meet the log. In reading
-order: ``role`` (what a replica is, as one immutable value), ``base`` (how it is looked at),
+The decisions are pure functions in ``replication.decisions``. Here they are applied to the log. In
+reading order: ``role`` (the role of a replica as one immutable value), ``base`` (its attributes),
 ``isr_changes`` (high watermark and ISR), ``leader``, ``follower``, and ``partition``, which changes
 the role.
 
-One lock guards the role and what is known of followers. It is never held while a caller is told
-something, nor while records are appended or read: appends go under the log's own lock, which
-refuses those of another leadership, and whoever reads looks at the role again afterwards. The
-log's lock is taken inside this one, or alone.
+One lock guards the role and the progress of followers. It is never held while a callback runs, nor
+while records are appended or read. Appends use the log's own lock, and the log refuses those of
+another leadership. A read checks the role again afterwards. The log's lock is taken inside this
+one, or alone.
 """
 
 from replication.partition.env import (
@@ -16,7 +16,8 @@ from replication.partition.env import (
     FetchRead,
     IsrChannel,
     LeaderAppend,
-    PartitionEnv,
+    PartitionContext,
+    TruncationEvent,
 )
 from replication.partition.partition import Partition
 from replication.partition.role import Leadership, Role
@@ -28,6 +29,12 @@ __all__ = [
     "LeaderAppend",
     "Leadership",
     "Partition",
-    "PartitionEnv",
+    "PartitionContext",
     "Role",
+    "TruncationEvent",
+    "base",
+    "isr_changes",
+    "leader",
+    "partition",
+    "role",
 ]

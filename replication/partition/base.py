@@ -1,4 +1,4 @@
-"""A replica as all its parts see it: its role, its log, and which requests it may answer."""
+"""What all parts of a replica share: its role, its log, and which requests it may answer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from logstore.log.core.news import News
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError, NotLeaderOrFollowerError, error_for
 from replication.common.state import RecoveryState
-from replication.decisions.isr import IsrState, Progress, effective_min_isr
+from replication.decisions.isr import FollowerProgress, IsrState, effective_min_isr
 from replication.decisions.truncation import check_leader_epoch
-from replication.partition.env import PartitionEnv
+from replication.partition.env import PartitionContext
 from replication.partition.role import NO_ISR, UNASSIGNED, Leadership, Role
 
 P = ParamSpec("P")
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Replica:
-    """``role``, ``log`` and ``offline`` are written under the lock; anyone may look at them.
+    """``role``, ``log`` and ``offline`` are written under the lock, and read without it.
 
     Attributes:
-        news: told of each change of these, under the lock.
+        news: notified of each change of these, under the lock.
     """
 
-    def __init__(self, tp: TopicPartition, env: PartitionEnv) -> None:
+    def __init__(self, tp: TopicPartition, env: PartitionContext) -> None:
         self.tp = tp
         self.role: Role = UNASSIGNED
         self.log: ReplicaLog | None = None
@@ -45,12 +45,12 @@ class Replica:
         return f"Partition({self.tp}, {what}, epoch {role.leader_epoch}, {self.isr})"
 
     def _become(self, role: Role) -> None:
-        """The caller holds the lock; what goes with the role was changed before."""
+        """Take a role. The lock is held, and what belongs to the role was changed before."""
         self.role = role
         if self.news.waiting:
             self.news.wake_all()
 
-    # -- at a glance ---------------------------------------------------------------------------
+    # -- attributes ---------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -79,13 +79,13 @@ class Replica:
 
     @property
     def epoch_start_offset(self) -> int | None:
-        """Where the leadership began, while this broker leads."""
+        """The log end at the beginning of the leadership; None unless this broker leads."""
         role = self.role
         return role.start_offset if isinstance(role, Leadership) else None
 
     @property
     def isr(self) -> IsrState:
-        """Of nobody, unless this broker leads."""
+        """The ISR, which is empty unless this broker leads."""
         role = self.role
         return role.isr if isinstance(role, Leadership) else NO_ISR
 
@@ -96,7 +96,7 @@ class Replica:
 
     @property
     def min_isr(self) -> int:
-        """``min.insync.replicas``, at most as many as there are replicas (R-20)."""
+        """``min.insync.replicas``, at most the number of replicas (R-20)."""
         role = self.role
         if isinstance(role, Leadership):
             return role.min_isr
@@ -105,7 +105,7 @@ class Replica:
 
     @property
     def under_replicated(self) -> bool:
-        """The ISR lacks a replica; R-174 has this and the next two."""
+        """Whether the ISR lacks a replica. R-174 has this and the next two."""
         role = self.role
         return isinstance(role, Leadership) and len(role.isr.committed) < len(role.replicas)
 
@@ -119,12 +119,12 @@ class Replica:
         role = self.role
         return isinstance(role, Leadership) and len(role.isr.committed) == role.min_isr
 
-    def follower(self, broker_id: int) -> Progress | None:
-        """What this leader knows of a follower."""
+    def follower(self, broker_id: int) -> FollowerProgress | None:
+        """The progress of a follower, if this broker leads."""
         role = self.role
         return role.followers.get(broker_id) if isinstance(role, Leadership) else None
 
-    # -- the log, for who may use it -----------------------------------------------------------
+    # -- the log, after checks -----------------------------------------------------------
 
     def local_log(self) -> ReplicaLog:
         if self.offline:
@@ -137,7 +137,7 @@ class Replica:
     def check_topic(self, topic_id: uuid.UUID | None) -> None:
         """
         Raises:
-            ResponseError: the log is of another topic of that name (KIP-516).
+            ResponseError: the log belongs to another topic of that name (KIP-516).
         """
         if topic_id is not None and self.local_log().topic_id != topic_id:
             raise error_for(ErrorCode.INCONSISTENT_TOPIC_ID, f"{self.tp}: {topic_id}")
@@ -155,9 +155,10 @@ class Replica:
             raise error_for(code, f"{self.tp}: epoch {requested}, here {role.leader_epoch}")
 
     def _confirm(self, role: Role, log: ReplicaLog) -> None:
-        """What was seen of the log since ``role`` was taken is of its leader epoch.
+        """Check that everything read from the log since ``role`` was loaded belongs to its leader
+        epoch.
 
-        Nothing is cut from a log but by a follower, after the role changed.
+        Only a follower truncates a log, after the role changed.
         """
         if self.role.leader_epoch != role.leader_epoch or self.log is not log:
             raise NotLeaderOrFollowerError(f"{self.tp}: the leader changed meanwhile")

@@ -1,7 +1,8 @@
-"""What a partition needs of its broker, and what it answers."""
+"""What a partition needs from its broker, and the values that it returns."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -12,6 +13,7 @@ from logstore.kernels import AppendInfo
 from logstore.log.writing.recent import RecentBudget
 from logstore.manager import LogManager
 from logstore.segments.index import AbortedTxn
+from logstore.storage import FileSlice
 from replication.common.config import ReplicationConfig
 from replication.common.messages import AlterPartitionItem, AlterPartitionResult, EpochEndOffset
 
@@ -22,25 +24,43 @@ class IsrChannel(Protocol):
     def submit(
         self, item: AlterPartitionItem, on_result: Callable[[AlterPartitionResult], None]
     ) -> bool:
-        """False when a change of the same partition is still on its way."""
+        """Send a proposal. False if a change of the same partition is still under way."""
         ...
 
 
 class BrokerEpochs(Protocol):
-    """What the metadata of the cluster says about other brokers."""
+    """The cluster's metadata about other brokers."""
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Alive, not shutting down, and of this epoch (or −1) (R-31)."""
+        """Whether a broker is alive, not shutting down, and of this epoch (or −1) (R-31)."""
         ...
 
     def broker_epoch(self, broker_id: int) -> int:
-        """−1 when it is not known."""
+        """The epoch of a broker; −1 if unknown."""
         ...
 
 
+class TruncationEvent(NamedTuple):
+    """A follower truncated records that its leader does not have."""
+
+    tp: TopicPartition
+    at_ms: int  # monotonic, as ``PartitionContext.now_ms``
+    leader_epoch: int  # the leader epoch under which it follows
+    log_end_offset: int  # its log end offset before
+    offset: int  # its log end offset now
+
+
+EVENTS_KEPT = 256  # how many truncations are kept, for people who watch a broker
+
+
 @dataclass(slots=True)
-class PartitionEnv:
-    """What all partitions of a broker share."""
+class PartitionContext:
+    """What all partitions of a broker share.
+
+    Attributes:
+        truncations: the latest ones, oldest first. Appending to a deque is one step, so that
+            readers need no lock; they copy it.
+    """
 
     broker_id: int
     log_manager: LogManager
@@ -50,13 +70,19 @@ class PartitionEnv:
     now_ms: Callable[[], int]
     own_epoch: Callable[[], int]
     recent: RecentBudget = field(default_factory=RecentBudget, init=False)
-    # Called without a lock: an ISR change moved the high watermark; a change was (in)effective.
+    truncations: deque[TruncationEvent] = field(
+        default_factory=lambda: deque(maxlen=EVENTS_KEPT), init=False
+    )
+    # Called without a lock: an ISR change moved the high watermark; a change took effect or not.
     on_high_watermark: Callable[[TopicPartition], None] = lambda tp: None
     on_isr_change: Callable[[TopicPartition, str], None] = lambda tp, kind: None
 
 
 class LeaderAppend(NamedTuple):
-    """``leader_epoch`` is that of the batches in the log, also of a duplicate's original."""
+    """The result of an append.
+
+    ``leader_epoch`` is that of the batches in the log, for a duplicate that of the original.
+    """
 
     info: AppendInfo
     hw_moved: bool
@@ -66,7 +92,7 @@ class LeaderAppend(NamedTuple):
 class FetchRead(NamedTuple):
     """An answer to one partition of a fetch; offsets are those from before the read (R-106)."""
 
-    records: Buffer
+    records: Buffer | FileSlice
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -77,7 +103,7 @@ class FetchRead(NamedTuple):
 
 
 class FetchLimit(NamedTuple):
-    """Whether a waiting fetch has reason to end (R-93), and how many bytes it would get."""
+    """Whether a waiting fetch must end (R-93), and how many bytes it would get."""
 
     done: bool
     available: int

@@ -1,4 +1,4 @@
-"""What a follower does with what it fetched: append, take over the watermarks, cut."""
+"""The follower's side: append fetched records, take over watermarks, truncate."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from logstore.log import ReplicaLog
 from replication.common.errors import NotLeaderOrFollowerError
 from replication.common.messages import EpochEndOffset
 from replication.partition.base import Replica
+from replication.partition.env import TruncationEvent
 
 
-class Follower(Replica):
-    """See the module. The fetcher of the partition is the only caller; orders to change the role
-    come in between."""
+class FollowerReplica(Replica):
+    """The methods for the fetcher of the partition, which is their only caller.
+
+    Role changes may come in between.
+    """
 
     @property
     def latest_epoch(self) -> int:
@@ -34,24 +37,24 @@ class Follower(Replica):
 
     @property
     def syncs_appends(self) -> bool:
-        """An append may wait for the disk."""
+        """Whether an append may wait for the disk."""
         log = self.log
         return log is None or log.config.flush_messages < MAX_LONG
 
     def own_end_offset_for(self, epoch: int) -> EpochEndOffset:
-        """Where an epoch ends in this replica's log (F-208)."""
+        """The end of an epoch in this replica's log (F-208)."""
         return EpochEndOffset(*self.local_log().end_offset_for_epoch(epoch))
 
     def append_as_follower(
         self, records: Buffer, leader_epoch: int, leader_log_start: int = -1
     ) -> AppendInfo:
-        """Append what was fetched under ``leader_epoch`` (F-164, R-119).
+        """Append records that were fetched under ``leader_epoch`` (F-164, R-119).
 
         Args:
             leader_log_start: where the leader's log began when it answered; −1 if not known.
 
         Raises:
-            NotLeaderOrFollowerError: the role changed meanwhile; nothing was appended.
+            NotLeaderOrFollowerError: the role has changed; nothing was appended.
             UnexpectedAppendOffsetError, RecordRejectedError: the bytes do not fit this log.
         """
         log = self._following(leader_epoch)
@@ -65,8 +68,8 @@ class Follower(Replica):
                 needed = max(log.log_start_offset, leader_log_start)
                 if needed < end or not straddles:
                     raise
-                # The log begins inside a batch, after DeleteRecords on the leader (KAFKA-6975);
-                # what we have lies below that, and may even differ from what the leader deleted.
+                # The leader's log begins inside a batch after DeleteRecords (KAFKA-6975). Our
+                # records lie below that, and may even differ from those that the leader deleted.
                 self._storage(log.truncate_fully_and_start_at, error.first_offset)
                 return self._append_fetched(log, records, leader_epoch)
 
@@ -85,7 +88,10 @@ class Follower(Replica):
         return log
 
     def follow(self, leader_high_watermark: int, leader_log_start: int, leader_epoch: int) -> bool:
-        """Take over the leader's high watermark and log start; True when ours changed (R-26)."""
+        """Take over the leader's high watermark and log start.
+
+        True if our high watermark changed (R-26).
+        """
         with self._lock:
             log = self._following(leader_epoch)
             before = log.high_watermark, log.log_start_offset
@@ -95,20 +101,36 @@ class Follower(Replica):
             return (log.high_watermark, log.log_start_offset) != before
 
     def keep_what_is_due(self) -> None:
-        """Sync what a lower ``flush.messages`` does not allow to stay unsynced any more.
+        """Sync records that a lower ``flush.messages`` no longer allows to be unsynced.
 
         Raises:
-            KafkaStorageError, ResourceBusyError: it is not durable.
+            KafkaStorageError, ResourceBusyError: they are not durable.
         """
         self._storage(self.local_log().flush_what_is_due)
 
     def truncate_to(self, offset: int, leader_epoch: int) -> None:
-        """Cut the log (R-138). The caller sees to it that the checkpoints learn of it before
-        anything is fetched behind the cut (``LogManager.checkpoint_cuts``)."""
+        """Truncate the log (R-138).
+
+        The caller must update the checkpoints before the next fetch
+        (``LogManager.checkpoint_cuts``).
+        """
         with self._lock:
-            self._storage(self._following(leader_epoch).truncate_to, offset)
+            log = self._following(leader_epoch)
+            before = log.log_end_offset
+            self._storage(log.truncate_to, offset)
+            self._note_truncation(before, log)
 
     def truncate_fully_and_start_at(self, offset: int, leader_epoch: int) -> None:
         """As ``truncate_to``."""
         with self._lock:
-            self._storage(self._following(leader_epoch).truncate_fully_and_start_at, offset)
+            log = self._following(leader_epoch)
+            before = log.log_end_offset
+            self._storage(log.truncate_fully_and_start_at, offset)
+            self._note_truncation(before, log)
+
+    def _note_truncation(self, before: int, log: ReplicaLog) -> None:
+        after = log.log_end_offset
+        if after < before:
+            now = self._env.now_ms()
+            event = TruncationEvent(self.tp, now, self.leader_epoch, before, after)
+            self._env.truncations.append(event)

@@ -1,4 +1,4 @@
-"""A leader's high watermark, what it knows of its followers, and whom it wants in the ISR."""
+"""A leader's high watermark, the progress of its followers, and its proposals for the ISR."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from replication.decisions.isr import (
 from replication.partition.base import Replica
 from replication.partition.role import Leadership
 
-# Verdicts after which news of the partition is on its way (R-38, R-39); after any other refusal the
-# proposal is taken back. What is to be asked again never comes here: the channel asks again.
+# Verdicts after which new metadata of the partition is on its way (R-38, R-39). After any other
+# refusal the proposal is withdrawn. Retries never come here, because the channel retries.
 _UNDECIDED = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -38,18 +38,19 @@ Proposal = tuple[AlterPartitionItem, IsrState]
 
 
 class IsrChanges(Replica):
-    """See the module."""
+    """The part of a replica that changes the ISR."""
 
     # -- high watermark ------------------------------------------------------------------------
 
     def _try_high_watermark(self, leading: Leadership) -> bool:
-        """Advance it if it can be; True if it moved (R-21 … R-25). With the lock or without.
+        """Advance the high watermark if possible. True if it moved (R-21 … R-25).
 
-        The look without the lock is enough where nothing moves, as after most appends. What would
-        change that comes with a look of its own: a follower that fetches what was appended, and a
-        change of the ISR, both after the append that this look is for.
+        May be called with or without the lock. The check without the lock is enough if nothing
+        moves, as after most appends. Everything that changes the result has its own check later: a
+        follower that fetches the appended records, and a change of the ISR.
         """
-        if self._next_high_watermark(leading) == leading.log.high_watermark:
+        # With a leader alone each append moves it.
+        if leading.followers and self._next_high_watermark(leading) == leading.log.high_watermark:
             return False
         with self._lock:
             now = self.role
@@ -59,22 +60,27 @@ class IsrChanges(Replica):
             return now.log.maybe_increment_high_watermark(target) is not None
 
     def _next_high_watermark(self, leading: Leadership) -> int:
-        # The end last: what an awaited follower has is in the log by then.
-        high_watermark = leading.log.high_watermark
-        kept = leading.log.kept_end_offset
+        # The log end last: by then the log has what an awaited follower has.
+        log = leading.log
+        high_watermark = log.high_watermark
+        kept = log.kept_end_offset
         if kept <= high_watermark:
             return high_watermark
         return next_high_watermark(
-            high_watermark, kept, self._awaited_ends(leading, leading.log.log_end_offset),
-            len(leading.isr.committed), leading.min_isr,
-        )  # fmt: skip
+            high_watermark,
+            kept,
+            self._awaited_ends(leading, log.log_end_offset) if leading.followers else (),
+            len(leading.isr.committed),
+            leading.min_isr,
+        )
 
     def keep_what_waits(self) -> bool:
-        """Sync what an append of ours could not, for lack of a resource: until then it is not
-        committed. True if the high watermark moved.
+        """Sync records whose append could not sync for lack of a resource.
+
+        Until then they are not committed. True if the high watermark moved.
 
         Raises:
-            ResourceBusyError: still not.
+            ResourceBusyError: the resource is still short.
             KafkaStorageError: the log is offline.
         """
         leading = self.role
@@ -87,7 +93,9 @@ class IsrChanges(Replica):
         return self._try_high_watermark(leading)
 
     def _awaited_ends(self, leading: Leadership, log_end: int) -> Iterator[int]:
-        """Of the ISR first: one of them is mostly the reason why nothing moves."""
+        """Log ends of awaited replicas, the ISR first, because usually one of its members holds the
+        high watermark.
+        """
         maximal, followers = leading.isr.maximal, leading.followers
         others = []
         for broker_id, known in followers.items():
@@ -107,13 +115,19 @@ class IsrChanges(Replica):
     # -- followers -----------------------------------------------------------------------------
 
     def _note_fetch(
-        self, leading: Leadership, replica_id: int, replica_epoch: int, part: FetchPartition,
+        self,
+        leading: Leadership,
+        replica_id: int,
+        replica_epoch: int,
+        part: FetchPartition,
         leader_end: int,
-    ) -> tuple[bool, Proposal | None]:  # fmt: skip
-        """Note progress (R-7); the caller holds the lock. Whether the high watermark moved, and
-        what to submit."""
+    ) -> tuple[bool, Proposal | None]:
+        """Note progress (R-7). The lock is held.
+
+        Returns whether the high watermark moved, and what to propose.
+        """
         known = leading.followers.get(replica_id)
-        if known is None:  # left the assignment while the log was read
+        if known is None:  # removed from the assignment during the read
             return False, None
         now_ms = self._env.now_ms()
         after = after_fetch(
@@ -121,7 +135,7 @@ class IsrChanges(Replica):
         )
         leading.followers[replica_id] = after
         if known.idle is not None:
-            known.idle.wake()  # a fetch beside the session: what that believes may be wrong now
+            known.idle.wake()  # a fetch outside the session, whose view may be wrong now
         isr, proposal = leading.isr, None
         if replica_id not in isr.maximal and may_join(
             after.log_end,
@@ -136,8 +150,9 @@ class IsrChanges(Replica):
         return moved, proposal
 
     def rest_follower(self, replica_id: int, fetch_offset: int, idle: IdleFetch) -> bool:
-        """From now on the fetches of a follower in sync, from the end of the log, are noted by
-        ``idle``. False where it is not so; then each is to be noted by ``fetch``."""
+        """From now on ``idle`` notes the fetches of a follower that is in sync and fetches at the
+        log end. False if it is not; then ``fetch`` notes each.
+        """
         with self._lock:
             leading = self.role
             if not isinstance(leading, Leadership) or replica_id not in leading.isr.committed:
@@ -152,7 +167,7 @@ class IsrChanges(Replica):
             return True
 
     def rouse_follower(self, replica_id: int, idle: IdleFetch) -> None:
-        """``idle`` notes no more fetches; what it noted stays."""
+        """``idle`` notes no more fetches. What it has noted stays."""
         with self._lock:
             leading = self.role
             if isinstance(leading, Leadership):
@@ -163,7 +178,7 @@ class IsrChanges(Replica):
     # -- ISR -----------------------------------------------------------------------------------
 
     def maybe_shrink_isr(self) -> None:
-        """Propose to remove members that did not keep up (R-32)."""
+        """Propose to remove members that have not kept up (R-32)."""
         proposal = None
         with self._lock:
             leading = self.role
@@ -182,7 +197,9 @@ class IsrChanges(Replica):
             self._submit(*proposal)
 
     def _propose(self, leading: Leadership, members: tuple[int, ...]) -> Proposal:
-        """Pend before it is sent: from now on the high watermark waits for both (R-33)."""
+        """Make a proposal, which counts as pending before it is sent: from now on the high
+        watermark waits for both ISRs (R-33).
+        """
         pending = IsrState(leading.isr.committed, members)
         self._become(replace(leading, isr=pending))
         followers, own_epoch = leading.followers, self._env.own_epoch()
@@ -190,9 +207,13 @@ class IsrChanges(Replica):
             (r, followers[r].broker_epoch if r in followers else own_epoch) for r in members
         )
         item = AlterPartitionItem(
-            self.tp, leading.leader_epoch, leading.partition_epoch, epochs, leading.recovery_state,
+            self.tp,
+            leading.leader_epoch,
+            leading.partition_epoch,
+            epochs,
+            leading.recovery_state,
             leading.log.topic_id,
-        )  # fmt: skip
+        )
         return item, pending
 
     def _submit(self, item: AlterPartitionItem, pending: IsrState) -> None:
@@ -203,24 +224,26 @@ class IsrChanges(Replica):
     def _on_result(
         self, item: AlterPartitionItem, pending: IsrState, result: AlterPartitionResult
     ) -> None:
-        """Take the controller's answer to a proposal (R-35 … R-40)."""
+        """Apply the controller's answer to a proposal (R-35 … R-40)."""
         code, moved, kind = result.error_code, False, "failed"
         with self._lock:
             leading = self.role
             if not isinstance(leading, Leadership) or leading.isr is not pending:
-                return  # new metadata came meanwhile (R-35)
+                return  # new metadata came first (R-35)
             if code is ErrorCode.NONE:
                 stale = result.partition_epoch < leading.partition_epoch
                 if result.leader_epoch != leading.leader_epoch or stale:
                     return
                 kind = "expand" if len(result.isr) > len(pending.committed) else "shrink"
                 leading = replace(
-                    leading, isr=IsrState(result.isr), partition_epoch=result.partition_epoch,
+                    leading,
+                    isr=IsrState(result.isr),
+                    partition_epoch=result.partition_epoch,
                     recovery_state=result.recovery_state,
-                    # The controller may have raised it, and then counts on it for whoever left the
-                    # ISR: not to be learned later than the ISR.
+                    # The controller may have raised it, and then relies on it for replicas that
+                    # left the ISR. So it must not take effect later than the ISR.
                     min_isr=max(leading.min_isr, result.min_isr),
-                )  # fmt: skip
+                )
                 self._become(leading)
                 moved = self._try_high_watermark(leading)
             elif code not in _UNDECIDED:

@@ -1,13 +1,14 @@
-"""What a leader answers: appends, fetches, questions for offsets. Followers serve consumers too."""
+"""The leader's side: appends, fetches, requests for offsets. Followers serve consumers too."""
 
 from __future__ import annotations
 
 from logstore.common.errors import LeadershipEndedError, OffsetOutOfRangeError
 from logstore.common.types import Buffer
 from logstore.log import ReplicaLog
-from logstore.log.reading.reading import EARLIEST, LATEST
+from logstore.log.reading.reading import EARLIEST, LATEST, SLICE_MIN
 from logstore.segments.index import AbortedTxn
-from logstore.segments.producer_state import AppendOrigin
+from logstore.segments.producer_state import AppendOrigin, TransactionCheck, VerificationStateEntry
+from logstore.storage import FileSlice
 from replication.common.error_codes import ErrorCode
 from replication.common.errors import (
     NotEnoughReplicasError,
@@ -25,33 +26,46 @@ from replication.partition.role import Leadership, Role
 READ_COMMITTED = IsolationLevel.READ_COMMITTED
 
 
-class Leader(IsrChanges):
-    """See the module. Who reads without the lock takes the role first, and confirms it last."""
+class LeaderReplica(IsrChanges):
+    """The methods of a leader.
+
+    A read without the lock loads the role first, and confirms it last.
+    """
 
     # -- append --------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: Buffer, acks: int, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: Buffer,
+        acks: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        wanted_epoch: int = UNKNOWN_EPOCH,
+        check: TransactionCheck = TransactionCheck.NONE,
     ) -> LeaderAppend:
-        """Append a producer's batches in the current epoch.
+        """Append a producer's batches in the current epoch, which must be ``wanted_epoch`` if
+        given.
 
         Raises:
             NotEnoughReplicasError: acks is −1 and the ISR too small; nothing was appended (R-83).
-            NotLeaderOrFollowerError: also where the leadership ends before the log is reached;
-                nothing was appended.
+            NotLeaderOrFollowerError: this broker does not lead, or no longer when the log is
+                reached; nothing was appended.
             RecordRejectedError: a batch breaks a rule; nothing was appended.
         """
         leading = self._leading()
+        if wanted_epoch not in (UNKNOWN_EPOCH, leading.leader_epoch):
+            raise NotLeaderOrFollowerError(
+                f"{self.tp}: led in epoch {leading.leader_epoch}, not in {wanted_epoch}"
+            )
         if acks == -1 and len(leading.isr.committed) < leading.min_isr:
             raise NotEnoughReplicasError(
                 f"{self.tp}: ISR {list(leading.isr.committed)} is smaller than {leading.min_isr}"
             )
         log, epoch = leading.log, leading.leader_epoch
         try:
-            info = self._storage(log.append_as_leader, records, epoch, origin)
+            info = self._storage(log.append_as_leader, records, epoch, origin, check)
         except LeadershipEndedError as error:
             raise NotLeaderOrFollowerError(str(error)) from error
-        now = self.role  # the ISR may be another one since
+        now = self.role  # the ISR may have changed since
         moved = (
             isinstance(now, Leadership)
             and now.leader_epoch == epoch
@@ -63,11 +77,24 @@ class Leader(IsrChanges):
             epoch = epoch if original is None else original
         return LeaderAppend(info, moved, epoch)
 
-    def is_waiting_for(self, required_offset: int, leader_epoch: int) -> bool:
-        """A look for many requests at each step of the high watermark.
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool
+    ) -> VerificationStateEntry | None:
+        """What must be verified before the producer may begin a transaction here; None if one is
+        open already.
 
-        True only if ``acks_satisfied`` would say "not yet"; what changes that later is an event
-        of its own, after which everybody looks again.
+        Raises:
+            NotLeaderOrFollowerError, KafkaStorageError: this broker does not lead it.
+        """
+        return self._leading().log.begin_verification(
+            producer_id, producer_epoch, sequence, bumps_epoch=bumps_epoch
+        )
+
+    def is_waiting_for(self, required_offset: int, leader_epoch: int) -> bool:
+        """A cheap check of many requests at each step of the high watermark.
+
+        True only if ``acks_satisfied`` would say "not yet". Anything that changes that later is an
+        event after which requests are checked again.
         """
         role = self.role
         return (
@@ -77,16 +104,17 @@ class Leader(IsrChanges):
         )
 
     def acks_satisfied(self, required_offset: int, leader_epoch: int) -> tuple[bool, ErrorCode]:
-        """Whether what ended at ``required_offset`` in ``leader_epoch`` is committed (R-84).
+        """Whether an append that ended at ``required_offset`` in ``leader_epoch`` is committed
+        (R-84).
 
         Raises:
-            NotLeaderOrFollowerError, KafkaStorageError: it never will be, by this leader; or
+            NotLeaderOrFollowerError, KafkaStorageError: this leader will never commit it, or
                 another leader's records are at these offsets.
         """
         leading = self._leading()
         log = leading.log
-        # Led again since then? Under one epoch an offset has one record, so it is still there
-        # exactly if its epoch is.
+        # This broker may have led again since. Under one epoch an offset has one record, so the
+        # append is still there exactly if its epoch is.
         if (
             leading.leader_epoch != leader_epoch
             and log.epoch_for_offset(required_offset - 1) != leader_epoch
@@ -114,14 +142,16 @@ class Leader(IsrChanges):
         max_bytes: int,
         minimum_one: bool,
         update_follower: bool = True,
+        takes_slices: bool = False,
     ) -> FetchRead:
         """Serve one partition of a fetch of a follower (``replica_id`` ≥ 0) or a consumer.
 
-        A follower's progress is noted, and its joining the ISR proposed, before the return
+        Before the return a follower's progress is noted and its joining of the ISR proposed
         (R-107), unless the answer is a diverging epoch (R-9) or ``update_follower`` is false.
+        ``takes_slices``: many bytes for a consumer may stay in their file.
 
         Raises:
-            OffsetOutOfRangeError: R-102, R-103, R-105.
+            OffsetOutOfRangeError: the offset is outside the log (R-102, R-103, R-105).
         """
         from_follower = replica_id >= 0
         role, log = self._readable(part, replica_id, replica_epoch)
@@ -131,26 +161,35 @@ class Leader(IsrChanges):
         if part.last_fetched_epoch != UNKNOWN_EPOCH and not _agrees(role, part, start, end):
             parted = self._diverging(role, log, part, replica_id)
             if parted is not None:
-                start = log.log_start_offset  # not older than what was found
+                start = log.log_start_offset  # not older than the read
                 return FetchRead(b"", high_watermark, stable, start, end, parted)
         if not start <= part.fetch_offset <= end:
             self._confirm(role, log)
             raise OffsetOutOfRangeError(str(self.tp), part.fetch_offset, start, end)
         committed = isolation is READ_COMMITTED and not from_follower
         limit = end if from_follower else stable if committed else high_watermark
-        records: Buffer = b""
+        records: Buffer | FileSlice = b""
         aborted: tuple[AbortedTxn, ...] = ()
-        if part.fetch_offset < limit and max_bytes > 0:
+        if part.fetch_offset < limit and (max_bytes > 0 or minimum_one):
             most = min(max_bytes, part.partition_max_bytes)
-            recent = None if committed else log.read_recent(part.fetch_offset, limit, most)
+            by_slice = takes_slices and not from_follower
+            recent = None
+            if not committed:
+                kept = min(most, SLICE_MIN) if by_slice else most
+                recent = log.read_recent(part.fetch_offset, limit, kept, whole=by_slice)
             if recent is not None:
                 records = recent
             else:
                 data = self._storage(
-                    log.read, part.fetch_offset, most,
-                    minimum_one=minimum_one, up_to=limit, committed=committed,
-                )  # fmt: skip
-                records, aborted = data.data, data.aborted
+                    log.read_to_send if by_slice else log.read,
+                    part.fetch_offset,
+                    most,
+                    minimum_one=minimum_one,
+                    up_to=limit,
+                    committed=committed,
+                )
+                if data.has_whole_batch:  # a part of one helps nobody
+                    records, aborted = data.file_slice or data.data, data.aborted
         moved, proposal = False, None
         if not (from_follower and update_follower):
             self._confirm(role, log)
@@ -165,14 +204,16 @@ class Leader(IsrChanges):
         return FetchRead(records, high_watermark, stable, start, end, None, aborted, moved)
 
     def check_fetch(self, part: FetchPartition) -> None:
-        """Refuse a consumer that means another topic or another leader epoch, as ``fetch`` does."""
+        """Refuse a consumer with another topic id or leader epoch, as ``fetch`` does."""
         self._readable(part, CONSUMER, UNKNOWN_EPOCH)
 
     def _readable(
         self, part: FetchPartition, replica_id: int, replica_epoch: int
     ) -> tuple[Role, ReplicaLog]:
-        """Whether this fetch may read here (R-8, R-97 … R-101). A follower serves consumers too
-        (KIP-392, R-149)."""
+        """Check that this fetch may read here (R-8, R-97 … R-101).
+
+        A follower serves consumers too (KIP-392, R-149).
+        """
         role = self.role if replica_id == CONSUMER else self._leading()
         log = self.local_log()
         self.check_topic(part.topic_id)
@@ -190,14 +231,14 @@ class Leader(IsrChanges):
     def _diverging(
         self, role: Role, log: ReplicaLog, part: FetchPartition, replica_id: int
     ) -> EpochEndOffset | None:
-        """Where the log of whoever fetches parts from ours; None: not before the fetch offset."""
+        """Where the requester's log diverges from ours; None if not before the fetch offset."""
         found = EpochEndOffset(*log.end_offset_for_epoch(part.last_fetched_epoch))
         seen = log.snapshot
         self._confirm(role, log)
         start, end, fetch_offset = seen.log_start_offset, seen.log_end_offset, part.fetch_offset
         if found.end_offset < 0 or fetch_offset < start:
             raise OffsetOutOfRangeError(str(self.tp), fetch_offset, start, end)
-        # A consumer has no state of producers that it could have from records of another leader.
+        # A consumer has no producer state that could come from records of another leader.
         if replica_id >= 0 and cannot_be_compared(found, fetch_offset, start):
             return found
         return diverging_epoch(found, fetch_offset, part.last_fetched_epoch)
@@ -205,7 +246,7 @@ class Leader(IsrChanges):
     def fetch_limit(
         self, part: FetchPartition, replica_id: int, isolation: IsolationLevel, min_bytes: int
     ) -> FetchLimit:
-        """Look at a waiting fetch again (R-93). Raises as ``fetch``: then it is done, too."""
+        """Check a waiting fetch again (R-93). It ends if this raises as ``fetch``."""
         role, log = self._readable(part, replica_id, UNKNOWN_EPOCH)
         seen = log.snapshot
         if replica_id >= 0:
@@ -219,8 +260,8 @@ class Leader(IsrChanges):
         if asks and self._diverging(role, log, part, replica_id) is not None:
             return FetchLimit(True, 0)
         if part.fetch_offset >= limit:
-            # Beyond the log end, after a truncation, the caller must be told; beyond the
-            # high watermark only it waits on.
+            # Beyond the log end, after a truncation, the fetch must end. Beyond only the high
+            # watermark it waits on.
             return FetchLimit(part.fetch_offset > seen.log_end_offset, 0)
         if part.fetch_offset < seen.active.base_offset <= limit:
             return FetchLimit(True, 0)  # a whole segment is waiting
@@ -232,7 +273,7 @@ class Leader(IsrChanges):
     # -- offsets -------------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, current_leader_epoch: int, epoch: int) -> EpochEndOffset:
-        """Where ``epoch`` ends in this leader's log, (−1, −1) if unknown (R-109)."""
+        """The end of ``epoch`` in this leader's log; (−1, −1) if unknown (R-109)."""
         leading = self._leading()
         self._check_epoch(leading, current_leader_epoch)
         found = EpochEndOffset(*leading.log.end_offset_for_epoch(epoch))
@@ -247,11 +288,11 @@ class Leader(IsrChanges):
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         replica_id: int = CONSUMER,
     ) -> tuple[int, int, int]:
-        """``(timestamp, offset, leader epoch)``, −1 each when there is no such record.
+        """``(timestamp, offset, leader epoch)``; −1 each if there is no such record.
 
         Raises:
-            OffsetNotAvailableError: a consumer asks for what lies at or above the high watermark,
-                which has not yet reached the start of this leadership (R-150).
+            OffsetNotAvailableError: a consumer asks for an offset at or above the high watermark,
+                which has not reached the start of this leadership yet (R-150).
         """
         leading = self._leading()
         self._check_epoch(leading, current_leader_epoch)
@@ -278,13 +319,13 @@ class Leader(IsrChanges):
         return found_at, offset, leading.leader_epoch if epoch is None else epoch
 
     def delete_records(self, before_offset: int) -> int:
-        """Raise the log start; the new one. Followers take it over with their next fetch."""
+        """Raise the log start, and return it. Followers take it over with their next fetch."""
         with self._lock:
             return self._storage(self._leading().log.delete_records, before_offset)
 
     @property
     def low_watermark(self) -> int:
-        """Below it no live replica has records any more (R-96)."""
+        """The offset below which no live replica has records any more (R-96)."""
         leading = self._leading()
         starts = [
             known.log_start
@@ -295,8 +336,9 @@ class Leader(IsrChanges):
 
 
 def _agrees(role: Role, part: FetchPartition, log_start: int, log_end: int) -> bool:
-    """Whether no look into the epochs is needed: what was fetched last is of this leadership,
-    which ends at the log end."""
+    """Whether the epochs need no check, because the last fetched record belongs to this leadership,
+    which ends at the log end.
+    """
     return (
         part.last_fetched_epoch == role.leader_epoch
         and type(role) is Leadership

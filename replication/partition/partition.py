@@ -12,18 +12,18 @@ from replication.common.errors import KafkaStorageError
 from replication.common.messages import PartitionChange
 from replication.common.state import RecoveryState
 from replication.decisions.isr import (
+    FollowerProgress,
     IsrState,
-    Progress,
     after_election,
     effective_min_isr,
     may_start_empty,
 )
-from replication.partition.follower import Follower
-from replication.partition.leader import Leader
+from replication.partition.follower import FollowerReplica
+from replication.partition.leader import LeaderReplica
 from replication.partition.role import Leadership, Role
 
 
-class Partition(Leader, Follower):
+class Partition(LeaderReplica, FollowerReplica):
     """See the package. All methods may be called from any thread.
 
     Raises (most methods):
@@ -58,7 +58,7 @@ class Partition(Leader, Follower):
             start = 0 if leading is None else leading.start_offset
             known = {} if leading is None else leading.followers
             remote = [r for r in new.replicas if r != self._env.broker_id]
-            followers = {r: known.get(r, Progress()) for r in remote}
+            followers = {r: known.get(r, FollowerProgress()) for r in remote}
             if begins:
                 start = log.lead(new.leader_epoch)  # appends of an earlier epoch end here
                 log.keep_recent(self._env.recent)
@@ -73,18 +73,28 @@ class Partition(Leader, Follower):
                     for r, p in followers.items()
                 }
             leading = Leadership(
-                new.leader, new.leader_epoch, new.partition_epoch, new.replicas,
-                log, start, IsrState(new.isr),
+                new.leader,
+                new.leader_epoch,
+                new.partition_epoch,
+                new.replicas,
+                log,
+                start,
+                IsrState(new.isr),
                 effective_min_isr(log.config.min_insync_replicas, max(1, len(new.replicas))),
-                RecoveryState.RECOVERED, followers,
-            )  # fmt: skip
+                RecoveryState.RECOVERED,
+                followers,
+            )
             self._become(leading)
             moved = self._try_high_watermark(leading)
             return begins or moved
 
     def _reconfigure(self, leading: Leadership, change: PartitionChange) -> bool:
-        """A repetition, with another configuration of the topic perhaps; the caller holds the lock.
-        A change of the ISR may be under way since the first time, and stays so."""
+        """Handle a repeated order, perhaps with another configuration of the topic.
+
+        The lock is held.
+
+        A change of the ISR that is under way since the first order stays so.
+        """
         config = self._open_log(change).config
         min_isr = effective_min_isr(config.min_insync_replicas, max(1, len(leading.replicas)))
         if min_isr == leading.min_isr:
@@ -95,8 +105,9 @@ class Partition(Leader, Follower):
         return True
 
     def make_follower(self, change: PartitionChange) -> bool:
-        """Follow (R-12, R-14); True when the leader epoch rose: the fetcher must begin anew. What
-        may not stay unsynced any more waits for ``ReplicaLog.flush_what_is_due``.
+        """Follow (R-12, R-14). True if the leader epoch rose, so that the fetcher must begin again.
+
+        Records that may no longer be unsynced wait for ``ReplicaLog.flush_what_is_due``.
 
         Raises:
             KafkaStorageError, InconsistentTopicIdError, ResourceBusyError: as ``make_leader``; the
@@ -118,18 +129,20 @@ class Partition(Leader, Follower):
         return new.partition_epoch < known.partition_epoch or new.leader_epoch < known.leader_epoch
 
     def _open_log(self, change: PartitionChange) -> ReplicaLog:
-        """The log, opened or created; its high watermark comes from the checkpoint (R-15)."""
+        """Open or create the log. Its high watermark comes from the checkpoint (R-15)."""
         if self.offline:
             raise KafkaStorageError(f"{self.tp}: its log directory is offline")
         manager = self._env.log_manager
         config = _topic_config(manager.config, tuple(change.config.items()))
 
-        # Never another log in place of one that failed: it would be empty.
+        # Never create a log in place of a failed one: it would be empty.
         def find() -> ReplicaLog:
             return manager.get_or_create(
-                *self.tp, topic_id=change.topic_id, config=config,
+                *self.tp,
+                topic_id=change.topic_id,
+                config=config,
                 is_new=may_start_empty(change.registration, self._env.broker_id),
-            )  # fmt: skip
+            )
 
         log = self.log or self._storage(with_idle_closed, find)
         if log.failed:
@@ -142,13 +155,13 @@ class Partition(Leader, Follower):
         return log
 
     def mark_offline(self) -> None:
-        """The log directory failed (R-152)."""
+        """Take the replica offline, because its log directory failed (R-152)."""
         with self._lock:
             self.offline = True
             self._drop()
 
     def delete(self) -> None:
-        """The replica is removed; nothing is served any more. The caller deletes the log."""
+        """Remove the replica and stop serving it. The caller deletes the log."""
         with self._lock:
             self._drop()
 

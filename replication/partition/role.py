@@ -1,4 +1,4 @@
-"""What a replica is, as one value: whoever took it sees all of it, and nothing of the next."""
+"""The role of a replica as one immutable value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from logstore.log import ReplicaLog
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, RecoveryState
-from replication.decisions.isr import IsrState, Progress
+from replication.decisions.isr import FollowerProgress, IsrState
 
 NO_ISR = IsrState(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Role:
-    """What every replica knows; this broker leads only if it is a ``Leadership``.
+    """What every replica knows. This broker leads only if it is a ``Leadership``.
 
-    Replaced whole under the partition's lock. Its leader epoch never falls, so what was read
-    between two looks at the same leader epoch is of that epoch.
+    It is replaced as a whole under the partition's lock. Its leader epoch never falls, so
+    everything read between two loads of the same leader epoch belongs to that epoch.
     """
 
     leader_id: int
@@ -33,11 +33,11 @@ class Leadership(Role):
     """This broker leads.
 
     Attributes:
-        log: of this leadership; of all its appends.
+        log: the log of this leadership and of all its appends.
         start_offset: the log end when it began.
         min_isr: effective minimum of in-sync replicas (R-20).
-        followers: what is known of each; by reference, one for all values between two orders of the
-            controller. Its keys never change, its values only under the partition's lock.
+        followers: the progress of each follower. All roles between two orders of the controller
+            share this dict. Its keys never change, its values only under the partition's lock.
     """
 
     log: ReplicaLog
@@ -45,4 +45,4 @@ class Leadership(Role):
     isr: IsrState
     min_isr: int
     recovery_state: RecoveryState
-    followers: dict[int, Progress]
+    followers: dict[int, FollowerProgress]

@@ -1,14 +1,13 @@
 """Requests that wait for an offset, bytes or a deadline (R-88 … R-90; Kafka's
 ``DelayedOperationPurgatory``).
 
-Nothing here waits for another thread: an operation that is being looked at is looked at again by
-whoever does (``DelayedOperation``), answers run without any lock, and a key's lock and the timer's
-are held for a few instructions that call nothing. So an answer may register, check, or take locks
-of its own. Callers hold no lock that a ``try_complete`` takes.
+Nothing here waits for another thread. An operation that is being checked is checked again by the
+same thread (``DelayedOperation``). Answers run without a lock, and the locks of a key and of the
+timer are held only for a few instructions without calls. So an answer may register, check, or take
+its own locks. Callers hold no lock that a ``try_complete`` takes.
 
-Of the interpreter this module needs that single dict operations are whole (``get``,
-``setdefault``, ``in``, and ``list`` of one, with keys of str, int and tuples); builds with and
-without a global lock promise it.
+This module needs atomic single dict operations (``get``, ``setdefault``, ``in``, and ``list`` of a
+dict, with keys of str, int and tuples). Interpreters with and without a global lock promise that.
 """
 
 from __future__ import annotations
@@ -25,19 +24,20 @@ Op = TypeVar("Op", bound=DelayedOperation)
 
 
 class _Checking(threading.local):
-    keys: dict[Hashable, None] | None = None  # None: this thread is in no check of the purgatory
+    keys: dict[Hashable, None] | None = None  # None: this thread is not in a check of the purgatory
 
 
 class Purgatory(Generic[Op]):
-    """Waiting operations of one kind, found by key or by deadline; safe from any thread.
+    """Waiting operations of one kind, found by key or by deadline. Thread-safe.
 
-    Each key has a lock of its own, where Kafka has 512 for all of them.
+    Each key has its own lock, where Kafka has 512 for all keys.
 
     Args:
         name: as in Kafka's metric: ``Produce``, ``Fetch``, ``DeleteRecords``.
-        timer: one for this purgatory alone, as ``delayed`` is its size.
+        timer: used only by this purgatory, because ``delayed`` is its size.
         purge_interval: so many completed operations may stay in watch lists before a sweep.
-        now_ms: the time that delays count from, see ``Timer.add``; without it, the last advance.
+        now_ms: returns the time from which delays count, see ``Timer.add``; by default the last
+            advance.
     """
 
     def __init__(
@@ -49,29 +49,31 @@ class Purgatory(Generic[Op]):
     ) -> None:
         self.name, self.timer, self.purge_interval = name, timer, purge_interval
         self.expirations = 0
-        """Operations that their deadline completed."""
+        """How many operations were completed by their deadline."""
         self._now_ms = now_ms
         self._watchers: dict[Hashable, Watchers] = {}
+        self.keys = self._watchers.keys()
+        """A live view of all keys that are or were watched: others need no check."""
         self._checking = _Checking()
         self._lock = threading.Lock()  # for ``expirations``
         self._closed = False
-        # Registered since the last sweep, and what waited then. Two threads may lose a step of
-        # each other: it is an estimate, and only the time of the next sweep hangs on it.
+        # Registrations since the last sweep, and how many waited then. Threads may lose each
+        # other's updates: it is an estimate, used only for the time of the next sweep.
         self._estimated = 0
 
     def try_complete_else_watch(self, operation: Op, keys: Iterable[Hashable]) -> bool:
-        """Complete ``operation`` at once if it can be, else watch it under all ``keys`` (R-89).
+        """Complete ``operation`` at once if possible, else watch it under all ``keys`` (R-89).
 
-        Looks, watches, looks again: the second look sees an event before it, and an event after it
-        finds the operation under its key.
+        It checks, watches, and checks again. The second check sees any event before it, and any
+        later event finds the operation under its key.
 
         Returns:
-            True: completed, be it by a delay of 0 ms or less, or as the purgatory is shut down.
-            False: it waits.
+            True if it is completed, also by a delay of 0 ms or less or because the purgatory is
+            shut down. False if it waits.
         Raises:
             ValueError: there are no keys.
-            Exception: what ``try_complete`` or the answer raised. If it was ``try_complete``, the
-                operation is forgotten and nobody answers it.
+            Exception: raised by ``try_complete`` or the answer. If it was ``try_complete``, the
+                operation is forgotten without an answer.
         """
         if not isinstance(keys, tuple):
             keys = tuple(keys)
@@ -86,13 +88,12 @@ class Purgatory(Generic[Op]):
         return True
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Something happened to ``key``: look at all operations that watch it.
+        """Check all operations that watch ``key`` after an event.
 
-        A check from inside an answer that a check of the same thread gave is put off until the
-        outer one is through its key, and returns 0: a chain of answers stays flat.
-
-        An exception of one operation does not keep the others from being looked at; it is raised
-        at the end, in an ``ExceptionGroup`` where there are several.
+        A check inside an answer of another check of this thread is deferred until the outer one has
+        finished its key, and returns 0, so a chain of answers does not nest. After an exception of
+        one operation the others are still checked. It is raised at the end, in an
+        ``ExceptionGroup`` if there are several.
 
         Returns:
             How many operations this call completed. Cost: O(operations that watch the key).
@@ -119,10 +120,10 @@ class Purgatory(Generic[Op]):
         return completed
 
     def cancel_for_key(self, key: Hashable) -> list[Op]:
-        """Forget the key and the deadlines of what watches it; nothing is completed.
+        """Forget a key, and the deadlines of operations that watch it. Nothing is completed.
 
         Returns:
-            The open operations, in the order of registration. One that watches other keys too is
+            The open operations in the order of registration. One that also watches other keys is
             still found there.
         """
         watchers = self._watchers.get(key)
@@ -134,9 +135,9 @@ class Purgatory(Generic[Op]):
         return cast("list[Op]", operations)
 
     def advance(self, now_ms: int) -> int:
-        """Expire what is due, then sweep the watch lists if enough has gathered (R-90).
+        """Expire what is due, then sweep the watch lists if they have grown enough (R-90).
 
-        Raises what answers raised, when all of this is done.
+        Exceptions of answers are raised at the end.
 
         Returns:
             How many deadlines fell due.
@@ -144,8 +145,8 @@ class Purgatory(Generic[Op]):
         try:
             return self.timer.advance(now_ms)
         finally:
-            # Kafka's rule, but not before as many were completed as wait: a sweep looks at all
-            # that wait, and so costs O(1) for each operation.
+            # Kafka's rule, but only once as many were completed as wait. A sweep visits all waiting
+            # operations, so it costs O(1) for each operation.
             waiting = self.delayed
             if self._estimated - waiting > max(self.purge_interval, waiting):
                 self._estimated = waiting
@@ -158,20 +159,21 @@ class Purgatory(Generic[Op]):
 
     @property
     def watched(self) -> int:
-        """Kafka's PurgatorySize: entries of all watch lists, completed ones not yet swept too."""
+        """Kafka's PurgatorySize: entries of all watch lists, including completed ones before a
+        sweep.
+        """
         return sum(len(watchers) for watchers in list(self._watchers.values()))
 
     @property
     def delayed(self) -> int:
-        """Kafka's NumDelayedOperations: operations with a deadline to come."""
+        """Kafka's NumDelayedOperations: operations with a future deadline."""
         return len(self.timer)
 
     def shutdown(self) -> list[Op]:
-        """Forget all that waits. What is registered from now on expires at once: nobody waits for
-        ever.
+        """Forget all waiting operations. Later ones expire at once, so that none waits forever.
 
         Returns:
-            The open operations, none completed: whether to answer them is the owner's choice.
+            The open operations, not completed. The owner decides whether to answer them.
         """
         self._closed = True
         return list(
@@ -179,6 +181,6 @@ class Purgatory(Generic[Op]):
         )
 
     def count_expiration(self) -> None:
-        """For operations, when their deadline has completed them."""
+        """Count an operation that its deadline has completed."""
         with self._lock:
             self.expirations += 1

@@ -1,6 +1,22 @@
-"""All partitions of a broker, as producers, consumers, followers and the controller see them.
+"""All partitions of a broker, for producers, consumers, followers and the controller.
 
-``replica_manager`` is the face. Fetches go through ``fetch_service``, ``fetch_contexts`` and
-``fetch_reader``; what cannot be answered yet waits in ``waiting`` as a ``delayed`` request; orders
-of the controller are carried out in ``role_changes``.
+``replica_manager`` is the facade. Fetches go through ``fetch_service``, ``fetch_contexts`` and
+``fetch_reader``. A request that cannot be answered yet waits in ``waiting`` as a ``delayed``
+operation. ``role_changes`` carries out orders of the controller.
 """
+
+from __future__ import annotations
+
+from replication.replica_manager.metadata_cache import MetadataCache
+from replication.replica_manager.replica_manager import ReplicaManager
+
+__all__ = [
+    "MetadataCache",
+    "ReplicaManager",
+    "delayed",
+    "metadata_cache",
+    "replica_manager",
+    "role_changes",
+    "transaction_verification",
+    "waiting",
+]

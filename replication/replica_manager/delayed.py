@@ -1,4 +1,4 @@
-"""What waits: a produce for its replicas, a fetch for bytes, a deletion for its followers."""
+"""Waiting requests: a produce for its replicas, a fetch for bytes, a deletion for its followers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.stats import BrokerStats
 
 MAX_WAIT_MS = 2**31 - 1
-"""The longest that the protocol can say, 24 days; deadlines are counted in 64 bits."""
+"""The longest wait of the protocol, 24 days. Deadlines have 64 bits."""
 
 
 class DelayedProduce(DelayedOperation):
-    """acks=all: until what was appended is committed, in every partition (R-81, R-84 … R-86).
+    """Waits until the appends of acks=all are committed in every partition (R-81, R-84 … R-86).
 
     Args:
-        responses: one for each partition of the request; those that wait have no error so far.
-        required: position in ``responses`` -> the high watermark that commits it, and the leader
-            epoch of the batches: another leader's records at these offsets are not ours.
-        hw_moved: with one of the appends, so that a look before it is watched may be of use.
+        responses: one for each partition of the request. Those that wait have no error so far.
+        required: position in ``responses`` → the high watermark that commits it, and the leader
+            epoch of the batches, because another leader's records at these offsets are not ours.
+        hw_moved: whether an append moved it, so that a check before watching may succeed.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class DelayedProduce(DelayedOperation):
 
     def try_complete(self) -> bool:
         if self._skips_look:
-            self._skips_look = False  # the look once it is watched counts (R-89)
+            self._skips_look = False  # the check after watching counts (R-89)
             return False
-        # Most look several times, at one partition.
+        # Most are checked several times, for one partition.
         only = self._only
         if only is not None and only[0].is_waiting_for(only[1], only[2]):
             return False
@@ -96,10 +96,10 @@ class DelayedProduce(DelayedOperation):
 
 
 class DelayedFetch(DelayedOperation):
-    """Until there are ``min_bytes``, or something the requester must hear of (R-93 … R-95).
+    """Waits for ``min_bytes``, or until the requester must be answered (R-93 … R-95).
 
     Args:
-        context: what the request is about, and what it found at first.
+        context: the partitions of the request, and the results of the first read.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class DelayedFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         if not self._is_watched:
-            # The look before it is watched would repeat the read; the one after it counts (R-89).
+            # A check before watching would repeat the read. The check after it counts (R-89).
             self._is_watched = True
             return False
         if self._context.is_over:
@@ -154,10 +154,10 @@ class DelayedFetch(DelayedOperation):
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """Until no live replica has the deleted records any more (R-96).
+    """Waits until no live replica has the deleted records any more (R-96).
 
     Args:
-        wanted: position in ``responses`` -> the low watermark to wait for.
+        wanted: position in ``responses`` → the low watermark to wait for.
     """
 
     def __init__(

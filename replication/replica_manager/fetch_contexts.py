@@ -1,5 +1,6 @@
-"""What a fetch request is about: the partitions to look at, and what of them is answered
-(Kafka's ``FetchContext``)."""
+"""The context of a fetch request: which partitions to read, and which of them to answer (Kafka's
+``FetchContext``).
+"""
 
 from __future__ import annotations
 
@@ -31,25 +32,27 @@ class FetchContext(Protocol):
 
     @property
     def keys(self) -> Sequence[Hashable]:
-        """Under which it waits."""
+        """The keys under which it waits."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Its session went on without it, or ended: it need not wait."""
+        """Whether its session has continued or ended without it, so that it need not wait."""
         ...
 
     def take(self) -> list[Look]:
-        """What to look at first."""
+        """The partitions to read first."""
         ...
 
     def note(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> None:
-        """What was found."""
+        """Note the results of a read."""
         ...
 
     def looks(self) -> list[Look]:
-        """What an answer after a wait is about, with what was found before; from now on whoever
-        waits under ``keys`` hears of changes."""
+        """The partitions to answer after a wait, with the earlier results.
+
+        From now on waiters under ``keys`` are notified of changes.
+        """
         ...
 
     def answer(self, looks: Sequence[Look], reads: Sequence[PartitionRead]) -> FetchResponse: ...
@@ -82,7 +85,7 @@ class SessionlessFetch:
 
 
 class FullFetch(SessionlessFetch):
-    """The same, and it asks for a session."""
+    """All partitions are in the request and the answer, and the request opens a session."""
 
     def __init__(
         self, request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int]
@@ -98,8 +101,7 @@ class FullFetch(SessionlessFetch):
 
 
 class IncrementalFetch:
-    """Active partitions of a session are looked at, and answered where there is something new
-    (R-142)."""
+    """Reads the active partitions of a session, and answers those with changes (R-142)."""
 
     def __init__(
         self, request: FetchRequest, session: FetchSession, now_ms: int, may_redirect: bool
@@ -108,7 +110,7 @@ class IncrementalFetch:
         self._session = session
         self._epoch = next_session_epoch(request.session_epoch)  # while none came after it
         self._now_ms = now_ms
-        # Which replica is preferred changes without any news of the partition.
+        # The preferred replica may change without a change of the partition.
         self._may_rest = not (may_redirect and session.replica_id == CONSUMER and request.rack_id)
         self._found: dict[CachedPartition, PartitionRead] = {}
 
@@ -139,7 +141,7 @@ class IncrementalFetch:
                 found[cached] = read
                 if cached.is_told(read.response) and self._is_at_the_end(cached, read):
                     session.rest(cached, read)
-            # All that rest were fetched, too: at the time before any of this was looked at.
+            # All resting partitions were fetched, too, at the time before these reads.
             session.fetched_ms = max(session.fetched_ms, self._now_ms)
 
     def _is_at_the_end(self, cached: CachedPartition, read: PartitionRead) -> bool:
@@ -159,7 +161,7 @@ class IncrementalFetch:
         with session.lock:
             if self.is_over:
                 return []
-            session.waits = True  # before it is asked what is active: what comes now wakes us
+            session.waits = True  # first, so that changes from now on wake us
             active = session.due()
             for cached in active:
                 cached.watch(found.get(cached))
@@ -180,7 +182,7 @@ class IncrementalFetch:
                     cached.tell(read.response)
                     parts.append(read.response)
                     if read.size and cached in session.active:
-                        del session.active[cached]  # all others come before it next time
+                        del session.active[cached]  # it comes last next time
                         session.active[cached] = None
                 elif self._is_at_the_end(cached, read):
                     session.rest(cached, read)
@@ -188,10 +190,12 @@ class IncrementalFetch:
 
 
 def open_context(
-    request: FetchRequest, sessions: FetchSessionCache, now_ms: Callable[[], int],
+    request: FetchRequest,
+    sessions: FetchSessionCache,
+    now_ms: Callable[[], int],
     may_redirect: bool,
-) -> FetchContext | ErrorCode:  # fmt: skip
-    """The session of a request (R-141); a code where it is not as the request says."""
+) -> FetchContext | ErrorCode:
+    """The context of a request (R-141), or an error code if its session does not match."""
     if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
         if request.session_id != NO_SESSION:
             sessions.close(request)
@@ -202,7 +206,7 @@ def open_context(
     session = sessions.begin(request, now)
     if isinstance(session, ErrorCode):
         return session
-    if session.closed:  # it was told to forget its last partition
+    if session.closed:  # its last partition was forgotten
         return SessionlessFetch(request)
     return IncrementalFetch(request, session, now, may_redirect)
 

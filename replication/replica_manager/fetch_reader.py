@@ -1,5 +1,4 @@
-"""Reading partitions for a fetch, and looking again while it waits (R-92 … R-95, R-108, R-145 …
-R-149)."""
+"""Read partitions for a fetch, and check it while it waits (R-92 … R-95, R-108, R-145 … R-149)."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode, error_code_of
 from replication.common.messages import (
     CONSUMER,
+    UNRESOLVED,
     FetchPartition,
     FetchPartitionResponse,
     FetchRequest,
@@ -28,9 +28,9 @@ logger = get_logger(__name__)
 
 
 class PartitionRead:
-    """The answer of one partition, and what the partition was like just before.
+    """The answer of one partition, and the state of the partition just before.
 
-    ``partition`` is None when there is no answer but an error or another replica's name.
+    ``partition`` is None if the answer is an error or names another replica.
     """
 
     __slots__ = ("hw_moved", "leader_epoch", "log", "log_end", "partition", "response", "size")
@@ -64,7 +64,7 @@ class PartitionRead:
 
 
 class Reads(NamedTuple):
-    """One for each partition of a request; ``is_final``: the requester must hear at once (R-92)."""
+    """The reads of a request. ``is_final``: it must be answered at once (R-92)."""
 
     reads: list[PartitionRead]
     size: int
@@ -73,7 +73,7 @@ class Reads(NamedTuple):
 
 
 class FetchReader:
-    """Safe from any thread; the caller holds no lock."""
+    """Reads partitions. Thread-safe; the caller holds no lock."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FetchReader:
         self.rack_aware = config.replica_selector.rpartition(".")[2] == RACK_AWARE
 
     def read(self, request: FetchRequest, parts: Sequence[FetchPartition]) -> Reads:
-        """Read in order until ``max_bytes`` are there (R-108), and note what a follower has."""
+        """Read in order up to ``max_bytes`` (R-108), and note the progress of a follower."""
         left, total, is_final = request.max_bytes, 0, False
         reads = []
         moved = []
@@ -109,8 +109,10 @@ class FetchReader:
     def read_again(
         self, request: FetchRequest, earlier: Iterable[tuple[FetchPartition, PartitionRead | None]]
     ) -> list[PartitionRead]:
-        """The answer after a wait: what was found ``earlier`` where that still holds, the rest
-        afresh. The follower's progress is not noted a second time (R-94)."""
+        """The answer after a wait: ``earlier`` results that still hold, and new reads for the rest.
+
+        The follower's progress is not noted again (R-94).
+        """
         left, total = request.max_bytes, 0
         reads = []
         for part, read in earlier:
@@ -130,24 +132,32 @@ class FetchReader:
         *,
         update_follower: bool,
     ) -> PartitionRead:
+        part = self._resolved(part)
         tp, replica_id = part.tp, request.replica_id
         try:
             partition = self._partitions.find(tp)
             if self.rack_aware and replica_id == CONSUMER:
                 preferred = self._preferred_replica(partition, request.rack_id, part.fetch_offset)
                 if preferred is not None:
-                    partition.check_fetch(part)  # a deposed leader names replicas of the past
+                    partition.check_fetch(part)  # a deposed leader would name outdated replicas
                     return PartitionRead(_redirect(partition, part, preferred))
             if self._is_throttled(partition, replica_id):
-                max_bytes = 0
+                max_bytes, minimum_one = 0, False
             log, epoch = partition.log, partition.leader_epoch
             found = partition.fetch(
-                part, replica_id=replica_id, replica_epoch=request.replica_epoch,
-                isolation=request.isolation_level, max_bytes=max_bytes, minimum_one=minimum_one,
+                part,
+                replica_id=replica_id,
+                replica_epoch=request.replica_epoch,
+                isolation=request.isolation_level,
+                max_bytes=max_bytes,
+                minimum_one=minimum_one,
                 update_follower=update_follower,
-            )  # fmt: skip
+                takes_slices=request.takes_slices,
+            )
         except Exception as error:
             code = answer_code(tp, error)
+            if tp.topic.startswith(UNRESOLVED):
+                code = ErrorCode.UNKNOWN_TOPIC_ID
             leader = self._partitions.leader_hint(tp, code)
             refusal = FetchPartitionResponse(
                 tp, code, current_leader=leader, topic_id=part.topic_id
@@ -156,16 +166,32 @@ class FetchReader:
         if replica_id >= 0:
             self._quota.record(tp, len(found.records))
         response = FetchPartitionResponse(
-            tp, ErrorCode.NONE, found.high_watermark, found.last_stable_offset,
-            found.log_start_offset, found.records, found.diverging, found.aborted,
+            tp,
+            ErrorCode.NONE,
+            found.high_watermark,
+            found.last_stable_offset,
+            found.log_start_offset,
+            found.records,
+            found.diverging,
+            found.aborted,
             topic_id=part.topic_id,
-        )  # fmt: skip
+        )
         return PartitionRead(response, partition, log, epoch, found.log_end_offset, found.hw_moved)
+
+    def _resolved(self, part: FetchPartition) -> FetchPartition:
+        """The request by name, if its id has become known to this broker."""
+        if part.topic_id is None or not part.tp.topic.startswith(UNRESOLVED):
+            return part
+        name = self._metadata.topic_name(part.topic_id)
+        if name is None:
+            return part
+        return part._replace(tp=TopicPartition(name, part.tp.partition))
 
     # -- while it waits ------------------------------------------------------------------------
 
     def available(self, request: FetchRequest, part: FetchPartition) -> int | None:
-        """Bytes that a waiting fetch would get now; None: it must be answered (R-93)."""
+        """How many bytes a waiting fetch would get now; None if it must be answered (R-93)."""
+        part = self._resolved(part)
         try:
             partition = self._partitions.find(part.tp)
             limit = partition.fetch_limit(
@@ -175,11 +201,11 @@ class FetchReader:
             answer_code(part.tp, error)
             return None
         if self._is_throttled(partition, request.replica_id):
-            return 0  # whatever there is: it would only ask again
+            return 0  # any number, since it would only fetch again
         return None if limit.done else limit.available
 
     def _is_throttled(self, partition: Partition, replica_id: int) -> bool:
-        """Whether a quota gives this replica nothing now (R-145, R-146)."""
+        """Whether a quota holds this replica back now (R-145, R-146)."""
         quota = self._quota
         return (
             replica_id >= 0
@@ -190,7 +216,10 @@ class FetchReader:
     # -- other replicas ------------------------------------------------------------------------
 
     def _preferred_replica(self, partition: Partition, rack: str, offset: int) -> int | None:
-        """Candidates are the leader, and members of its ISR that hold the offset (R-147)."""
+        """The preferred replica.
+
+        Candidates are the leader, and members of its ISR that have the offset (R-147).
+        """
         log = partition.log
         if not rack or not partition.is_leader or log is None:
             return None
@@ -214,13 +243,18 @@ class FetchReader:
 def _redirect(partition: Partition, part: FetchPartition, preferred: int) -> FetchPartitionResponse:
     log = partition.local_log()
     return FetchPartitionResponse(
-        partition.tp, ErrorCode.NONE, log.high_watermark, log.last_stable_offset,
-        log.log_start_offset, preferred_read_replica=preferred, topic_id=part.topic_id,
-    )  # fmt: skip
+        partition.tp,
+        ErrorCode.NONE,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start_offset,
+        preferred_read_replica=preferred,
+        topic_id=part.topic_id,
+    )
 
 
 def answer_code(tp: TopicPartition, error: Exception) -> ErrorCode:
-    """What the requester is told; what nobody expected is logged."""
+    """The error code for the requester. An unexpected error is logged."""
     code = error_code_of(error)
     if code is ErrorCode.UNKNOWN_SERVER_ERROR:
         logger.error("%s: a request failed: %s", tp, error, exc_info=error)

@@ -17,7 +17,7 @@ Respond = Callable[[FetchResponse], None]
 
 
 class FetchService:
-    """Safe from any thread; the caller holds no lock."""
+    """Serves fetches. Thread-safe; the caller holds no lock."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class FetchService:
 
     def fetch(self, request: FetchRequest, respond: Respond) -> None:
         """Read for a follower or a consumer, at once or when there is enough (R-92)."""
-        if request.min_bytes > request.max_bytes:  # it would never get enough
+        if request.min_bytes > request.max_bytes:  # it could never get enough
             request = request._replace(min_bytes=request.max_bytes)
         reader = self._reader
         context = open_context(request, self.sessions, self._now_ms, reader.rack_aware)
@@ -63,7 +63,7 @@ class FetchService:
         self._waiting.add_fetch(operation, context.keys)
 
     def _wake_for_follower(self, looks: Sequence[Look], found: Reads) -> None:
-        """What waits for the follower to have records, or to have deleted them."""
+        """Check requests that wait for the follower's progress or deletions."""
         for tp in found.hw_moved:
             self._waiting.on_high_watermark(tp)
         if self._waiting.delete_records.delayed:

@@ -1,13 +1,14 @@
-"""Fetch sessions of a leader (KIP-227): what did not change is not asked, looked at or answered.
+"""Fetch sessions of a leader (KIP-227): partitions without changes are not requested, read or
+answered.
 
-A session knows the partitions that its owner fetches, and what it told of each. A partition
-*rests* where its answer would be what was told last. It is then not looked at until its log or its
-role say that something changed; its follower's fetches are noted by the one time of the session
-(``isr.IdleFetch``). All others are *active*, and each fetch looks at them.
+A session has the partitions that its owner fetches, and the last answer for each. A partition
+*rests* if its answer would be the same as the last one. It is not read until its log or its role
+reports a change. The fetches of its follower are noted by one time of the session
+(``isr.IdleFetch``). All other partitions are *active*, and each fetch reads them.
 
-Locks: cache, then session, then partition and log. News come under the locks of a log or a
-partition, so what they call takes no lock: it enters the partition in a dict, which is one
-operation of the interpreter.
+Locks: cache, then session, then partition and log. Notifications come under the locks of a log or a
+partition, so their callbacks take no lock: they enter the partition in a dict, which is one atomic
+operation.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from replication.replica_manager.fetch_reader import PartitionRead
 from replication.replica_manager.metadata_cache import MetadataCache
 
 MIN_EVICTION_MS = 120_000
-"""A session that nobody used for so long may go; a younger one not because of its size."""
+"""A session that was idle for this long may be evicted; a younger one not because of its size."""
 MAX_PARTITIONS = 200_000
-"""Of one session: who asks for more is answered without one."""
+"""The most partitions of a session. A larger request is answered without a session."""
 
 Key = tuple[TopicPartition, uuid.UUID | None]
-"""A topic's second life is another partition."""
+"""With the topic id, because a topic that was created again has other partitions."""
 
 
 class CachedPartition:
@@ -65,19 +66,20 @@ class CachedPartition:
         self.part = part
         self._session = session
         self._told: tuple[int, int, int] | None = None  # high watermark, stable offset, log start
-        self._partition: Partition | None = None  # as it was found last
-        self._log: ReplicaLog | None = None  # whose next change we hear
+        self._partition: Partition | None = None  # the last read
+        self._log: ReplicaLog | None = None  # where we wait for the next change
         self._hears_role = False
-        self._on_log, self._on_role = self._log_changed, self._role_changed  # found by identity
+        self._on_log, self._on_role = self._log_changed, self._role_changed  # hashed by identity
 
     @property
     def fetched_ms(self) -> int:
         return self._session.fetched_ms
 
-    # -- news: under locks of others ---------------------------------------------------------------
+    # -- notifications, under locks of others
+    # ---------------------------------------------------------------
 
     def wake(self) -> None:
-        """It does not rest any more."""
+        """Make the partition active again."""
         session = self._session
         session.active[self] = None
         session.stir()
@@ -93,11 +95,13 @@ class CachedPartition:
     # -- under the lock of the session -------------------------------------------------------------
 
     def ask(self, part: FetchPartition) -> None:
-        """What a request names is answered, new or not: its owner may have dropped an answer."""
+        """Answer a partition that a request names, changed or not, because its owner may have
+        dropped an answer.
+        """
         self.part, self._told = part, None
 
     def watch(self, read: PartitionRead | None) -> None:
-        """Hear of the next change of what was found, or of what was found before."""
+        """Wait for the next change of a read, or of the previous read."""
         if read is not None and read.partition is not self._partition:
             self.let_go()
             self._partition = read.partition
@@ -115,19 +119,19 @@ class CachedPartition:
             log.news.add(self._on_log)
 
     def note_by(self, partition: Partition) -> bool:
-        """From now on the fetches of its follower are noted by the session; False: not in sync."""
+        """Let the session note the fetches of the follower. False if it is not in sync."""
         session = self._session
         if session.replica_id < 0:
             return True
         return partition.rest_follower(session.replica_id, self.part.fetch_offset, self)
 
     def stop_noting(self) -> None:
-        """Its follower's progress is what the session noted of it so far."""
+        """Stop that, and keep the progress that the session has noted."""
         if self._partition is not None and self._session.replica_id >= 0:
             self._partition.rouse_follower(self._session.replica_id, self)
 
     def let_go(self) -> None:
-        """Of all who know us."""
+        """Unregister from everything that knows this partition."""
         partition, log = self._partition, self._log
         if partition is not None:
             self.stop_noting()
@@ -137,7 +141,7 @@ class CachedPartition:
         self._partition, self._log, self._hears_role = None, None, False
 
     def is_told(self, response: FetchPartitionResponse) -> bool:
-        """Whether an answer would say nothing new."""
+        """Whether an answer would equal the last one."""
         return (
             not len(response.records)
             and response.error_code is ErrorCode.NONE
@@ -156,7 +160,7 @@ def _watermarks(response: FetchPartitionResponse) -> tuple[int, int, int]:
 
 
 class Look(NamedTuple):
-    """A partition to look at; ``read``: what was found before; ``cached``: None without session."""
+    """A partition to read. ``read`` is the earlier result; ``cached`` is None without a session."""
 
     part: FetchPartition
     read: PartitionRead | None
@@ -166,19 +170,24 @@ class Look(NamedTuple):
 class FetchSession:
     """
     Attributes:
-        epoch: of the request that comes next.
-        fetched_ms: when its owner fetched last, and with that all partitions that rest.
-        active: partitions to look at, in the order in which they come to their turn.
-        waits: a fetch of it waits; what stirs it is entered in ``stirred``.
+        epoch: the epoch of the next request.
+        fetched_ms: the owner's last fetch, which counts for all resting partitions.
+        active: partitions to read, in their order.
+        waits: whether a fetch of it waits. Then a change enters the session in ``stirred``.
     """
 
     def __init__(
-        self, session_id: int, request: FetchRequest, privileged: bool, now_ms: int,
+        self,
+        session_id: int,
+        request: FetchRequest,
+        privileged: bool,
+        now_ms: int,
         stirred: deque[FetchSession],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.id = session_id
         self.replica_id = request.replica_id
         self.replica_epoch = request.replica_epoch
+        self.names_by_id = request.names_by_id
         self.privileged = privileged
         self.created_ms = self.used_ms = now_ms
         self.epoch = next_session_epoch(INITIAL_SESSION_EPOCH)
@@ -195,14 +204,14 @@ class FetchSession:
         return f"FetchSession({self.id}, of {self.replica_id}, next epoch {self.epoch})"
 
     def stir(self) -> None:
-        """Let a fetch that waits look again. It takes no lock."""
+        """Have a waiting fetch checked again. Takes no lock."""
         if self.waits:
             self.waits = False
             self.stirred.append(self)
 
     def update(self, request: FetchRequest) -> None:
-        """What the owner changes; the caller holds the lock."""
-        self.stir()  # a fetch that waits is overtaken
+        """Apply the changes of a request. The lock is held."""
+        self.stir()  # a waiting fetch is superseded
         partitions, active = self.partitions, self.active
         for part in request.partitions:
             key = part.tp, part.topic_id
@@ -218,28 +227,28 @@ class FetchSession:
                 gone.let_go()
                 active.pop(gone, None)
         manner = _manner(request)
-        if manner != self._manner:  # what may be read is another part of each log
+        if manner != self._manner:  # another part of each log may be read
             self._manner = manner
             active.update(dict.fromkeys(partitions.values()))
 
     def due(self) -> list[CachedPartition]:
-        """Whom to look at now; the caller holds the lock."""
+        """The partitions to read now. The lock is held."""
         due = []
         for cached in list(self.active):
             part = cached.part
             if self.partitions.get((part.tp, part.topic_id)) is cached:
                 due.append(cached)
-            else:  # news of it were on their way when it was forgotten
+            else:  # a notification came while it was being forgotten
                 del self.active[cached]
         return due
 
     def rest(self, cached: CachedPartition, read: PartitionRead) -> None:
-        """Let a partition rest whose answer says nothing new. The caller holds the lock."""
+        """Let a partition rest whose answer has no changes. The lock is held."""
         partition = read.partition
         if partition is None or self.closed:
             return
         self.active.pop(cached, None)
-        # First it hears, then it looks whether something was said before it could.
+        # It registers first, and then checks for an earlier change.
         cached.watch(read)
         if not cached.note_by(partition) or not read.is_current():
             self.active[cached] = None
@@ -259,7 +268,7 @@ def _manner(request: FetchRequest) -> tuple[int, str]:
 
 
 class _Worth(NamedTuple):
-    """The least goes first (R-144)."""
+    """The order of eviction, the least first (R-144)."""
 
     privileged: bool
     partitions: int
@@ -267,12 +276,12 @@ class _Worth(NamedTuple):
 
 
 class FetchSessionCache:
-    """All sessions of a broker, at most ``slots``. Safe from any thread.
+    """All sessions of a broker, at most ``slots``. Thread-safe.
 
     Attributes:
-        stirred: sessions whose waiting fetch should look again; whoever causes news takes them out
-            when it holds no lock any more.
-        evictions: sessions that had to go for others.
+        stirred: sessions whose waiting fetch must be checked again. The cause of a change processes
+            them once it holds no lock.
+        evictions: how many sessions were evicted for others.
     """
 
     def __init__(self, slots: int, metadata: MetadataCache, source: random.Random) -> None:
@@ -280,7 +289,7 @@ class FetchSessionCache:
         self.evictions = 0
         self._slots = slots
         self._metadata = metadata
-        # Random, so that a session of before a restart is not taken for another one of after it.
+        # Random, so that a session from before a restart is not taken for a later one.
         self._random = source
         self._sessions: dict[int, FetchSession] = {}
         self._lock = threading.Lock()
@@ -290,14 +299,16 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """Of all sessions together."""
+        """The number of partitions of all sessions."""
         return sum(len(session.partitions) for session in list(self._sessions.values()))
 
     def create(
         self, request: FetchRequest, told: Iterable[FetchPartitionResponse], now_ms: int
     ) -> int:
-        """The id of a new session with the partitions of a full request and what was answered to
-        it; ``NO_SESSION`` if there is no room."""
+        """Create a session from a full request and its answers.
+
+        Returns its id; ``NO_SESSION`` if there is no room.
+        """
         size = len(request.partitions)
         if not 0 < size <= MAX_PARTITIONS:
             return NO_SESSION
@@ -329,8 +340,9 @@ class FetchSessionCache:
                 return session_id
 
     def _least(self, worth: _Worth, now_ms: int) -> FetchSession | None:
-        """Whom a new session may push out: one that is stale; or one of less worth, which is not
-        new unless a broker pushes out a consumer (Kafka's ``tryEvict``)."""
+        """The session that a new one may evict: a stale one, or one of less worth, which must not
+        be young unless a broker evicts a consumer (Kafka's ``tryEvict``).
+        """
         sessions = self._sessions.values()
         stalest = min(sessions, key=lambda s: s.used_ms, default=None)
         if stalest is None or now_ms - stalest.used_ms > MIN_EVICTION_MS:
@@ -356,7 +368,10 @@ class FetchSessionCache:
         session.close()
 
     def begin(self, request: FetchRequest, now_ms: int) -> FetchSession | ErrorCode:
-        """The session of an incremental request, with what the request changes (R-141)."""
+        """Begin an incremental request and apply its changes (R-141).
+
+        Returns its session or an error code.
+        """
         session = self._sessions.get(request.session_id)
         if session is None or not self._is_owner(session, request):
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -365,6 +380,8 @@ class FetchSessionCache:
                 return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             if request.session_epoch != session.epoch:
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            if request.names_by_id is not session.names_by_id:
+                return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
             session.epoch = next_session_epoch(session.epoch)
             session.update(request)
             session.used_ms = now_ms
@@ -383,7 +400,7 @@ class FetchSessionCache:
         if session.replica_id >= 0 and (
             UNKNOWN_EPOCH != session.replica_epoch < self._metadata.broker_epoch(session.replica_id)
         ):
-            # An incarnation that is over (R-8). Nothing of it is noted as a fetch any more.
+            # The incarnation has ended (R-8). Its fetches are not noted any more.
             self.remove(session)
             return False
         return True

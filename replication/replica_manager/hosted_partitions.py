@@ -13,14 +13,14 @@ from replication.common.errors import (
     UnknownPartitionError,
 )
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH
-from replication.partition import Partition, PartitionEnv
+from replication.partition import Partition, PartitionContext
 from replication.replica_manager.metadata_cache import MetadataCache
 
 
 class HostedPartitions:
-    """Looked up from any thread; changed by one at a time (``RoleChanges``)."""
+    """The hosted partitions. Look-ups are thread-safe; only ``RoleChanges`` changes them."""
 
-    def __init__(self, env: PartitionEnv, metadata: MetadataCache) -> None:
+    def __init__(self, env: PartitionContext, metadata: MetadataCache) -> None:
         self._env = env
         self._metadata = metadata
         self._all: dict[TopicPartition, Partition] = {}
@@ -32,7 +32,7 @@ class HostedPartitions:
         Raises:
             KafkaStorageError: its log directory is offline.
             NotLeaderOrFollowerError: the replicas are on other brokers.
-            UnknownPartitionError: there is no such partition, as far as this broker knows.
+            UnknownPartitionError: this broker does not know the partition.
         """
         partition = self._all.get(tp)
         if partition is None:
@@ -44,7 +44,7 @@ class HostedPartitions:
         return partition
 
     def leader_hint(self, tp: TopicPartition, code: ErrorCode) -> tuple[int, int]:
-        """(leader id, leader epoch) to go with an error that another leader explains (KIP-951)."""
+        """(leader id, leader epoch) to send with an error that a new leader explains (KIP-951)."""
         if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             return NO_LEADER, UNKNOWN_EPOCH
         partition, known = self._all.get(tp), self._metadata.registration(tp)
@@ -58,14 +58,14 @@ class HostedPartitions:
     # -- changes -------------------------------------------------------------------------------
 
     def create(self, tp: TopicPartition) -> Partition:
-        """The partition, new when it was not here."""
+        """The partition, created if it is not here."""
         partition = self._all.get(tp)
         if partition is None:
             partition = self._all[tp] = Partition(tp, self._env)
         return partition
 
     def remove(self, tp: TopicPartition) -> None:
-        """Nothing is served from it any more; its log stays."""
+        """Stop serving the partition. Its log stays."""
         partition = self._all.pop(tp, None)
         if partition is not None:
             partition.delete()

@@ -1,14 +1,14 @@
-"""What a broker knows of the cluster: who is alive, and who leads what (Kafka's ``MetadataCache``).
+"""A broker's metadata of the cluster: live brokers and leaders (Kafka's ``MetadataCache``).
 
-The controller tells it; nothing here is decided. Requests repeat and overtake each other, so what
-is older than what is known is left out: a broker epoch, or a registration of the same topic id.
+It comes from the controller, and nothing is decided here. Requests may repeat and overtake each
+other, so an older broker epoch, or an older registration of the same topic id, is ignored.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from checkpoints.types import TopicPartition
@@ -19,19 +19,19 @@ from replication.common.messages import (
     MetadataRequest,
     MetadataResponse,
     PartitionChange,
-    PartitionMetadata,
+    TopicPartitionMetadata,
     UpdateMetadataRequest,
 )
 from replication.common.state import NO_LEADER, UNKNOWN_EPOCH, LiveBroker, PartitionRegistration
 
-Topic = dict[int, PartitionRegistration]
+TopicRegistrations = dict[int, PartitionRegistration]
 
 
 class MetadataCache:
-    """Safe from any thread. Questions about one thing take no lock; updates have one.
+    """The cache. Thread-safe. Single look-ups take no lock, updates take one.
 
     Attributes:
-        is_complete: a controller has told everything once; only then are clients answered.
+        is_complete: whether a controller has sent everything once. Clients are answered only then.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -39,16 +39,22 @@ class MetadataCache:
         self._broker_id = broker_id
         self._brokers: Mapping[int, LiveBroker] = {}  # replaced as a whole
         self._shutting_down: frozenset[int] = frozenset()
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, TopicRegistrations] = {}
         self._topic_ids: dict[str, uuid.UUID | None] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._configs: dict[str, Mapping[str, str]] = {}
+        self._counts: dict[str, int] = {}  # of partitions, as the controller says
+        self._watchers: tuple[Callable[[], None], ...] = ()  # replaced as a whole, as the next
+        self._deletion_watchers: tuple[Callable[[frozenset[str]], None], ...] = ()
+        self._gone: set[str] = set()  # topics that the present update removes
         self._lock = threading.Lock()
 
     # -- updates -------------------------------------------------------------------------------
 
     def update(self, request: UpdateMetadataRequest | LeaderAndIsrRequest) -> list[TopicPartition]:
-        """Take over what the controller says; the partitions that are deleted.
+        """Apply the controller's metadata. Returns the deleted partitions.
 
-        A LeaderAndIsr request tells of the live brokers too: a new leader may be one that the next
+        A LeaderAndIsr request also has live brokers, because a new leader may be one that the next
         UpdateMetadata introduces.
         """
         deleted = []
@@ -65,10 +71,26 @@ class MetadataCache:
                 if request.is_full:
                     deleted += self._remove_all_but(request.partitions)
                 self.is_complete = True
+            gone, self._gone = frozenset(self._gone), set()
+        for watcher in self._watchers:
+            watcher()
+        for deletion_watcher in self._deletion_watchers if gone else ():
+            deletion_watcher(gone)
         return deleted
 
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call ``watcher`` after every later update, on its thread. It must be short."""
+        with self._lock:
+            self._watchers = (*self._watchers, watcher)
+
+    def watch_deletions(self, watcher: Callable[[frozenset[str]], None]) -> None:
+        """Call ``watcher`` with the topics that an update deletes, also if another topic has the
+        name now. On the update's thread; it must be short."""
+        with self._lock:
+            self._deletion_watchers = (*self._deletion_watchers, watcher)
+
     def _remove_all_but(self, told: Iterable[PartitionChange]) -> list[TopicPartition]:
-        """What was deleted while this broker did not hear of it."""
+        """Remove partitions that were deleted without this broker's knowledge."""
         named = {(change.tp, change.topic_id) for change in told}
         gone = [
             (tp, topic_id)
@@ -92,12 +114,28 @@ class MetadataCache:
     def _put(self, change: PartitionChange) -> None:
         topic, partition = change.tp
         if self._topic_ids.get(topic) != change.topic_id:
-            self._topics.pop(topic, None)  # deleted, and created again
+            if self._topics.pop(topic, None):  # deleted, and created again
+                self._gone.add(topic)
+            self._configs.pop(topic, None)
+            self._counts.pop(topic, None)
         registrations = self._topics.setdefault(topic, {})
-        self._topic_ids[topic] = change.topic_id
+        self._name(topic, change.topic_id)
         known = registrations.get(partition)
         if known is None or _version(known) <= _version(change.registration):
             registrations[partition] = change.registration
+            self._configs[topic] = change.config
+            self._counts[topic] = max(change.partition_count, self._counts.get(topic, 0))
+
+    def _name(self, topic: str, topic_id: uuid.UUID | None) -> None:
+        self._forget_name(topic)
+        self._topic_ids[topic] = topic_id
+        if topic_id is not None:
+            self._names[topic_id] = topic
+
+    def _forget_name(self, topic: str) -> None:
+        topic_id = self._topic_ids.pop(topic, None)
+        if topic_id is not None:
+            self._names.pop(topic_id, None)
 
     def _remove(self, tp: TopicPartition, topic_id: uuid.UUID | None) -> bool:
         topic, partition = tp
@@ -107,21 +145,24 @@ class MetadataCache:
         removed = registrations.pop(partition, None) is not None
         if not registrations:
             del self._topics[topic]
-            del self._topic_ids[topic]
+            self._configs.pop(topic, None)
+            self._counts.pop(topic, None)
+            self._forget_name(topic)
+            self._gone.add(topic)
         return removed
 
     # -- brokers -------------------------------------------------------------------------------
 
     @property
     def live_brokers(self) -> Mapping[int, LiveBroker]:
-        """By id."""
+        """The live brokers by id."""
         return MappingProxyType(self._brokers)
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self._brokers
 
     def broker_epoch(self, broker_id: int) -> int:
-        """−1 when it is not known to be alive."""
+        """The epoch of a broker; −1 if it is not known to be alive."""
         broker = self._brokers.get(broker_id)
         return UNKNOWN_EPOCH if broker is None else broker.broker_epoch
 
@@ -130,7 +171,7 @@ class MetadataCache:
         return None if broker is None else broker.registration.rack
 
     def eligible(self, broker_id: int, broker_epoch: int) -> bool:
-        """Whether it may be in an ISR: alive, not shutting down, of this epoch or −1 (R-31)."""
+        """Whether a broker may be in an ISR: live, not shutting down, this epoch or −1 (R-31)."""
         broker = self._brokers.get(broker_id)
         return (
             broker is not None
@@ -147,15 +188,38 @@ class MetadataCache:
     def topic_id(self, topic: str) -> uuid.UUID | None:
         return self._topic_ids.get(topic)
 
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic id; None if it is unknown."""
+        return self._names.get(topic_id)
+
+    def topic_config(self, topic: str) -> Mapping[str, str] | None:
+        """The topic's own configuration; None if the topic is unknown."""
+        return self._configs.get(topic)
+
+    @property
+    def topics(self) -> list[str]:
+        """The names of all topics, in order."""
+        with self._lock:
+            return sorted(self._topics)
+
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         with self._lock:
             return [TopicPartition(topic, number) for number in sorted(self._topics.get(topic, ()))]
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; 0 if it is not known.
+
+        Those without a state so far count, too: keys are spread over all partitions.
+        """
+        return max(self._counts.get(topic, 0), len(self._topics.get(topic, ())))
+
     def describe(
         self, request: MetadataRequest, controller_id: int = NO_LEADER
     ) -> MetadataResponse:
-        """An answer for clients; a topic that is not known is not in it. Without any broker in it
-        it says nothing: this one does not know yet."""
+        """An answer for clients, without unknown topics.
+
+        Without brokers it means that this broker does not know the cluster yet.
+        """
         with self._lock:
             if not self.is_complete:
                 return MetadataResponse((), controller_id, ())
@@ -172,9 +236,9 @@ class MetadataCache:
                 {topic: self._topic_ids[topic] for topic in found},
             )
 
-    def _describe(self, tp: TopicPartition, known: PartitionRegistration) -> PartitionMetadata:
+    def _describe(self, tp: TopicPartition, known: PartitionRegistration) -> TopicPartitionMetadata:
         has_leader = known.leader in self._brokers
-        return PartitionMetadata(
+        return TopicPartitionMetadata(
             tp,
             ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
             known.leader if has_leader else NO_LEADER,

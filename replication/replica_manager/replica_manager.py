@@ -1,12 +1,13 @@
 """All partitions of a broker: serves producers, consumers and followers, and obeys the controller
 (Kafka's ``ReplicaManager``).
 
-This module answers requests; who waits is in ``waiting`` and ``delayed``, reading in ``reads``,
-changes of roles in ``role_changes``. No lock is held while anybody is answered.
+This module answers requests. Waiting ones are in ``waiting`` and ``delayed``, reads in
+``fetch_reader``, changes of roles in ``role_changes``. No lock is held during an answer.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -20,14 +21,20 @@ from logstore.common.errors import (
     ResourceBusyError,
     StorageFailedError,
 )
-from logstore.kernels import AppendInfo
+from logstore.format.batch import end_transaction_marker
+from logstore.format.control import ControlType
 from logstore.manager import LogManager
 from logstore.segments.open_files import with_idle_closed
-from logstore.segments.producer_state import AppendOrigin
+from logstore.segments.producer_state import AppendOrigin, TransactionCheck
 from replication.common.background import BackgroundTasks
 from replication.common.config import ReplicationConfig
 from replication.common.error_codes import ErrorCode
-from replication.common.errors import InvalidRequiredAcksError, KafkaStorageError
+from replication.common.errors import (
+    InvalidRequiredAcksError,
+    KafkaStorageError,
+    UnknownPartitionError,
+    error_for,
+)
 from replication.common.messages import (
     DeleteRecordsPartitionResponse,
     DeleteRecordsRequest,
@@ -44,6 +51,7 @@ from replication.common.messages import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderPartitionResponse,
+    ProducePartition,
     ProducePartitionResponse,
     ProduceRequest,
     ProduceResponse,
@@ -51,14 +59,22 @@ from replication.common.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from replication.common.quota import ReplicationQuota, parse_throttled_replicas
 from replication.common.runtime import Runtime
 from replication.common.transport import Transport
 from replication.decisions.truncation import RULES
 from replication.fetcher.fetcher_manager import FetcherManager
-from replication.fetcher.fetcher_troubles import FetcherEnv
-from replication.partition import IsrChannel, LeaderAppend, Partition, PartitionEnv
+from replication.fetcher.fetcher_troubles import FetcherContext
+from replication.partition import (
+    IsrChannel,
+    LeaderAppend,
+    Partition,
+    PartitionContext,
+    TruncationEvent,
+)
 from replication.replica_manager.delayed import DelayedDeleteRecords, DelayedProduce
 from replication.replica_manager.fetch_reader import FetchReader, answer_code
 from replication.replica_manager.fetch_service import FetchService
@@ -67,24 +83,42 @@ from replication.replica_manager.hosted_partitions import HostedPartitions
 from replication.replica_manager.metadata_cache import MetadataCache
 from replication.replica_manager.role_changes import RoleChanges
 from replication.replica_manager.stats import BrokerStats
+from replication.replica_manager.transaction_verification import AddPartitionsToTxnManager
 from replication.replica_manager.waiting import WaitingRequests
 
 logger = get_logger(__name__)
+
+_NO_ERROR = ErrorCode.NONE  # bound once: looking it up takes 0.4 µs on Python 3.11
+
+WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors of an append whose answer has no log start offset. All others have it."""
 
 T = TypeVar("T")
 Asked = TypeVar("Asked", OffsetForLeaderPartition, ListOffsetsPartition)
 
 
 class ReplicaManager:
-    """See the module. Methods may be called from any thread that holds no lock of a partition.
+    """The replica manager. Call it from any thread that holds no lock of a partition.
 
-    Each ``respond`` is called exactly once: before the call returns, or later from any thread. It
-    must be short.
+    Each ``respond`` is called exactly once, before the call returns or later on any thread. It must
+    be short.
 
     Args:
-        log_manager: opened with ``replicated`` and without ``background``: its periodic work is
-            done here.
-        broker_epoch: this broker's present one.
+        log_manager: opened with ``replicated`` and without ``background``, because its periodic
+            work is done here.
+        broker_epoch: returns this broker's present epoch.
+    Attributes:
+        role_listeners: each is called, without a lock, with the partitions that have a new
+            leadership or leader, are gone or offline. It must be short. Add to it before the start.
     """
 
     def __init__(
@@ -102,43 +136,78 @@ class ReplicaManager:
         self.broker_id = broker_id
         self.log_manager = log_manager
         self.stats = BrokerStats()
+        self.role_listeners: list[Callable[[Sequence[TopicPartition]], None]] = []
         self.leader_quota = ReplicationQuota(config.leader_throttled_rate, runtime.now_ms)
         self.follower_quota = ReplicationQuota(config.follower_throttled_rate, runtime.now_ms)
         self._config = config
+        self._check_of_transactions = (
+            TransactionCheck.VERIFIED if config.verify_transactions else TransactionCheck.NONE
+        )
+        self._wall_ms = runtime.clock.wall_ms
         self._expiration = runtime.actor(f"expiration-{broker_id}")
         self._background = BackgroundTasks(runtime, runtime.actor(f"background-{broker_id}"))
         self._isr_expiration = BackgroundTasks(runtime, self._expiration)
         self._knows_topics = False
         sessions = FetchSessionCache(config.fetch_session_slots, metadata, runtime.random)
         self.waiting = WaitingRequests(runtime, self._expiration, config, sessions.stirred)
-        env = PartitionEnv(
-            broker_id, log_manager, config, metadata, isr_channel, runtime.now_ms, broker_epoch,
-            self.waiting.on_high_watermark, self._count_isr_change,
-        )  # fmt: skip
+        env = PartitionContext(
+            broker_id,
+            log_manager,
+            config,
+            metadata,
+            isr_channel,
+            runtime.now_ms,
+            broker_epoch,
+            self.waiting.on_high_watermark,
+            self._count_isr_change,
+        )
         self._metadata = metadata
+        self._truncations = env.truncations
         self._hosted = HostedPartitions(env, metadata)
         self.partitions: Mapping[TopicPartition, Partition] = self._hosted.view
         reader = FetchReader(self._hosted, metadata, self.leader_quota, config, runtime.now_ms)
         self._fetches = FetchService(reader, sessions, self.waiting, self.stats, runtime.now_ms)
         rule = RULES[config.truncation_rule]
         self.fetchers = FetcherManager(
-            FetcherEnv(
-                broker_id, runtime, transport, config, rule, self._hosted.find, broker_epoch,
-                self._on_high_watermarks, self._settle, self.follower_quota,
+            FetcherContext(
+                broker_id,
+                runtime,
+                transport,
+                config,
+                rule,
+                self._hosted.find,
+                broker_epoch,
+                self._on_high_watermarks,
+                self._settle,
+                self.follower_quota,
             )
-        )  # fmt: skip
+        )
+        self.transactions = AddPartitionsToTxnManager(
+            runtime, transport, metadata, self._hosted, config.request_timeout_ms
+        )
         self._roles = RoleChanges(
-            broker_id, self._hosted, log_manager, self.fetchers, metadata, rule, broker_epoch,
+            broker_id,
+            self._hosted,
+            log_manager,
+            self.fetchers,
+            metadata,
+            rule,
+            broker_epoch,
             self._on_roles_changed,
-        )  # fmt: skip
+        )
 
     def partition(self, tp: TopicPartition) -> Partition:
         """
         Raises:
-            UnknownPartitionError, NotLeaderOrFollowerError, KafkaStorageError: it is not known,
-                not here, or offline.
+            UnknownPartitionError, NotLeaderOrFollowerError, KafkaStorageError: it is unknown, not
+                here, or offline.
         """
         return self._hosted.find(tp)
+
+    @property
+    def truncations(self) -> list[TruncationEvent]:
+        """The latest truncations of followers here, oldest first."""
+        return list(self._truncations)
 
     # -- life ----------------------------------------------------------------------------------
 
@@ -147,21 +216,21 @@ class ReplicaManager:
         lag_ms = self._config.replica_lag_time_max_ms
         self._isr_expiration.every(
             max(1, lag_ms // 2), self._look_at_leaderships
-        )  # who lags (R-32)
-        self._background.care_for(self.log_manager)
+        )  # shrinks ISRs (R-32)
+        self._background.schedule_log_tasks(self.log_manager)
         retention_ms = self.log_manager.broker_config.log_retention_check_interval_ms
         self._background.every(retention_ms, self._clean_up)
 
     def shutdown(self) -> None:
-        """Stop replicating and answer all that waits; high watermarks are written (R-29).
+        """Stop replicating, answer all waiting requests, and write high watermarks (R-29).
 
-        The logs stay open: the owner closes them afterwards.
+        The logs stay open; the owner closes them afterwards.
         """
         self._stop(answer=True)
         with_idle_closed(self.log_manager.checkpoint_high_watermarks)
 
     def abandon(self) -> None:
-        """Let go of everything, as the end of the process does; nobody is answered."""
+        """Release everything as the end of the process does, without answers."""
         self._stop(answer=False)
 
     def _stop(self, *, answer: bool) -> None:
@@ -172,12 +241,13 @@ class ReplicaManager:
         self.fetch_sessions.shutdown()
 
     def begin_controlled_shutdown(self) -> None:
-        """What this broker loses from now on it does not follow any more (R-17)."""
+        """Follow no partition any more whose leadership this broker loses from now on (R-17)."""
         self._roles.shutting_down = True
 
     def _clean_up(self) -> None:
-        """Retention of what has a role: the configuration of its topic came with that. By the
-        defaults a log without one might lose what its topic keeps."""
+        """Apply retention to partitions with a role, because the role brings the topic's
+        configuration. The defaults could delete what the topic keeps.
+        """
         for partition in self._hosted:
             log = partition.log
             try:
@@ -211,17 +281,21 @@ class ReplicaManager:
                 stats.failed_isr_updates += 1
 
     def _on_roles_changed(self, tps: Sequence[TopicPartition]) -> None:
-        """New leadership, another leader, gone or offline: what waits there must look again."""
+        """Check waiting requests after a new leadership or leader, or if a partition is gone or
+        offline.
+        """
         for tp in tps:
             self.waiting.on_role_change(tp)
+        for listener in self.role_listeners:
+            listener(tps)
 
     def _on_high_watermarks(self, tps: list[TopicPartition]) -> None:
-        """Of partitions that follow: their consumers may read on (R-95)."""
+        """Check consumers of followed partitions, which may read further (R-95)."""
         for tp in tps:
             self.waiting.on_high_watermark(tp)
 
     def _settle(self, tps: list[TopicPartition]) -> None:
-        """What a change of a log left to do, before its leader hears how far it goes."""
+        """Finish changes of logs before their leaders learn the log ends."""
         with_idle_closed(partial(self.log_manager.checkpoint_cuts, tps))
         logs = self.log_manager.logs
         for tp in tps:
@@ -237,12 +311,12 @@ class ReplicaManager:
 
     @property
     def controller_epoch(self) -> int:
-        """Of the latest controller that was heard of."""
+        """The epoch of the latest known controller."""
         return self._roles.controller_epoch
 
     @property
     def told_broker_epoch(self) -> int:
-        """The latest of this broker's epochs of which a controller surely knows; 0: of none."""
+        """The latest of this broker's epochs that a controller surely knows; 0 for none."""
         return self._roles.told_broker_epoch
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
@@ -265,7 +339,7 @@ class ReplicaManager:
         return response
 
     def _throttle(self, topic: str, config: Mapping[str, str]) -> None:
-        """Which of a topic's replicas here the quotas hold back (R-145)."""
+        """Set which of a topic's replicas here the quotas hold back (R-145)."""
         for quota, side in ((self.leader_quota, "leader"), (self.follower_quota, "follower")):
             value = config.get(f"{side}.replication.throttled.replicas", "")
             try:
@@ -274,7 +348,7 @@ class ReplicaManager:
                 logger.warning("topic %s is not throttled: %s", topic, error)
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop following or leading partitions, and delete their logs if told so."""
+        """Stop following or leading partitions, and delete their logs if the request says so."""
         return self._roles.stop_replicas(request)
 
     def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
@@ -287,7 +361,7 @@ class ReplicaManager:
         return frozenset(self._metadata.live_brokers)
 
     def _look_who_died(self, before: frozenset[int]) -> None:
-        """Nobody waits for the dead to delete records (R-96)."""
+        """Check deletions after a broker died, because they do not wait for dead brokers (R-96)."""
         if before <= self._alive():
             return
         for partition in self._hosted:
@@ -295,8 +369,10 @@ class ReplicaManager:
                 self.waiting.on_log_start(partition.tp)
 
     def on_directory_failure(self, path: str, error: LogstoreError) -> None:
-        """The log manager took a directory offline (R-151 … R-155); not from its callback itself,
-        whose thread may hold the lock of a log."""
+        """Handle a directory that the log manager took offline (R-151 … R-155).
+
+        Do not call it from the manager's callback, whose thread may hold the lock of a log.
+        """
         offline = self._roles.take_failed_offline()
         logger.error("%s failed (%s); offline: %s", path, error, [str(tp) for tp in offline])
 
@@ -307,74 +383,187 @@ class ReplicaManager:
         request: ProduceRequest,
         respond: Callable[[ProduceResponse], None],
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        check: TransactionCheck | None = None,
     ) -> None:
         """Append to partitions that this broker leads, and answer as ``acks`` says (R-79 … R-86).
 
-        With acks=0 the answer comes at once, too: whoever speaks to clients leaves it out, and
-        closes the connection when it has an error.
+        ``check``: of transactional batches; by default what the configuration says.
+
+        With acks=0 the answer comes at once, too. The network layer does not send it, and closes
+        the connection if it has an error.
         """
         if request.acks not in (-1, 0, 1):
-            error = InvalidRequiredAcksError(f"acks={request.acks}; 0, 1 and -1 are possible")
-            refused = [self._refusal(part.tp, error) for part in request.partitions]
+            refused = [self._invalid_acks(part.tp, request.acks) for part in request.partitions]
             respond(ProduceResponse(tuple(refused)))
             return
+        verify = self._config.verify_transactions
+        if check is None:
+            check = self._check_of_transactions
+        if verify and request.transactional_id is not None:
+            self.transactions.before_append(
+                request, lambda errors: self._append(request, errors, respond, origin, check)
+            )
+        else:
+            self._append(request, {}, respond, origin, check)
+
+    def _append(
+        self,
+        request: ProduceRequest,
+        errors: Mapping[TopicPartition, ErrorCode],
+        respond: Callable[[ProduceResponse], None],
+        origin: AppendOrigin,
+        check: TransactionCheck,
+    ) -> None:
+        """Append to all partitions except those in ``errors``."""
         responses: list[ProducePartitionResponse] = []
         required: dict[int, tuple[int, int]] = {}
         appended: list[tuple[TopicPartition, LeaderAppend]] = []
-        rejected = 0
+        size = count = rejected = 0
         for at, part in enumerate(request.partitions):
             try:
                 partition = self._hosted.find(part.tp)
-                append = partition.append_as_leader(part.records, request.acks, origin)
+                if part.tp in errors:
+                    raise error_for(errors[part.tp], "the transaction may not begin here")
+                append = partition.append_as_leader(
+                    part.records, request.acks, origin, part.leader_epoch, check
+                )
             except Exception as error:
-                responses.append(self._refusal(part.tp, error))
+                refuse = self._refusal if part.tp in errors else self._refusal_of_log
+                responses.append(refuse(part.tp, error))
                 rejected += len(part.records) if isinstance(error, RecordRejectedError) else 0
-                if isinstance(error, ResourceBusyError):  # written, perhaps, and only not synced
+                if isinstance(error, ResourceBusyError):  # perhaps written and only not synced
                     self.waiting.on_append(part.tp, False)
                 continue
             info = append.info
+            if not info.duplicate:
+                size += info.size
+                count += info.record_count
             appended.append((part.tp, append))
             required[at] = info.last_offset + 1, append.leader_epoch
             responses.append(
                 ProducePartitionResponse(
-                    part.tp, ErrorCode.NONE, info.first_offset, info.log_append_time,
+                    part.tp,
+                    _NO_ERROR,
+                    info.first_offset,
+                    info.log_append_time,
                     info.log_start_offset,
                 )
-            )  # fmt: skip
-        self._count_appends([append.info for _, append in appended], rejected)
-        for tp, append in appended:
-            if not append.info.duplicate:
-                self.waiting.on_append(tp, append.hw_moved)
-            elif append.hw_moved:  # the first try did not come so far
-                self.waiting.on_high_watermark(tp)
-        if request.acks != -1 or not required:
-            respond(ProduceResponse(tuple(responses)))
-            return
-        operation = DelayedProduce(
-            request.timeout_ms, responses, required, self._hosted, respond, self.stats,
-            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
-        )  # fmt: skip
-        self.waiting.add_produce(operation, [part.tp for part in request.partitions])
-
-    def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
-        code = answer_code(tp, error)
-        records = error.record_errors if isinstance(error, RecordRejectedError) else ()
-        return ProducePartitionResponse(
-            tp, code, error_message=str(error), record_errors=records,
-            current_leader=self._hosted.leader_hint(tp, code),
-        )  # fmt: skip
-
-    def _count_appends(self, infos: list[AppendInfo], rejected: int) -> None:
-        size = count = 0
-        for info in infos:
-            if not info.duplicate:
-                size += info.size
-                count += info.record_count
+            )
         stats = self.stats
         with stats.lock:
             stats.bytes_in += size
             stats.messages_in += count
             stats.bytes_rejected += rejected
+        for tp, append in appended:
+            if not append.info.duplicate:
+                self.waiting.on_append(tp, append.hw_moved)
+            elif append.hw_moved:  # the first try did not get so far
+                self.waiting.on_high_watermark(tp)
+        if request.acks != -1 or not required:
+            respond(ProduceResponse(tuple(responses)))
+            return
+        operation = DelayedProduce(
+            request.timeout_ms,
+            responses,
+            required,
+            self._hosted,
+            respond,
+            self.stats,
+            hw_moved=any(append.hw_moved or append.info.duplicate for _, append in appended),
+        )
+        self.waiting.add_produce(operation, [part.tp for part in request.partitions])
+
+    def write_txn_markers(
+        self,
+        request: WriteTxnMarkersRequest,
+        respond: Callable[[WriteTxnMarkersResponse], None],
+    ) -> None:
+        """End transactions in partitions that this broker leads.
+
+        Answered when all markers are committed or failed (W-155).
+        """
+        answers: list[tuple[tuple[TopicPartition, ErrorCode], ...]] = [()] * len(request.markers)
+        if not answers:
+            respond(WriteTxnMarkersResponse(()))
+            return
+        missing = set(range(len(answers)))
+        lock = threading.Lock()
+
+        def answered(at: int, response: ProduceResponse) -> None:
+            with lock:
+                answers[at] = tuple((part.tp, part.error_code) for part in response.partitions)
+                missing.discard(at)
+                if missing:
+                    return
+            respond(WriteTxnMarkersResponse(tuple(answers)))
+
+        timestamp = self._wall_ms()
+        for at, marker in enumerate(request.markers):
+            batch = end_transaction_marker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp=timestamp,
+            )
+            records = bytes(batch)
+            parts = tuple(ProducePartition(tp, records) for tp in marker.partitions)
+            self._append(
+                ProduceRequest(-1, self._config.request_timeout_ms, parts),
+                {},
+                partial(answered, at),
+                AppendOrigin.COORDINATOR,
+                marker.check,
+            )
+
+    def await_commit(
+        self,
+        tp: TopicPartition,
+        end_offset: int,
+        leader_epoch: int,
+        timeout_ms: int,
+        respond: Callable[[ErrorCode], None],
+    ) -> None:
+        """Answer once everything below ``end_offset``, the log end in ``leader_epoch``, is
+        committed.
+
+        An error means that it is not, or not by this leader.
+        """
+
+        def responded(response: ProduceResponse) -> None:
+            respond(response.partitions[0].error_code)
+
+        responses = [ProducePartitionResponse(tp)]
+        required = {0: (end_offset, leader_epoch)}
+        operation = DelayedProduce(
+            timeout_ms, responses, required, self._hosted, responded, self.stats
+        )
+        self.waiting.add_produce(operation, [tp])
+
+    def _invalid_acks(self, tp: TopicPartition, acks: int) -> ProducePartitionResponse:
+        error: LogstoreError = InvalidRequiredAcksError(f"acks={acks}; 0, 1 and -1 are possible")
+        if self._hosted.get(tp) is None and self._metadata.registration(tp) is None:
+            error = UnknownPartitionError(f"{tp} is not known here")
+        return self._refusal(tp, error)
+
+    def _refusal_of_log(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+        """As ``_refusal``, with the log start offset where Kafka sends it."""
+        refusal = self._refusal(tp, error)
+        partition = self._hosted.get(tp)
+        if refusal.error_code in WITHOUT_LOG_START or partition is None or partition.log is None:
+            return refusal
+        return refusal._replace(log_start_offset=partition.log.log_start_offset)
+
+    def _refusal(self, tp: TopicPartition, error: Exception) -> ProducePartitionResponse:
+        code = answer_code(tp, error)
+        records = error.record_errors if isinstance(error, RecordRejectedError) else ()
+        return ProducePartitionResponse(
+            tp,
+            code,
+            error_message=str(error),
+            record_errors=records,
+            current_leader=self._hosted.leader_hint(tp, code),
+        )
 
     # -- fetch ---------------------------------------------------------------------------------
 
@@ -391,7 +580,7 @@ class ReplicaManager:
     def offsets_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest
     ) -> OffsetForLeaderEpochResponse:
-        """Where epochs end in the logs that this broker leads (R-109)."""
+        """Answer where epochs end in the logs that this broker leads (R-109)."""
 
         def answer(part: OffsetForLeaderPartition) -> OffsetForLeaderPartitionResponse:
             partition = self._asked(part)
@@ -403,7 +592,7 @@ class ReplicaManager:
         )
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """First, last and by timestamp (R-150)."""
+        """Answer first and last offsets, and offsets by timestamp (R-150)."""
 
         def answer(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
             found = self._asked(part).offset_for_timestamp(
@@ -419,7 +608,7 @@ class ReplicaManager:
         )
 
     def _asked(self, part: OffsetForLeaderPartition | ListOffsetsPartition) -> Partition:
-        """The partition here, if it is of the topic that is meant."""
+        """The partition here, if it belongs to the topic of the request."""
         partition = self._hosted.find(part.tp)
         partition.check_topic(part.topic_id)
         return partition
@@ -429,7 +618,7 @@ class ReplicaManager:
     def delete_records(
         self, request: DeleteRecordsRequest, respond: Callable[[DeleteRecordsResponse], None]
     ) -> None:
-        """Raise log starts; answered when all live replicas did so, too (R-96)."""
+        """Raise log starts. Answered when all live replicas have done so, too (R-96)."""
         responses = []
         wanted: dict[int, int] = {}
         for at, (tp, offset) in enumerate(request.partitions):

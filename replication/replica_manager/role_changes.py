@@ -1,5 +1,6 @@
-"""What the controller orders: to lead, to follow, to stop (R-16 … R-19), and what a failed log
-directory ends (R-151 … R-155)."""
+"""Carry out the controller's orders to lead, follow or stop (R-16 … R-19), and take partitions of a
+failed log directory offline (R-151 … R-155).
+"""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from replication.common.error_codes import ErrorCode
 from replication.common.errors import KafkaStorageError
 from replication.common.messages import (
     EPOCH_DURING_DELETE,
+    ControlRequest,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionChange,
@@ -40,19 +42,18 @@ from replication.replica_manager.metadata_cache import MetadataCache
 
 logger = get_logger(__name__)
 
-ControlRequest = LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest
 Codes = dict[TopicPartition, ErrorCode]
 
 
 class RoleChanges:
-    """One change at a time. Its lock comes before those of fetchers and partitions.
+    """Changes roles, one change at a time. Its lock comes before those of fetchers and partitions.
 
     Args:
-        on_changed: told, after the lock is released, which partitions have a new leadership or
-            are gone or offline: requests may wait there.
+        on_changed: called after the lock is released, with partitions that have a new leadership or
+            are gone or offline, because requests may wait there.
     Attributes:
-        controller_epoch: of the latest controller that was heard of; older ones are refused.
-        shutting_down: the broker asked to stop: what it need not follow any more it does not
+        controller_epoch: the epoch of the latest known controller. Older ones are refused.
+        shutting_down: whether the broker is about to stop. It then follows only what it must
             (R-17).
     """
 
@@ -69,7 +70,7 @@ class RoleChanges:
     ) -> None:
         self.controller_epoch = 0
         self.shutting_down = False
-        self._latest = (0, 0, 0)  # controller epoch, broker epoch, sequence of the last request
+        self._latest = (0, 0, 0)  # controller epoch, broker epoch and sequence of the last request
         self._broker_id = broker_id
         self._partitions = partitions
         self._log_manager = log_manager
@@ -82,16 +83,18 @@ class RoleChanges:
 
     @property
     def told_broker_epoch(self) -> int:
-        """The latest of this broker's epochs by which a controller addressed it."""
+        """The latest of this broker's epochs with which a controller addressed it."""
         return self._latest[1]
 
     def _refusal(self, request: ControlRequest) -> ErrorCode:
-        """Why a late order is refused (R-52). A higher broker epoch than ours is right: the
-        controller knew it before us."""
+        """Why a late order is refused (R-52).
+
+        A higher broker epoch than ours is valid, because the controller knew it before us.
+        """
         if request.controller_epoch < self.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         own = self._broker_epoch()
-        # A broker that has not registered yet is addressed as the incarnation before it.
+        # A broker that has not registered yet is addressed as its previous incarnation.
         if request.broker_epoch != UNKNOWN_EPOCH and (
             own == UNKNOWN_EPOCH or request.broker_epoch < own
         ):
@@ -116,8 +119,10 @@ class RoleChanges:
     # -- lead and follow -----------------------------------------------------------------------
 
     def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Take the controller's orders (R-18); a repetition changes nothing. Leaders come first, so
-        that they serve early."""
+        """Carry out the controller's orders (R-18). A repetition changes nothing.
+
+        Leaders come first, so that they serve early.
+        """
         ended: list[TopicPartition] = []
         with self._lock:
             refused = self._refusal(request)
@@ -138,8 +143,9 @@ class RoleChanges:
         return LeaderAndIsrResponse(ErrorCode.NONE, tuple(found.items()))
 
     def _set_strays_aside(self, request: LeaderAndIsrRequest) -> list[TopicPartition]:
-        """What ``request``, which names all that should be here, does not name: its replica was
-        moved, or its topic deleted, while this broker was away."""
+        """Set aside logs that ``request``, which names all that should be here, does not name:
+        their replica was moved or their topic deleted while this broker was away.
+        """
         named = {change.tp: change.topic_id for change in request.partitions}
         strays = [
             tp
@@ -180,7 +186,7 @@ class RoleChanges:
         self._fetchers.remove_fetchers([change.tp for change in changes])
         ended = []
         partitions = [self._partitions.create(change.tp) for change in changes]
-        # Each syncs the file with its epochs. One after the other, a thousand take seconds.
+        # Each syncs its epoch file. One after the other, a thousand take seconds.
         outcomes = self._log_manager.run_all(
             partial(partition.make_leader, change)
             for partition, change in zip(partitions, changes, strict=True)
@@ -213,7 +219,7 @@ class RoleChanges:
             if rose:
                 ended.append(change.tp)
             self._keep_what_is_due(partition, codes)
-        # What a fetcher still applies comes before the question where to begin.
+        # A fetcher may still be applying an answer, which must end before we decide where to begin.
         self._fetchers.remove_fetchers([*ended, *idle])
         initial = {}
         for change in begun:
@@ -225,8 +231,11 @@ class RoleChanges:
         return ended
 
     def _keep_what_is_due(self, partition: Partition, codes: Codes) -> None:
-        """A follower that is fetched meanwhile tells its leader no more than under the old limit;
-        the next append syncs it, too."""
+        """Sync what the new configuration demands.
+
+        Until then the follower reports no more than under the old limit, and the next append would
+        sync it, too.
+        """
         try:
             partition.keep_what_is_due()
         except (ResourceBusyError, KafkaStorageError) as error:
@@ -245,10 +254,10 @@ class RoleChanges:
         return InitialFetchState(change.topic_id, change.registration.leader_epoch, offset)
 
     def _give_up(self, partition: Partition, error: Exception) -> ErrorCode:
-        """One that fails does not stop the others (R-19)."""
+        """Give up one partition. It does not stop the others (R-19)."""
         code = answer_code(partition.tp, error)
         if isinstance(error, ResourceBusyError):
-            code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller asks again, after a pause
+            code = ErrorCode.REPLICA_NOT_AVAILABLE  # the controller retries after a pause
         logger.warning("%s keeps its role: %s", partition.tp, error)
         if code is ErrorCode.KAFKA_STORAGE_ERROR:
             partition.mark_offline()
@@ -259,7 +268,7 @@ class RoleChanges:
     # -- stop ----------------------------------------------------------------------------------
 
     def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Stop following or leading; with ``delete`` the log goes too."""
+        """Stop following or leading partitions. With ``delete`` their logs are deleted."""
         with self._lock:
             refused = self._refusal(request)
             if refused is not ErrorCode.NONE:
@@ -283,7 +292,7 @@ class RoleChanges:
     def _check_stop(self, stop: StopReplicaPartition) -> ErrorCode:
         partition = self._partitions.get(stop.tp)
         if partition is None:
-            return ErrorCode.NONE  # its log may be here, from before a restart
+            return ErrorCode.NONE  # its log may be here from before a restart
         if partition.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         unfenced = stop.leader_epoch in (EPOCH_DURING_DELETE, UNKNOWN_EPOCH)
@@ -292,7 +301,10 @@ class RoleChanges:
         return ErrorCode.FENCED_LEADER_EPOCH
 
     def _is_meant(self, stop: StopReplicaPartition) -> bool:
-        """False where the log here belongs to a later topic of that name."""
+        """Whether a stop concerns this log.
+
+        False if the log belongs to a later topic of that name.
+        """
         try:
             topic_id = self._log_manager.get(*stop.tp).topic_id
         except (UnknownTopicOrPartitionError, LogUnavailableError):
@@ -311,9 +323,9 @@ class RoleChanges:
     # -- failures ------------------------------------------------------------------------------
 
     def take_failed_offline(self) -> list[TopicPartition]:
-        """A log directory failed: its partitions are offline until the broker restarts (R-152).
+        """Take the partitions of a failed log directory offline until the broker restarts (R-152).
 
-        Not from a fetcher's work, nor with the lock of a partition or a log.
+        Do not call it from a fetcher's work, or with the lock of a partition or a log.
         """
         with self._lock:
             failed = [p for p in self._partitions if p.log is not None and p.log.failed]

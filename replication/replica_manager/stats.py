@@ -1,4 +1,4 @@
-"""What a broker counts; metrics read it (R-157, R-164, R-166). Plain numbers since the start."""
+"""Counters of a broker since its start, for metrics (R-157, R-164, R-166)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class BrokerStats:
-    """Change under ``lock``; a single number may be read without."""
+    """Change it under ``lock``. A single number may be read without."""
 
     bytes_in: int = 0  # of producers
     messages_in: int = 0

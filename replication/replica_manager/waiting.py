@@ -1,7 +1,7 @@
-"""The requests that wait on a broker: which event wakes which, and when their time is up.
+"""The waiting requests of a broker: which event wakes which, and their deadlines.
 
-Three purgatories, as Kafka's: produce, fetch, delete-records. Nothing polls: one task of the
-runtime is due when the next deadline is, and there is none while nothing waits.
+There are three purgatories, as in Kafka: produce, fetch, delete-records. Nothing polls: one timer
+of the runtime is set to the next deadline, and none while nothing waits.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ AnyPurgatory: TypeAlias = Purgatory[Any]
 
 
 class WaitingRequests:
-    """Callers hold no lock of a partition, a log or a fetcher: what is answered here runs here.
+    """Callers hold no lock of a partition, a log or a fetcher, because answers run on their thread.
 
     Args:
-        actor: runs what a deadline sets off, which reads logs; the timer's thread must not.
-        stirred: fetch sessions whose waiting fetch should look again. Under a lock of a log or a
-            partition they are entered there; each event here takes them out.
+        actor: runs the work of deadlines, which reads logs. The timer's thread must not.
+        stirred: fetch sessions whose waiting fetch must be checked again. They are entered under a
+            lock of a log or a partition, and each event here processes them.
     """
 
     def __init__(
-        self, runtime: Runtime, actor: Actor, config: ReplicationConfig,
+        self,
+        runtime: Runtime,
+        actor: Actor,
+        config: ReplicationConfig,
         stirred: deque[FetchSession],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stirred = stirred
         self._runtime = runtime
         self._actor = actor
@@ -46,7 +49,8 @@ class WaitingRequests:
         self.produce: Purgatory[DelayedProduce] = Purgatory(
             "Produce", Timer(now), config.produce_purge_interval, clock
         )
-        # Followers wait for the log end, consumers for the high watermark: other events (R-95).
+        # Followers wait for the log end, consumers for the high watermark, which are different
+        # events (R-95).
         self.follower_fetch: Purgatory[DelayedFetch] = Purgatory(
             "Fetch", Timer(now), config.fetch_purge_interval, clock
         )
@@ -56,7 +60,12 @@ class WaitingRequests:
         self.delete_records: Purgatory[DelayedDeleteRecords] = Purgatory(
             "DeleteRecords", Timer(now), config.delete_purge_interval, clock
         )
-        self._lock = threading.Lock()  # for the two below
+        self._of_high_watermark: tuple[AnyPurgatory, ...] = (
+            self.produce,
+            self.consumer_fetch,
+            self.delete_records,
+        )
+        self._lock = threading.Lock()  # guards the two below
         self._armed: Cancellable | None = None
         self._armed_ms = 0
         self._closed = False
@@ -68,7 +77,7 @@ class WaitingRequests:
     # -- registering ---------------------------------------------------------------------------
 
     def add_produce(self, operation: DelayedProduce, tps: Iterable[TopicPartition]) -> None:
-        """Answer now if it can be, else when an event or its deadline comes; as the next two."""
+        """Answer now if possible, else at an event or the deadline. So do the next two."""
         self._add(self.produce, operation, tps)
 
     def add_fetch(self, operation: DelayedFetch, keys: Iterable[Hashable]) -> None:
@@ -90,26 +99,30 @@ class WaitingRequests:
 
     def on_append(self, tp: TopicPartition, hw_moved: bool) -> None:
         """A leader appended (R-87)."""
-        _check(self.follower_fetch, tp)
+        if tp in self.follower_fetch.keys:
+            _check(self.follower_fetch, tp)
         if hw_moved:
             self.on_high_watermark(tp)
-        else:
+        elif self._stirred:
             self.check_sessions()
 
     def on_high_watermark(self, tp: TopicPartition) -> None:
-        """The high watermark moved, here or, on a follower, after that of its leader (R-95)."""
-        _check(self.produce, tp)
-        _check(self.consumer_fetch, tp)
-        _check(self.delete_records, tp)
-        self.check_sessions()
+        """The high watermark moved on a leader, or on a follower after its leader's (R-95)."""
+        for purgatory in self._of_high_watermark:
+            if tp in purgatory.keys:
+                _check(purgatory, tp)
+        if self._stirred:
+            self.check_sessions()
 
     def check_sessions(self) -> None:
-        """Sessions were stirred: something they fetch changed, or they went on, or ended."""
+        """Check the waiting fetches of stirred sessions, whose partitions changed or which
+        continued or ended.
+        """
         stirred = self._stirred
         while stirred:
             try:
                 session = stirred.popleft()
-            except IndexError:  # somebody else does it
+            except IndexError:  # another thread does it
                 return
             is_follower = session.replica_id >= 0
             _check(self.follower_fetch if is_follower else self.consumer_fetch, session)
@@ -119,14 +132,15 @@ class WaitingRequests:
         _check(self.delete_records, tp)
 
     def on_deletion(self, tp: TopicPartition) -> None:
-        """Records were deleted here: those, perhaps, at which a transaction that is not over held
-        readers of what is committed."""
+        """Records were deleted here, perhaps those of an open transaction at which readers of
+        committed records waited.
+        """
         self.on_log_start(tp)
         _check(self.consumer_fetch, tp)
         self.check_sessions()
 
     def on_role_change(self, tp: TopicPartition) -> None:
-        """The partition may have another leader, be gone, or be offline (R-85, R-93, R-155)."""
+        """The partition may have another leader, or be gone or offline (R-85, R-93, R-155)."""
         _check(self.follower_fetch, tp)
         self.on_high_watermark(tp)
 
@@ -159,7 +173,7 @@ class WaitingRequests:
     # -- end -----------------------------------------------------------------------------------
 
     def shutdown(self, *, answer: bool = True) -> None:
-        """End the waiting: everybody is answered with what there is, or nobody ever will be."""
+        """End all waits. Requests are answered with what there is, or never if not ``answer``."""
         with self._lock:
             self._closed = True
             if self._armed is not None:
@@ -173,7 +187,7 @@ class WaitingRequests:
 
 
 def _check(purgatory: AnyPurgatory, key: Hashable) -> None:
-    """Who is answered late must not bring down who caused it."""
+    """Check a key. An exception of an answer must not reach the cause of the event."""
     try:
         purgatory.check_and_complete(key)
     except Exception:
